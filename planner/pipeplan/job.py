@@ -1,0 +1,60 @@
+"""The third question: how it is trained, and what the answer must respect."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pipeplan.errors import InputError
+
+OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
+"""Copies of the parameters that each optimiser keeps as state."""
+
+
+class Objective(StrEnum):
+    """``STEP``: time of one synchronous step. ``BOTTLENECK``: the largest stage load of an endless pipeline."""
+
+    STEP = "step"
+    BOTTLENECK = "bottleneck"
+
+
+@dataclass(frozen=True)
+class Job:
+    """Batch, optimiser, limits and wishes.
+
+    Attributes
+    ----------
+    batch : int
+        Samples in one step, over all micro-batches.
+    micro_batches : tuple of int
+        Numbers of micro-batches to consider; empty is every one that the profiles allow.
+    optimizer : str
+        A key of `OPTIMIZER_STATE`.
+    schedules : tuple of str
+        Schedule families to consider; empty is every one that suits the cluster.
+    depths : tuple of int
+        Numbers of stages to consider; empty is 1 up to the number of devices.
+    memory : int or None
+        Bytes a device may use, where that is less than the device has.
+    objective : Objective
+    extrapolate : bool
+        Allow micro-batch sizes outside the measured ones (costs grow linearly with the size).
+    """
+
+    batch: int
+    micro_batches: tuple[int, ...] = ()
+    optimizer: str = "sgd"
+    schedules: tuple[str, ...] = ()
+    depths: tuple[int, ...] = ()
+    memory: int | None = None
+    objective: Objective = Objective.STEP
+    extrapolate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"the batch must hold at least one sample, not {self.batch}")
+        if self.optimizer not in OPTIMIZER_STATE:
+            raise InputError(f"optimizer {self.optimizer!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
+        for count in self.micro_batches:
+            if count < 1 or self.batch % count:
+                raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")
+        if any(depth < 1 for depth in self.depths):
+            raise InputError(f"a pipeline has at least one stage; depths asked for: {self.depths}")

@@ -1,0 +1,173 @@
+"""The first question: what is trained. Layers in topological order, and what each of them costs.
+
+::
+
+    layers    l0 ──▶ l1 ──▶ l2 ──▶ l3 ──▶ l4          index order is a topological order
+                │                   ▲
+                └───────────────────┘                   an edge may jump
+    cuts          0      1      2      3               cut c lies between layer c and layer c + 1
+
+What crosses cut c is the output of every layer ≤ c that some layer > c reads, each counted once.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from pipeplan.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """What one layer costs on one kind of device, for one micro-batch.
+
+    Attributes
+    ----------
+    forward, backward : int
+        Nanoseconds. ``backward`` is the joined one (input and weight gradients together).
+    input_gradient, weight_gradient : int
+        Nanoseconds of the split backward. Their sum may exceed ``backward``.
+    saved : int
+        Bytes that stay alive from this layer's forward to its backward, its output included, its input and its
+        parameters not (they belong to the layer that made them).
+    output : int
+        Bytes of the output.
+    workspace : int
+        Peak of the bytes that live only while the layer computes.
+    update : int
+        Nanoseconds of the optimiser step on this layer's parameters.
+    """
+
+    forward: int
+    backward: int
+    input_gradient: int
+    weight_gradient: int
+    saved: int
+    output: int
+    workspace: int = 0
+    update: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one layer does for one sample, whatever device it runs on: the input of the analytic estimate.
+
+    Floating-point operations count a multiply-add as two; ``output`` and ``saved`` are bytes (see `LayerCost`).
+    """
+
+    forward_flops: int
+    input_gradient_flops: int
+    weight_gradient_flops: int
+    output: int
+    saved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer: the smallest thing that a plan moves.
+
+    Attributes
+    ----------
+    name : str
+        A module path for a torch model, a node id for an imported graph.
+    parameters : int
+        Bytes of trainable parameters.
+    inputs : tuple of str
+        The layers whose outputs this one reads; empty for a layer that reads only the batch.
+    work : Work or None
+        Present where an analytic estimate is possible.
+    kind : str
+        What the layer is, for people: a module class, an operator.
+    """
+
+    name: str
+    parameters: int
+    inputs: tuple[str, ...] = ()
+    work: Work | None = None
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a profile's numbers come from."""
+
+    how: Literal["measured", "imported", "analytic"]
+    source: str
+    when: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The cost of every layer on one kind of device at one micro-batch size."""
+
+    device: str
+    micro_batch: int
+    costs: tuple[LayerCost, ...]
+    provenance: Provenance
+
+
+@dataclass(frozen=True)
+class Model:
+    """Layers in topological order, and the profiles known of them.
+
+    Raises
+    ------
+    InputError
+        If names repeat, an input is not an earlier layer, or a profile has not one cost for each layer.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    profiles: tuple[Profile, ...] = ()
+    dtype: str = "float32"
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise InputError(f"model {self.name!r} has no layers")
+        seen: set[str] = set()
+        for layer in self.layers:
+            if layer.name in seen:
+                raise InputError(f"model {self.name!r}: two layers are called {layer.name!r}; names must differ")
+            for source in layer.inputs:
+                if source not in seen:
+                    raise InputError(
+                        f"model {self.name!r}: layer {layer.name!r} reads {source!r}, which is not an earlier layer; "
+                        "list the layers in topological order"
+                    )
+            seen.add(layer.name)
+        for profile in self.profiles:
+            if len(profile.costs) != len(self.layers):
+                raise InputError(
+                    f"model {self.name!r}: the profile for {profile.device!r} at micro-batch {profile.micro_batch} "
+                    f"has {len(profile.costs)} layers, the model has {len(self.layers)}"
+                )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Layer names, in order."""
+        return tuple(layer.name for layer in self.layers)
+
+    @property
+    def profiled_devices(self) -> tuple[str, ...]:
+        """Kinds of device that have a profile, in order of first appearance."""
+        return tuple(dict.fromkeys(profile.device for profile in self.profiles))
+
+    def crossing(self, cut: int) -> tuple[int, ...]:
+        """Indices of the layers whose outputs cross the cut between layer ``cut`` and layer ``cut + 1``."""
+        index = {name: i for i, name in enumerate(self.names)}
+        readers = self.layers[cut + 1 :]
+        return tuple(sorted({index[source] for layer in readers for source in layer.inputs if index[source] <= cut}))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what a plan relies on: the layers' names, parameters and edges (not their costs)."""
+        body = [(layer.name, layer.parameters, layer.inputs) for layer in self.layers]
+        return hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data, for files and tests."""
+        return asdict(self)
