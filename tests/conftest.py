@@ -1,0 +1,14 @@
+"""Hypothesis profiles, and the instances that many tests share."""
+
+import os
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+_quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=_quiet)
+settings.register_profile("nightly", deadline=None, max_examples=2000, suppress_health_check=_quiet)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
