@@ -4,6 +4,7 @@ Row s of each table belongs to the s-th device of the row; column i to layer i; 
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,18 +88,22 @@ class Chain:
 
     def head(self, stages: int) -> "Chain":
         """The same chain on the first ``stages`` devices of the row."""
-        rows = slice(0, stages)
-        links = slice(0, stages - 1)
+        return self.select(tuple(range(stages)))
+
+    def select(self, rows: tuple[int, ...]) -> "Chain":
+        """The same chain on some devices of the row. Between two that were not neighbours lies the slower way."""
+        kept = list(rows)
+        hops = [slice(a, b) for a, b in pairwise(kept)]
         return replace(
             self,
-            devices=self.devices[:stages],
-            forward=self.forward[rows],
-            backward=self.backward[rows],
-            input_gradient=self.input_gradient[rows],
-            weight_gradient=self.weight_gradient[rows],
-            update=self.update[rows],
-            send=self.send[links],
-            latency=self.latency[links],
-            limit=self.limit[rows],
-            runtime=self.runtime[rows],
+            devices=tuple(self.devices[s] for s in kept),
+            forward=self.forward[kept],
+            backward=self.backward[kept],
+            input_gradient=self.input_gradient[kept],
+            weight_gradient=self.weight_gradient[kept],
+            update=self.update[kept],
+            send=np.array([self.send[hop].max(axis=0) for hop in hops], np.int64).reshape(len(hops), self.layers - 1),
+            latency=np.array([self.latency[hop].max() for hop in hops], np.int64),
+            limit=self.limit[kept],
+            runtime=self.runtime[kept],
         )

@@ -1,0 +1,106 @@
+"""A candidate fixes everything but the boundaries: how many stages, how many micro-batches, which schedule family."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from pipeplan_formulations.partition import ChainPartition
+
+from pipeplan.chain import UNLIMITED, Boundaries, Chain
+from pipeplan.cluster import Cluster
+from pipeplan.job import Job, Objective
+from pipeplan.model import Model
+from pipeplan.pricing import price
+from pipeplan.schedules import FAMILIES, Family
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One depth, one micro-batch size, one family, and the chain priced for them."""
+
+    chain: Chain
+    micro_batches: int
+    family: Family
+    objective: Objective
+
+    @property
+    def depth(self) -> int:
+        """Number of stages."""
+        return self.chain.stages
+
+    @property
+    def label(self) -> str:
+        """For people: ``'4 stages, 8 micro-batches of 2, 1f1b-sno'``."""
+        stages = "1 stage" if self.depth == 1 else f"{self.depth} stages"
+        return f"{stages}, {self.micro_batches} micro-batches of {self.chain.micro_batch}, {self.family.name}"
+
+    @cached_property
+    def in_flight(self) -> tuple[int, ...]:
+        """Most micro-batches that each stage holds; an endless pipeline is filled however few there are in a step."""
+        many = self.micro_batches if self.objective is Objective.STEP else max(self.micro_batches, 2 * self.depth)
+        return self.family.in_flight(self.depth, many)
+
+    @cached_property
+    def problem(self) -> ChainPartition:
+        """The partition problem, in nanoseconds and bytes."""
+        chain = self.chain
+        return ChainPartition(
+            forward=chain.forward,
+            backward=chain.backward,
+            update=chain.update,
+            send=chain.send,
+            send_back=chain.send,
+            link=chain.send,
+            latency=chain.latency,
+            resident=chain.resident,
+            saved=chain.saved,
+            received=chain.boundary,
+            workspace=chain.workspace * (2 if self.family.two_lanes else 1),
+            in_flight=np.array(self.in_flight, dtype=np.int64),
+            limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),
+            micro_batches=self.micro_batches,
+            overlap=chain.overlap.value,
+            objective=self.objective.value,
+        )
+
+    @cached_property
+    def floor(self) -> int:
+        """A bound that costs nothing."""
+        return self.problem.lower_bound()
+
+    def fits(self, boundaries: Boundaries) -> bool:
+        """Whether these boundaries keep every device's memory limit."""
+        return self.problem.feasible(boundaries)
+
+
+def candidates(model: Model, cluster: Cluster, job: Job) -> list[Candidate]:
+    """Every candidate of the searched space, cheapest bound first.
+
+    A plan of depth d uses the first d devices in the order in which the cluster lists them.
+    """
+    from pipeplan.cost import available_micro_batches
+
+    devices = cluster.devices
+    depths = [d for d in job.depths or range(1, len(devices) + 1) if d <= min(len(devices), len(model.layers))]
+    kinds = [device.kind for device in devices[: max(depths, default=0)]]
+    sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
+    if job.micro_batches:
+        sizes = tuple(size for size in (job.batch // count for count in job.micro_batches))
+    families = [FAMILIES[name] for name in job.schedules] or default_families(cluster, job)
+    found = []
+    for size in sizes:
+        chain = price(model, cluster, devices[: max(depths)], size, job)
+        found += [
+            Candidate(chain.head(depth), job.batch // size, family, job.objective)
+            for depth in depths
+            for family in (families if depth > 1 else families[:1])
+        ]
+    return sorted(found, key=lambda candidate: candidate.floor)
+
+
+def default_families(cluster: Cluster, job: Job) -> list[Family]:
+    """The families that suit the cluster; for the bottleneck, the one that holds least, as any order gives the same."""
+    suited = [family for family in FAMILIES.values() if cluster.overlap in family.suits]
+    if job.objective is Objective.STEP:
+        return suited
+    return [min(suited, key=lambda family: sum(family.in_flight(8, 64)))]

@@ -1,0 +1,63 @@
+"""The one judge of every plan: the simulator. Balancers' and solvers' partitions pass through the same door."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pipeplan.chain import UNLIMITED, Boundaries
+from pipeplan.cluster import Cluster
+from pipeplan.job import Objective
+from pipeplan.pricing import assemble
+from pipeplan.search.candidates import Candidate
+from pipeplan.simulate import simulate
+from pipeplan.timeline import Timeline
+from pipeplan.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A partition of a candidate with its value (nanoseconds) and what it was read from."""
+
+    candidate: Candidate
+    boundaries: Boundaries
+    value: int
+    timeline: Timeline
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return self.candidate.label
+
+
+def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Judged:
+    """Simulate the candidate's schedule on these boundaries. Empty stages shorten the pipeline.
+
+    For the bottleneck objective the value is the largest stage load, and the time line shows one step.
+    """
+    candidate, boundaries = without_empty_stages(candidate, boundaries)
+    schedule = candidate.family.write(candidate.depth, candidate.micro_batches)
+    timeline = simulate(schedule, assemble(candidate.chain, cluster, boundaries))
+    bottleneck = candidate.objective is Objective.BOTTLENECK
+    value = candidate.problem.evaluate(boundaries) if bottleneck else timeline.makespan
+    return Judged(candidate, boundaries, value, timeline)
+
+
+def without_empty_stages(candidate: Candidate, boundaries: Boundaries) -> tuple[Candidate, Boundaries]:
+    """The same partition without its empty stages, on the devices of the others."""
+    kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
+    if len(kept) == candidate.depth:
+        return candidate, boundaries
+    chain = candidate.chain.select(tuple(kept))
+    edges = (0, *(boundaries[s + 1] for s in kept))
+    return Candidate(chain, candidate.micro_batches, candidate.family, candidate.objective), edges
+
+
+def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
+    """What does not fit, in words; None if everything does."""
+    candidate, boundaries = without_empty_stages(candidate, boundaries)
+    chain = candidate.chain
+    for s, need in enumerate(candidate.problem.memory(boundaries)):
+        limit, total = int(chain.limit[s]), need + int(chain.runtime[s])
+        if limit != UNLIMITED and total > limit:
+            flight = candidate.in_flight[s]
+            return f"stage {s} needs {format_bytes(total)} of {format_bytes(limit)} ({flight} in flight)"
+    return None

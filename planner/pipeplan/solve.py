@@ -1,0 +1,124 @@
+"""The main door: a model, a cluster and a job in; a plan with its proof out."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pipeplan_formulations.report import Limits, Status, Stop
+
+from pipeplan.cluster import Cluster
+from pipeplan.drafting import draft
+from pipeplan.errors import InfeasibleError, PipeplanError
+from pipeplan.job import Job
+from pipeplan.model import Model
+from pipeplan.result import BaselineRow, Result, Searched
+from pipeplan.search.baselines import Baseline, baselines
+from pipeplan.search.candidates import Candidate, candidates
+from pipeplan.search.fit import explain_infeasible
+from pipeplan.search.prove import Prover
+from pipeplan.validate import validate_plan
+
+Watch = Callable[[int | None, int, int], None]
+
+
+def solve(
+    model: Model | Any,
+    cluster: Cluster,
+    batch: int | None = None,
+    *,
+    job: Job | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.0,
+    backend: str = "cpsat",
+    workers: int = 2,
+    seed: int = 0,
+    watch: Watch = lambda *_: None,
+    example_inputs: Any = None,
+    **wishes: Any,
+) -> Result:
+    """The best plan for one training step, and how far from the best it can at most be.
+
+    Parameters
+    ----------
+    model : Model or torch.nn.Module
+        A module is profiled first, on ``example_inputs``.
+    cluster : Cluster
+    batch : int
+        Samples of one step.
+    job : Job, optional
+        Instead of ``batch`` and ``wishes``.
+    time_limit : float
+        Seconds of search; the answer then carries the bound reached.
+    gap : float
+        Relative gap at which to stop.
+    backend : {'cpsat', 'cbc', 'exact'}
+        Who solves the partition problems.
+    watch : callable
+        ``watch(incumbent, bound, open)`` in nanoseconds, whenever something improved.
+    example_inputs : tensor or tuple of tensors, optional
+        For a torch module: one batch, whose first axis counts samples.
+    **wishes
+        Other fields of `Job`, like ``optimizer='adam'`` or ``memory=16 * 2**30``.
+
+    Raises
+    ------
+    InfeasibleError
+        If no plan fits; the text says what would.
+    InputError
+        If the questions make no sense together.
+    """
+    began = time.monotonic()
+    job = job or Job(batch=1 if batch is None else batch, **wishes)
+    model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
+    space = candidates(model, cluster, job)
+
+    prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch)
+    rows = baselines(cluster, space, report=prover.offer)
+    prover.run(space)
+
+    if prover.incumbent is None:
+        if prover.stop in (Stop.TIME, Stop.INTERRUPT):
+            raise PipeplanError(f"no plan was found before the search was stopped ({prover.stop}); give it more time")
+        raise InfeasibleError(explain_infeasible(space))
+    plan = draft(model, cluster, job.optimizer, prover.incumbent, prover.bound)
+    validate_plan(plan, model, cluster)
+    return Result(
+        plan=plan,
+        timeline=prover.incumbent.timeline,
+        job=job,
+        status=Status.OPTIMAL if prover.bound == prover.incumbent.value else Status.FEASIBLE,
+        stop=prover.stop,
+        value=prover.incumbent.value,
+        bound=prover.bound,
+        wall=time.monotonic() - began,
+        backend=backend,
+        searched=_searched(space, prover.opened),
+        baselines={name: _row(baseline) for name, baseline in rows.items()},
+        runners_up=prover.ranking(),
+    )
+
+
+def _row(baseline: Baseline) -> BaselineRow:
+    judged = baseline.judged
+    return BaselineRow(baseline.name, judged.value if judged else None, judged.label if judged else "", baseline.why)
+
+
+def _searched(space: list[Candidate], opened: int) -> Searched:
+    return Searched(
+        depths=tuple(sorted({candidate.depth for candidate in space})),
+        micro_batch_sizes=tuple(sorted({candidate.chain.micro_batch for candidate in space})),
+        schedules=tuple(sorted({candidate.family.name for candidate in space})),
+        candidates=len(space),
+        opened=opened,
+    )
+
+
+def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> Model:
+    from pipeplan.errors import InputError
+    from pipeplan.profile import profile
+
+    if example_inputs is None:
+        raise InputError("solve() got a module without example_inputs; pass one batch, so that it can be profiled")
+    sizes = tuple(size for size in (1, 2, 4, 8, 16) if job.batch % size == 0)
+    name = cluster.devices[0].kind.name
+    return profile(module, example_inputs, micro_batches=sizes, optimizer=job.optimizer, device_name=name)
