@@ -5,6 +5,7 @@ from itertools import pairwise
 from pipeplan.cluster import Cluster
 from pipeplan.model import Model
 from pipeplan.plan import MemoryParts, Plan, PlanStage
+from pipeplan.pricing import assemble
 from pipeplan.search.judge import Judged
 
 
@@ -28,6 +29,7 @@ def draft(model: Model, cluster: Cluster, optimizer: str, judged: Judged, bound:
         ranks=tuple(device.index for device in chain.devices),
         step_time=judged.value,
         bound=bound,
+        pipeline=assemble(chain, cluster, judged.boundaries),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Schedule
 
 
@@ -76,6 +77,8 @@ class Plan:
         Index of each rank's device in the cluster.
     step_time, bound : int
         Nanoseconds: simulated, and proven to be beaten by no plan of the searched space.
+    pipeline : Pipeline
+        Times, memory and transfers from which ``step_time`` was simulated.
     """
 
     model: str
@@ -90,6 +93,7 @@ class Plan:
     ranks: tuple[int, ...]
     step_time: int
     bound: int
+    pipeline: Pipeline
 
     @property
     def batch(self) -> int:

@@ -13,12 +13,13 @@ from pipeplan.units import format_bytes, format_time
 
 @dataclass(frozen=True, slots=True)
 class BaselineRow:
-    """A balancer in the report: its plan's value (nanoseconds), or why it has none."""
+    """A balancer in the report: its plan's value (nanoseconds) and peak bytes a device, or why it has none."""
 
     name: str
     value: int | None
     label: str
     why: str = ""
+    peaks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pipeplan_formulations.report import Limits, Status, Stop
-
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, PipeplanError
@@ -17,6 +15,7 @@ from pipeplan.search.candidates import Candidate, candidates
 from pipeplan.search.fit import explain_infeasible
 from pipeplan.search.prove import Prover
 from pipeplan.validate import validate_plan
+from pipeplan_formulations.report import Limits, Status, Stop
 
 Watch = Callable[[int | None, int, int], None]
 
@@ -100,7 +99,9 @@ def solve(
 
 def _row(baseline: Baseline) -> BaselineRow:
     judged = baseline.judged
-    return BaselineRow(baseline.name, judged.value if judged else None, judged.label if judged else "", baseline.why)
+    if judged is None:
+        return BaselineRow(baseline.name, None, "", baseline.why)
+    return BaselineRow(baseline.name, judged.value, judged.label, peaks=judged.timeline.peaks)
 
 
 def _searched(space: list[Candidate], opened: int) -> Searched:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from pipeplan_formulations.partition import ChainPartition
 
 from pipeplan.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.cluster import Cluster
@@ -12,6 +11,7 @@ from pipeplan.job import Job, Objective
 from pipeplan.model import Model
 from pipeplan.pricing import price
 from pipeplan.schedules import FAMILIES, Family
+from pipeplan_formulations.partition import ChainPartition
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pipeplan.units import format_bytes
 
 
 def least_memory(candidate: Candidate) -> int:
-    """Bytes that every device would need at least for some partition of this candidate: min-max over stages, O(n² S)."""
+    """Bytes that every device would need at least for some partition of this candidate (min-max over stages)."""
     problem, chain = candidate.problem, candidate.chain
     n = problem.layers
     resident = np.concatenate([[0], np.cumsum(problem.resident)])
@@ -38,8 +38,8 @@ def explain_infeasible(candidates: Sequence[Candidate]) -> str:
     limits = sorted({int(limit) for candidate in candidates for limit in candidate.chain.limit})
     have = " and ".join("no limit" if limit == UNLIMITED else format_bytes(limit) for limit in limits)
     lines = [
-        f"No plan fits: the devices have {have} each, and the least that any plan needs is {format_bytes(least)} a device",
-        f"(with {easiest.label}; searched {len(candidates)} combinations of depth, micro-batch and schedule).",
+        f"No plan fits: the devices have {have} each, and the least that any plan needs is {format_bytes(least)} "
+        f"a device (with {easiest.label}; searched {len(candidates)} combinations of depth, micro-batch and schedule).",
         f"What would fit: --memory {_rounded_up(least)} on such devices, or more of them, or smaller micro-batches.",
     ]
     return "\n".join(lines)

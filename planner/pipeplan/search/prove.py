@@ -17,10 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pipeplan_formulations import partition
-from pipeplan_formulations.partition import PathCut
-from pipeplan_formulations.report import Limits, Status, Stop
-
 from pipeplan.chain import Boundaries
 from pipeplan.cluster import Cluster
 from pipeplan.job import Objective
@@ -29,6 +25,9 @@ from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.judge import Judged, judge
 from pipeplan.simulate import simulate
+from pipeplan_formulations import partition
+from pipeplan_formulations.partition import PathCut
+from pipeplan_formulations.report import Limits, Status, Stop
 
 Watch = Callable[[int | None, int, int], None]
 """Called with the incumbent's value (None before there is one), the bound, and the number of open candidates."""

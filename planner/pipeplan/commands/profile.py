@@ -1,0 +1,53 @@
+"""``pipeplan profile``: measure a torch model layer by layer."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from pipeplan.commands.base import Command
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``profile``."""
+    parser.add_argument("workload", metavar="MODULE:FUNCTION", help="builds and returns the model")
+    parser.add_argument("--batch", required=True, metavar="N,N", help="micro-batch sizes to measure, like 1,2,4,8")
+    parser.add_argument(
+        "--input", metavar="SPEC", help="one sample of a plain module: float32:3x224x224, int64:128@50257"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--kind", metavar="NAME", help="name of the device kind that the numbers belong to")
+    parser.add_argument("--threads", type=int, default=1, help="of a CPU worker (1)")
+    parser.add_argument("--repeats", type=int, default=5, help="of which the median is taken (5)")
+    parser.add_argument("--optimizer", default="sgd", help="whose update is timed: sgd, momentum or adam")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--output", metavar="MODEL", required=True, help="write the profiled model here")
+
+
+def run(options: Namespace) -> int:
+    """Measure and write."""
+    import torch
+
+    from pipeplan.commands.questions import numbers
+    from pipeplan.files.model_file import write_model
+    from pipeplan.profile import profile
+    from pipeplan.workload import load_workload
+
+    workload = load_workload(options.workload, options.input)
+    generator = torch.Generator().manual_seed(options.seed)
+    model = profile(
+        workload.module,
+        lambda samples: workload.draw(samples, generator)[0],
+        micro_batches=numbers(options.batch, "--batch"),
+        repeats=options.repeats,
+        optimizer=options.optimizer,
+        device=options.device,
+        device_name=options.kind,
+        threads=options.threads,
+        name=options.workload.partition(":")[2],
+        progress=lambda text: print(f"profiling  {text}", file=sys.stderr),
+    )
+    write_model(model, options.output)
+    print(f"{model.name}: {len(model.layers)} layers, {len(model.profiles)} profiles, written to {options.output}")
+    return 0
+
+
+command = Command("profile", "measure a torch model layer by layer", configure, run)

@@ -1,0 +1,101 @@
+"""Arguments that several commands share: the model, the cluster and the job."""
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeplan.cluster import Cluster
+    from pipeplan.job import Job
+    from pipeplan.model import Model
+
+
+def add_questions(parser: ArgumentParser) -> None:
+    """MODEL, CLUSTER and what shapes the job."""
+    parser.add_argument("model", metavar="MODEL", help="a name in datasets/, or a file: ours, PipeDream graph.txt, ...")
+    parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help="a name in datasets/, or a file")
+    parser.add_argument("--devices", type=int, metavar="N", help="N equal devices of the profile's own speed")
+    parser.add_argument(
+        "--bandwidth", metavar="RATE", help="of the links between --devices, like 1.25GB/s; free if left out"
+    )
+    parser.add_argument("--latency", metavar="TIME", help="of the links between --devices, like 50us")
+    parser.add_argument("--batch", type=int, metavar="N", help="samples in one step")
+    parser.add_argument("--micro-batches", metavar="N,N", help="numbers of micro-batches to consider")
+    parser.add_argument("--depths", metavar="N,N", help="numbers of stages to consider")
+    parser.add_argument("--schedules", metavar="NAME,NAME", help="schedule families to consider")
+    parser.add_argument("--optimizer", default="sgd", help="sgd, momentum or adam")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="what a device may use, like 16GiB, where that is less than it has"
+    )
+    parser.add_argument("--objective", default="step", choices=("step", "bottleneck"))
+    parser.add_argument("--extrapolate", action="store_true", help="allow micro-batches outside the measured sizes")
+
+
+def add_limits(parser: ArgumentParser) -> None:
+    """When the search stops, and who searches."""
+    parser.add_argument("--time", type=float, default=60.0, metavar="SECONDS", help="stop after this long (60)")
+    parser.add_argument("--gap", type=float, default=0.0, help="stop at this relative gap, like 0.01 (0)")
+    parser.add_argument("--backend", default="cpsat", choices=("cpsat", "cbc", "exact"))
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="threads of the solver (2)")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def read_model(options: Namespace) -> "Model":
+    """The model that was named."""
+    from pipeplan.files.load import load_model
+
+    return load_model(options.model)
+
+
+def read_cluster(options: Namespace, model: "Model") -> "Cluster":
+    """The cluster that was named, carried by the workload, or described by ``--devices``."""
+    from pipeplan.cluster import Cluster, DeviceKind, Link
+    from pipeplan.errors import InputError
+    from pipeplan.files.load import load_carried_cluster, load_cluster
+    from pipeplan.units import parse_bandwidth, parse_time
+
+    if (options.cluster is None) == (options.devices is None):
+        carried = load_carried_cluster(options.model) if options.cluster is None else None
+        if carried is None:
+            raise InputError("say where to train: either a CLUSTER, or --devices N for N equal devices")
+        return carried
+    if options.cluster is not None:
+        if options.bandwidth or options.latency:
+            raise InputError("--bandwidth and --latency describe the links of --devices; the cluster file has its own")
+        return load_cluster(options.cluster)
+    if not model.profiles:
+        raise InputError(f"--devices uses the speed of a profile, and {model.name} has none; name a CLUSTER")
+    link = Link(
+        bandwidth=parse_bandwidth(options.bandwidth) if options.bandwidth else None,
+        latency=parse_time(options.latency) if options.latency else 0,
+    )
+    return Cluster.uniform(options.devices, DeviceKind(name=model.profiled_devices[0]), link)
+
+
+def read_job(options: Namespace) -> "Job":
+    """The job that the options describe."""
+    from pipeplan.errors import InputError
+    from pipeplan.job import Job, Objective
+    from pipeplan.units import parse_bytes
+
+    if options.batch is None and options.objective == "step":
+        raise InputError("say how many samples a step has: --batch N")
+    return Job(
+        batch=options.batch or 1,
+        micro_batches=numbers(options.micro_batches, "--micro-batches"),
+        depths=numbers(options.depths, "--depths"),
+        schedules=tuple(options.schedules.split(",")) if options.schedules else (),
+        optimizer=options.optimizer,
+        memory=parse_bytes(options.memory) if options.memory else None,
+        objective=Objective(options.objective),
+        extrapolate=options.extrapolate,
+    )
+
+
+def numbers(text: str | None, option: str) -> tuple[int, ...]:
+    """Read ``4,8,16``."""
+    from pipeplan.errors import InputError
+
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise InputError(f"{option} {text}: write numbers with commas between, like 4,8,16") from None

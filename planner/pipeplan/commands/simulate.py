@@ -1,0 +1,47 @@
+"""``pipeplan simulate``: a plan's time line, as text, picture or trace."""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from pipeplan.commands.base import Command
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``simulate``."""
+    parser.add_argument("plan", metavar="PLAN", help="a file that solve -o wrote")
+    parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto (ui.perfetto.dev)")
+    parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def run(options: Namespace) -> int:
+    """Simulate, print, draw, write."""
+    from pipeplan.plan import Plan
+    from pipeplan.simulate import simulate
+    from pipeplan.units import format_bytes, format_time
+
+    plan = Plan.load(options.plan)
+    timeline = simulate(plan.schedule, plan.pipeline)
+    if options.trace:
+        from pipeplan.export.trace import write_trace
+
+        write_trace(options.trace, {"predicted": timeline})
+    if options.plot:
+        from pipeplan.plot.gantt import save_gantt
+
+        save_gantt(options.plot, {plan.schedule.family: timeline})
+    rows = [
+        {"device": plan.ranks[rank], "busy_s": timeline.busy(rank) / 1e9, "peak_bytes": timeline.peaks[rank]}
+        for rank in range(len(plan.ranks))
+    ]
+    if options.json:
+        print(json.dumps({"step_time_s": timeline.makespan / 1e9, "devices": rows}, indent=2))
+        return 0
+    print(f"{plan.model} on {plan.cluster}: one step takes {format_time(timeline.makespan)} on paper")
+    for rank, device in enumerate(plan.ranks):
+        share = timeline.busy(rank) / timeline.makespan if timeline.makespan else 0.0
+        print(f"  d{device} {plan.device_kinds[device]}: busy {share:.1%}, peak {format_bytes(timeline.peaks[rank])}")
+    return 0
+
+
+command = Command("simulate", "time a plan on paper; draw it, or write a trace", configure, run)

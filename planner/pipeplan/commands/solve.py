@@ -1,0 +1,49 @@
+"""``pipeplan solve``: the best plan, with its proof."""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from pipeplan.commands.base import Command
+from pipeplan.commands.questions import add_limits, add_questions, read_cluster, read_job, read_model
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``solve``."""
+    add_questions(parser)
+    add_limits(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here")
+    parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
+
+
+def run(options: Namespace) -> int:
+    """Solve, print, save, draw."""
+    from pipeplan.commands.progress import solving
+    from pipeplan.solve import solve
+
+    model = read_model(options)
+    cluster = read_cluster(options, model)
+    job = read_job(options)
+    with solving(quiet=options.json) as watch:
+        result = solve(
+            model,
+            cluster,
+            job=job,
+            time_limit=options.time,
+            gap=options.gap,
+            backend=options.backend,
+            workers=options.workers,
+            seed=options.seed,
+            watch=watch,
+        )
+    if options.output:
+        result.plan.save(options.output)
+    if options.plot:
+        from pipeplan.plot.gantt import save_gantt
+
+        save_gantt(options.plot, {result.plan.schedule.family: result.timeline})
+    print(json.dumps(result.as_json(), indent=2) if options.json else result)
+    return 0
+
+
+command = Command("solve", "find the best plan, and prove how good it is", configure, run)

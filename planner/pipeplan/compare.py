@@ -1,0 +1,90 @@
+"""Every balancer and the solver, under every schedule family, in one table."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeplan.cluster import Cluster
+from pipeplan.errors import InfeasibleError
+from pipeplan.job import Job
+from pipeplan.model import Model
+from pipeplan.result import Result, ranked
+from pipeplan.search.candidates import default_families
+from pipeplan.solve import solve
+
+SOLVER = "pipeplan"
+"""The solver's name in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method under one family. Nanoseconds and bytes; ``excess`` is the relative distance to the bound over all."""
+
+    method: str
+    family: str
+    value: int | None
+    peaks: tuple[int, ...]
+    excess: float | None
+    label: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table, best row first, and the solver's answers by family."""
+
+    model: str
+    cluster: str
+    bound: int
+    rows: tuple[Row, ...]
+    results: dict[str, Result]
+
+    @property
+    def best(self) -> Result:
+        """The best answer over all families."""
+        return min(self.results.values(), key=lambda result: result.value)
+
+
+def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.0, **how: Any) -> Comparison:
+    """Solve once for each schedule family, with the balancers beside it.
+
+    Parameters
+    ----------
+    time_limit : float
+        Seconds for all families together.
+    **how
+        Further arguments of `pipeplan.solve`.
+
+    Raises
+    ------
+    InfeasibleError
+        If no family has a plan that fits.
+    """
+    families = job.schedules or tuple(family.name for family in default_families(cluster, job))
+    results: dict[str, Result] = {}
+    refusals: dict[str, str] = {}
+    for name in families:
+        try:
+            share = time_limit / len(families)
+            results[name] = solve(model, cluster, job=replace(job, schedules=(name,)), time_limit=share, **how)
+        except InfeasibleError as error:
+            refusals[name] = str(error)
+    if not results:
+        raise InfeasibleError(next(iter(refusals.values())))
+    bound = min(result.bound for result in results.values())
+    rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
+    rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
+    rows.sort(key=lambda row: (row.value is None, row.value or 0, row.method != SOLVER))
+    return Comparison(model.name, cluster.name, bound, tuple(rows), results)
+
+
+def _rows(family: str, result: Result, bound: int) -> list[Row]:
+    def excess(value: int) -> float:
+        return value / bound - 1 if bound else 0.0
+
+    label = f"{len(result.plan.stages)} stages, {result.plan.micro_batches} micro-batches of {result.plan.micro_batch}"
+    rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
+    for baseline in ranked(result.baselines):
+        distance = None if baseline.value is None else excess(baseline.value)
+        label = baseline.label.removesuffix(f", {family}")
+        rows.append(Row(baseline.name, family, baseline.value, baseline.peaks, distance, label, baseline.why))
+    return rows
