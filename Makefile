@@ -1,0 +1,41 @@
+# Two commands on a bare machine with Python 3.11 and a package index: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-all bench check lint types clean
+
+demo: .venv/installed
+	$(BIN)/pipeplan demo --output demo-out
+
+test: .venv/installed-test
+	$(BIN)/pytest -m "not slow"
+
+test-all: .venv/installed-test
+	$(BIN)/pytest
+
+check: .venv/installed-test lint types test
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/installed-test
+	$(BIN)/mypy
+
+bench: .venv/installed-test
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv demo-out bench-out
+
+.venv/bin/pip:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pipeplan needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/pip
+	$(BIN)/pip install --quiet --editable '.[torch,plot]'
+	touch $@
+
+.venv/installed-test: pyproject.toml | .venv/bin/pip
+	$(BIN)/pip install --quiet --editable '.[test]'
+	touch $@ .venv/installed
