@@ -7,7 +7,8 @@ from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError
 from pipeplan.job import Job
 from pipeplan.model import Model
-from pipeplan.result import Result, ranked
+from pipeplan.result import Result
+from pipeplan.search.baselines import ranked
 from pipeplan.search.candidates import default_families
 from pipeplan.solve import solve
 
@@ -83,7 +84,7 @@ def _rows(family: str, result: Result, bound: int) -> list[Row]:
 
     label = f"{len(result.plan.stages)} stages, {result.plan.micro_batches} micro-batches of {result.plan.micro_batch}"
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
-    for baseline in ranked(result.baselines):
+    for baseline in ranked(result.baselines.values()):
         distance = None if baseline.value is None else excess(baseline.value)
         label = baseline.label.removesuffix(f", {family}")
         rows.append(Row(baseline.name, family, baseline.value, baseline.peaks, distance, label, baseline.why))

@@ -3,23 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeplan_formulations.report import Status, Stop
-
 from pipeplan.job import Job
 from pipeplan.plan import Plan, PlanStage
+from pipeplan.search.baselines import Baseline, ranked
 from pipeplan.timeline import Timeline
 from pipeplan.units import format_bytes, format_time
-
-
-@dataclass(frozen=True, slots=True)
-class BaselineRow:
-    """A balancer in the report: its plan's value (nanoseconds) and peak bytes a device, or why it has none."""
-
-    name: str
-    value: int | None
-    label: str
-    why: str = ""
-    peaks: tuple[int, ...] = ()
+from pipeplan_formulations.report import Status, Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +50,7 @@ class Result:
     wall: float
     backend: str
     searched: Searched
-    baselines: Mapping[str, BaselineRow]
+    baselines: Mapping[str, Baseline]
     runners_up: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
@@ -87,7 +76,7 @@ class Result:
         ]
         lines += [f"  stage {number}: {_stage_line(stage, plan)}" for number, stage in enumerate(plan.stages)]
         lines.append("balancers, same simulator, best micro-batch and schedule for each:")
-        lines += [f"  {_baseline_line(row, self)}" for row in ranked(self.baselines)]
+        lines += [f"  {_baseline_line(row, self)}" for row in ranked(self.baselines.values())]
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, object]:
@@ -120,11 +109,6 @@ class Result:
         }
 
 
-def ranked(baselines: Mapping[str, BaselineRow]) -> list[BaselineRow]:
-    """Fastest first, those without a plan last."""
-    return sorted(baselines.values(), key=lambda row: (row.value is None, row.value or 0))
-
-
 def _stage_line(stage: PlanStage, plan: Plan) -> str:
     first, last = stage.layers[0], stage.layers[-1]
     span = first if len(stage.layers) == 1 else f"{first} … {last} ({len(stage.layers)} layers)"
@@ -135,7 +119,7 @@ def _stage_line(stage: PlanStage, plan: Plan) -> str:
     )
 
 
-def _baseline_line(row: BaselineRow, result: Result) -> str:
+def _baseline_line(row: Baseline, result: Result) -> str:
     if row.value is None:
         return f"{row.name:20} no plan: {row.why}"
     over = row.value / result.bound - 1 if result.bound else 0.0
@@ -163,7 +147,7 @@ def _stage_json(stage: PlanStage) -> dict[str, object]:
     }
 
 
-def _baseline_json(row: BaselineRow) -> dict[str, object]:
+def _baseline_json(row: Baseline) -> dict[str, object]:
     if row.value is None:
         return {"step_time_s": None, "why": row.why}
     return {"step_time_s": row.value / 1e9, "plan": row.label}

@@ -9,8 +9,8 @@ from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, PipeplanError
 from pipeplan.job import Job
 from pipeplan.model import Model
-from pipeplan.result import BaselineRow, Result, Searched
-from pipeplan.search.baselines import Baseline, baselines
+from pipeplan.result import Result, Searched
+from pipeplan.search.baselines import baselines
 from pipeplan.search.candidates import Candidate, candidates
 from pipeplan.search.fit import explain_infeasible
 from pipeplan.search.prove import Prover
@@ -92,16 +92,9 @@ def solve(
         wall=time.monotonic() - began,
         backend=backend,
         searched=_searched(space, prover.opened),
-        baselines={name: _row(baseline) for name, baseline in rows.items()},
+        baselines=rows,
         runners_up=prover.ranking(),
     )
-
-
-def _row(baseline: Baseline) -> BaselineRow:
-    judged = baseline.judged
-    if judged is None:
-        return BaselineRow(baseline.name, None, "", baseline.why)
-    return BaselineRow(baseline.name, judged.value, judged.label, peaks=judged.timeline.peaks)
 
 
 def _searched(space: list[Candidate], opened: int) -> Searched:

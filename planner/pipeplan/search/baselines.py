@@ -1,6 +1,6 @@
 """What every heuristic balancer would do, judged like everybody else: warm starts, and the report's baseline."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeplan.balance import BALANCERS, NotApplicable
@@ -17,6 +17,21 @@ class Baseline:
     judged: Judged | None
     why: str = ""
 
+    @property
+    def value(self) -> int | None:
+        """Nanoseconds; None without a plan."""
+        return None if self.judged is None else self.judged.value
+
+    @property
+    def label(self) -> str:
+        """Depth, micro-batches and family of the plan, for people."""
+        return "" if self.judged is None else self.judged.label
+
+    @property
+    def peaks(self) -> tuple[int, ...]:
+        """Peak bytes of each device."""
+        return () if self.judged is None else self.judged.timeline.peaks
+
 
 def baselines(
     cluster: Cluster, candidates: Sequence[Candidate], report: Callable[[Judged], None] = lambda _: None
@@ -31,6 +46,11 @@ def baselines(
     depth = max((candidate.depth for candidate in candidates), default=0)
     deepest = [candidate for candidate in candidates if candidate.depth == depth]
     return {name: _best_of(name, cluster, deepest, report) for name in BALANCERS}
+
+
+def ranked(found: Iterable[Baseline]) -> list[Baseline]:
+    """Fastest first, those without a plan last."""
+    return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
 
 
 def _best_of(
