@@ -10,10 +10,10 @@ Given n layers in a row and S stages, stage s on its own device, choose boundari
                    link 0     link 1
                    (cut 2)    (cut 4)
 
-Sums over a stage's layers: F_s, B_s (forward, backward time of one micro-batch), U_s (update time), A_s (bytes saved for
-backward), P_s (resident bytes), Z_s (largest workspace). At link s: f_s, g_s (time to send activations forward and
-gradients back), l_s (latency), c_s (time per micro-batch that the link is busy in its busier direction), r_{s+1} (bytes that
-stage s + 1 holds of what it received; r_0 = 0).
+Sums over a stage's layers: F_s, B_s (forward, backward time of one micro-batch), U_s (update time), A_s (bytes saved
+for backward), P_s (resident bytes), Z_s (largest workspace). At link s: f_s, g_s (time to send activations forward and
+gradients back), l_s (latency), c_s (time per micro-batch that the link is busy, in its busier direction if it has two),
+r_{s+1} (bytes that stage s + 1 holds of what it received; r_0 = 0). Beyond the ends f_{S−1} = g_{−1} = 0.
 
 Memory, with k_s micro-batches in flight, for every stage:
 
@@ -28,7 +28,8 @@ Objective ``bottleneck``: minimise T subject to
 
 (3)  T ≥ w_s,   and, if transfers overlap,   T ≥ c_s.
 
-Objective ``step``: minimise the proven lower bound on the time of a synchronous step of M micro-batches under *any* schedule:
+Objective ``step``: minimise the proven lower bound on the time of a synchronous step of M micro-batches under *any*
+schedule:
 
 (4)  T ≥ H_s + M w_s
      H_s = U_0 + Σ_{t<s} (F_t + B_t) + Σ_{t<s} 2 l_t + exposed sends, which are
@@ -36,17 +37,20 @@ Objective ``step``: minimise the proven lower bound on the time of a synchronous
            Σ_{t<s} f_t + Σ_{t<s−1} g_t               if the sender waits (none: g_{s−1} is in w_s),
            0                                         if tensors leave while they are made (stream).
 
-(5)  T ≥ R + (M − 1) c_s           copy,    R = U_0 + Σ_t (F_t + B_t) + Σ_t (2 l_t + f_t + g_t)
-     T ≥ R' − F_s − B_{s+1} + M c_s    stream,  R' = U_0 + Σ_t (F_t + B_t) + Σ_t 2 l_t
+(5)  T ≥ R + e   for every e below,   R = H_{S−1} + w_{S−1}: one micro-batch alone, there and back
+     copy      (M − 1) F_s,   (M − 1) B_s,   (M − 1) f_s,   (M − 1) g_s
+     none      (M − 1) (F_s + f_s),   (M − 1) (B_s + g_{s−1})
+     stream    (M − 1) F_s,   (M − 1) B_s,   M f_s − F_s,   M g_s − B_{s+1}
 
 (6)  T ≥ q + Σ_s (α_s F_s + β_s B_s + υ_s U_s) + Σ_s (φ_s f_s + γ_s g_s)   for each `PathCut`.
 
-Why (4) holds: before its first forward the device of stage s waits for stages 0 … s − 1; it then works M w_s; its last backward
-is the last of its work (but for the send that w_s contains), because a micro-batch's backward follows its forward; after
-it the gradient still travels back through stages s − 1 … 0, and the last backward of stage 0 precedes its update. (5) is the same argument for a
-link in one direction: M transfers, with the first one's way to the link before and the last one's way on after. (6): a path through the actions of one
-given order is a chain of things that follow one another whatever the partition, so its length bounds that order's time.
-docs/bounds.md has the proofs.
+Why (4) holds: before its first forward the device of stage s waits for stages 0 … s − 1; it then works M w_s; its last
+backward is the last of its work (but for the send that w_s contains), because a micro-batch's backward follows its
+forward; after it the gradient still travels back through stages s − 1 … 0, and the last backward of stage 0 precedes
+its update. (5) is the same argument for anything that serves all M micro-batches one by one in one direction (the
+forwards of a device, its backwards, a link one way): the first one's way to it, M services, the last one's way on.
+(6): a path through the actions of one given order is a chain of things that follow one another whatever the partition,
+so its length bounds that order's time. docs/bounds.md has the proofs; `terms` has (2), (4) and (5) as code.
 
 All times are integers of one unit, all sizes integers of another.
 """
@@ -59,13 +63,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.partition.terms import Number, Overlap, advance, delays, load
+
 Array = NDArray[np.int64]
 Boundaries = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PathCut:
-    """Coefficients of one inequality (6). ``forward``, ``backward``, ``update``: one per stage; sends: one per link."""
+    """Coefficients of one inequality (6). ``forward``, ``backward``, ``update``: one per stage; sends: one per link.
+
+    Raises
+    ------
+    ValueError
+        If a coefficient is negative: an action lies on a path or it does not.
+    """
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -73,6 +85,21 @@ class PathCut:
     send: tuple[int, ...]
     send_back: tuple[int, ...]
     constant: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("forward", "backward", "update", "send", "send_back"):
+            if any(coefficient < 0 for coefficient in getattr(self, name)):
+                raise ValueError(f"a path counts actions; {name} has a negative coefficient: {getattr(self, name)}")
+
+    def length(self, forward: Number, backward: Number, update: Number, send: Number, send_back: Number) -> Number:
+        """Right side of (6) for these times, each a sequence with one entry per stage or link."""
+        total = self.constant
+        rows = (self.forward, self.backward, self.update, self.send, self.send_back)
+        for row, times in zip(rows, (forward, backward, update, send, send_back), strict=True):
+            for coefficient, time in zip(row, times, strict=True):
+                if coefficient:
+                    total = total + coefficient * time
+        return total
 
 
 @dataclass(frozen=True)
@@ -102,7 +129,7 @@ class ChainPartition:
     Raises
     ------
     ValueError
-        If shapes disagree, a number is negative, or n < S.
+        If shapes disagree, a number is negative, n < S, or a word is not one of those above.
     """
 
     forward: Array
@@ -119,38 +146,41 @@ class ChainPartition:
     in_flight: Array
     limit: Array
     micro_batches: int
-    overlap: Literal["none", "copy", "stream"] = "copy"
+    overlap: Overlap = "copy"
     objective: Literal["step", "bottleneck"] = "step"
     paths: tuple[PathCut, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.forward.ndim != 2:
+            raise ValueError(f"forward has shape {self.forward.shape}, expected (stages, layers)")
         stages, layers = self.forward.shape
+        if not 1 <= stages <= layers:
+            raise ValueError(f"{layers} layers do not fill {stages} stages")
+        per_layer, per_cut = ("resident", "saved", "workspace"), ("send", "send_back", "link")
         shapes = {
-            "backward": (stages, layers),
-            "update": (stages, layers),
-            "send": (stages - 1, layers - 1),
-            "send_back": (stages - 1, layers - 1),
-            "link": (stages - 1, layers - 1),
-            "latency": (stages - 1,),
-            "resident": (layers,),
-            "saved": (layers,),
-            "received": (layers - 1,),
-            "workspace": (layers,),
-            "in_flight": (stages,),
-            "limit": (stages,),
+            **dict.fromkeys(("forward", "backward", "update"), (stages, layers)),
+            **dict.fromkeys(per_cut, (stages - 1, layers - 1)),
+            **dict.fromkeys(per_layer, (layers,)),
+            **{"received": (layers - 1,), "latency": (stages - 1,), "in_flight": (stages,), "limit": (stages,)},
         }
-        for name, shape in {"forward": (stages, layers), **shapes}.items():
+        for name, shape in shapes.items():
             array = getattr(self, name)
             if array.shape != shape:
                 raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
             if array.size and int(array.min()) < 0:
                 raise ValueError(f"{name} holds a negative number: {int(array.min())}")
-        if not 1 <= stages <= layers:
-            raise ValueError(f"{layers} layers do not fill {stages} stages")
         if self.micro_batches < 1:
             raise ValueError(f"micro_batches must be at least 1, not {self.micro_batches}")
+        if self.overlap not in ("none", "copy", "stream"):
+            raise ValueError(f"overlap is {self.overlap!r}; choose none, copy or stream")
+        if self.objective not in ("step", "bottleneck"):
+            raise ValueError(f"objective is {self.objective!r}; choose step or bottleneck")
         if self.paths and self.objective != "step":
             raise ValueError("path cuts bound the step time; the bottleneck objective has none")
+        for path in self.paths:
+            sizes = [len(row) for row in (path.forward, path.backward, path.update, path.send, path.send_back)]
+            if sizes != [stages, stages, stages, stages - 1, stages - 1]:
+                raise ValueError(f"a path cut has rows of {sizes} coefficients; there are {stages} stages")
 
     @property
     def stages(self) -> int:
@@ -164,10 +194,9 @@ class ChainPartition:
 
     @cached_property
     def prefix(self) -> dict[str, Array]:
-        """Prefix sums along the layers: ``prefix[name][..., b] - prefix[name][..., a]`` sums layers a … b − 1."""
+        """Sums along the layers: ``prefix[name][..., b] - prefix[name][..., a]`` is the sum of layers a … b − 1."""
         names = ("forward", "backward", "update", "resident", "saved")
-        return {name: np.concatenate([np.zeros((*a.shape[:-1], 1), np.int64), np.cumsum(a, axis=-1)], axis=-1)
-                for name in names for a in (getattr(self, name),)}
+        return {name: np.insert(np.cumsum(getattr(self, name), axis=-1), 0, 0, axis=-1) for name in names}
 
     def with_paths(self, paths: tuple[PathCut, ...]) -> "ChainPartition":
         """The same instance with these inequalities (6)."""
@@ -191,47 +220,65 @@ class ChainPartition:
 
     def evaluate(self, boundaries: Boundaries) -> int:
         """The least T that (2) to (6) allow."""
-        spans = list(pairwise(boundaries))
-        forward, backward, update = ([self._sum(name, s, a, b) for s, (a, b) in enumerate(spans)]
-                                     for name in ("forward", "backward", "update"))
+        forward, backward, update = (
+            [self._sum(name, s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
+            for name in ("forward", "backward", "update")
+        )
         cuts = [b - 1 for b in boundaries[1:-1]]
-        send, back, link = ([int(array[s, c]) for s, c in enumerate(cuts)]
-                            for array in (self.send, self.send_back, self.link))
-        work = [f + b for f, b in zip(forward, backward, strict=True)]
-        loads = list(work)
-        if self.overlap == "none":
-            loads = [w + f + g for w, f, g in zip(work, [*send, 0], [0, *back], strict=True)]
+        send, back, link = (
+            [int(array[s, c]) for s, c in enumerate(cuts)] for array in (self.send, self.send_back, self.link)
+        )
+        out, into = [*send, 0], [0, *back]
+        stages = list(zip(forward, backward, out, into, strict=True))
+        loads = [load(self.overlap, *times) for times in stages]
         if self.objective == "bottleneck":
-            return max(loads + (link if self.overlap != "none" else []))
+            return int(max(loads + (link if self.overlap != "none" else [])))
 
-        many = self.micro_batches
-        head, candidates = update[0], []
-        for s, load in enumerate(loads):
-            own = back[s - 1] if s and self.overlap == "none" else 0
-            candidates.append(head - own + many * load)
-            if s < self.stages - 1:
-                head += work[s] + 2 * int(self.latency[s])
-                head += send[s] + back[s] if self.overlap != "stream" else 0
-        head += work[-1]  # now R of (5), or R' if tensors stream
-        for s, busy in enumerate(link):
-            if self.overlap == "copy":
-                candidates.append(head + (many - 1) * busy)
-            elif self.overlap == "stream":
-                candidates.append(head - forward[s] - backward[s + 1] + many * busy)
-        for path in self.paths:
-            terms = zip(
-                (path.forward, path.backward, path.update, path.send, path.send_back),
-                (forward, backward, update, send, back),
-                strict=True,
-            )
-            candidates.append(path.constant + sum(a * x for row, xs in terms for a, x in zip(row, xs, strict=True)))
-        return max(candidates)
+        many, head = self.micro_batches, update[0]
+        least = head + many * loads[0]
+        for s, latency in enumerate(self.latency):
+            head += advance(self.overlap, loads[s], int(latency), send[s], back[s])
+            least = max(least, head + many * loads[s + 1])
+        alone = head + loads[-1]
+        least = max(least, alone + max(max(delays(self.overlap, many, *times)) for times in stages))
+        return int(max([least, *(path.length(forward, backward, update, send, back) for path in self.paths)]))
 
     def lower_bound(self) -> int:
-        """A bound that needs no solver: total work over S stages, and the largest layer, at each layer's fastest device."""
+        """A bound that needs no solver, from each layer's fastest device.
+
+        Some device works at least the average and at least the largest layer: the bottleneck, and M times it a step.
+        For a step on S devices, (4) says w_s ≤ (T − Σ_{t<s} w_t) / M, so that all work together is at most
+        T (1 − (1 − 1/M)^S); and (5) with s any stage gives T ≥ Σ w + (M − 1) max(F_s, B_s).
+        """
         best = (self.forward + self.backward).min(axis=0)
-        load = max(-(-int(best.sum()) // self.stages), int(best.max()))
-        return load if self.objective == "bottleneck" else self.micro_batches * load
+        work, stages, many = int(best.sum()), self.stages, self.micro_batches
+        share = max(-(-work // stages), int(best.max()))
+        if self.objective == "bottleneck":
+            return share
+        full = int(many**stages)
+        part = full - int((many - 1) ** stages)
+        one_way = [table.min(axis=0) for table in (self.forward, self.backward)]
+        lane = max(max(-(-int(times.sum()) // stages), int(times.max())) for times in one_way)
+        return max(many * share, -(-work * full // part), work + (many - 1) * lane)
+
+    @cached_property
+    def largest(self) -> int:
+        """No partition's objective exceeds this: every layer on its slowest device, every send at its worst, M times.
+
+        It bounds every intermediate sum of the formulations too, so it tells how far integers must reach.
+        """
+        tables = (self.forward, self.backward, self.update)
+        work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
+        sends = sum(
+            int(table.max(axis=1).sum(dtype=object)) for table in (self.send, self.send_back, self.link) if table.size
+        )
+        step = (self.micro_batches + 1) * (work + sends) + 2 * int(self.latency.sum(dtype=object))
+        rows = [
+            abs(path.constant)
+            + max(0, *path.forward, *path.backward, *path.update, *path.send, *path.send_back) * (work + sends)
+            for path in self.paths
+        ]
+        return max([step, *rows])
 
     def _sum(self, name: str, s: int, a: int, b: int) -> int:
         prefix = self.prefix[name][s]

@@ -1,0 +1,144 @@
+"""The chain partition problem by CP-SAT: the rows of `linear`, a complete hint, and the dynamic programme's bound."""
+
+from typing import Any
+
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.partition import exact
+from pipeplan_formulations.partition.linear import LinearModel, linear_model
+from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
+from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.scaling import scale_for
+from pipeplan_formulations.solvers import cp_model, cpsat_version
+
+NAME = "cpsat"
+
+
+def solve(
+    problem: ChainPartition, limits: Limits, hint: Boundaries | None = None, progress: Progress | None = None
+) -> Report[Boundaries]:
+    """Minimise T under (1) to (6). Same call as every solver of this problem; see `exact.solve` for the parameters.
+
+    The dynamic programme first bounds the problem without (6) and gives a start; where there is no (6), or its answer
+    meets (6) too, CP-SAT still checks the claim from its own model.
+    """
+    clock = Clock(limits)
+    scale = scale_for(problem.largest)
+    first = exact.solve(problem, Limits(limits.time / 3, limits.gap, limits.workers, limits.seed), hint)
+    if first.status is Status.INFEASIBLE:
+        low, high = 0, scale.down(problem.largest)
+    else:
+        best = first.objective if first.objective is not None else problem.largest
+        # The rows round down, so that the scaled value of the start is at most that of the unscaled one, rounded up.
+        low, high = scale.down(first.bound), -(-best // scale.unit)
+    model = linear_model(problem, scale, min(low, high), high)
+    if model is None:
+        return _report(problem, clock, limits, Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
+
+    cp = cp_model()
+    sat = cp.CpModel()
+    variables = _variables(sat, model)
+    _constraints(sat, model, variables)
+    _objective(sat, model, variables, first.solution, problem)
+    solver = cp.CpSolver()
+    solver.parameters.max_time_in_seconds = max(clock.left, 0.05)
+    solver.parameters.num_workers = limits.workers
+    solver.parameters.random_seed = limits.seed
+    solver.parameters.relative_gap_limit = limits.gap
+    watcher = _watcher(cp, problem, model, variables, scale.unit, first, progress)
+    status = solver.solve(sat, watcher)
+    return _extract(cp, solver, status, problem, model, variables, first, clock, limits, scale.unit)
+
+
+def _variables(sat: Any, model: LinearModel) -> list[Any]:
+    return [sat.new_int_var(low, high, "") for low, high in zip(model.lows, model.highs, strict=True)]
+
+
+def _constraints(sat: Any, model: LinearModel, variables: list[Any]) -> None:
+    weighted_sum = cp_model().LinearExpr.weighted_sum
+    for row in model.rows:
+        terms = row.expression.terms
+        total = weighted_sum([variables[v] for v in terms], list(terms.values())) + row.expression.constant
+        sat.add(total == 0 if row.equal else total >= 0)
+
+
+def _objective(
+    sat: Any, model: LinearModel, variables: list[Any], start: Boundaries | None, problem: ChainPartition
+) -> None:
+    """Minimise T. The hint names every variable, T included: a hint without T is dropped as incomplete."""
+    sat.minimize(variables[model.objective])
+    if start is not None and problem.feasible(start):
+        for variable, value in zip(variables, model.point(start, model.highs[model.objective]), strict=True):
+            sat.add_hint(variable, value)
+
+
+def _watcher(
+    cp: Any,
+    problem: ChainPartition,
+    model: LinearModel,
+    variables: list[Any],
+    unit: int,
+    first: Report[Boundaries],
+    progress: Progress | None,
+) -> Any:
+    """Tells ``progress`` of each better partition."""
+
+    class Watcher(cp.CpSolverSolutionCallback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.best = first.objective
+
+        def on_solution_callback(self) -> None:
+            if progress is None:
+                return
+            values = [float(self.value(variable)) for variable in variables]
+            value = problem.evaluate(model.boundaries(values, problem.layers))
+            if self.best is None or value < self.best:
+                self.best = value
+                progress(value, min(value, max(first.bound, int(self.best_objective_bound) * unit)))
+
+    return Watcher()
+
+
+def _extract(
+    cp: Any,
+    solver: Any,
+    status: Any,
+    problem: ChainPartition,
+    model: LinearModel,
+    variables: list[Any],
+    first: Report[Boundaries],
+    clock: Clock,
+    limits: Limits,
+    unit: int,
+) -> Report[Boundaries]:
+    """Boundaries from switches, judged on the unscaled tables; the better of CP-SAT's and the start's."""
+    found = [first.solution] if first.solution is not None else []
+    if status in (cp.OPTIMAL, cp.FEASIBLE):
+        found.append(model.boundaries([float(solver.value(v)) for v in variables], problem.layers))
+    if status == cp.INFEASIBLE and not found:
+        return _report(problem, clock, limits, Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
+    bound = first.bound
+    if status in (cp.OPTIMAL, cp.FEASIBLE, cp.UNKNOWN):
+        bound = max(bound, int(solver.best_objective_bound + 0.5) * unit)
+    if not found:
+        return _report(problem, clock, limits, Status.UNKNOWN, Stop.TIME, bound, None)
+    best = min(found, key=problem.evaluate)
+    value = problem.evaluate(best)
+    bound = min(bound, value)
+    if bound == value:
+        return _report(problem, clock, limits, Status.OPTIMAL, Stop.OPTIMALITY, bound, best)
+    stop = Stop.GAP if status == cp.OPTIMAL else Stop.TIME if clock.left <= 0.05 else Stop.INTERRUPT
+    return _report(problem, clock, limits, Status.FEASIBLE, stop, bound, best)
+
+
+def _report(
+    problem: ChainPartition,
+    clock: Clock,
+    limits: Limits,
+    status: Status,
+    stop: Stop,
+    bound: int,
+    best: Boundaries | None,
+) -> Report[Boundaries]:
+    value = None if best is None else problem.evaluate(best)
+    return Report(status, stop, value, bound, clock.wall, NAME, cpsat_version(), limits.seed, best)

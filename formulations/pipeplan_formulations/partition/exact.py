@@ -1,0 +1,78 @@
+"""The exact dynamic programmes behind one call: oracle without (6), bound and warm start with it."""
+
+from pipeplan_formulations.clock import OutOfTimeError
+from pipeplan_formulations.partition.minmax import solve_minmax
+from pipeplan_formulations.partition.pareto import solve_step
+from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
+from pipeplan_formulations.partition.search import Bracket
+from pipeplan_formulations.partition.spans import NEVER
+from pipeplan_formulations.partition.windows import last_ends, open_boundaries
+from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+
+NAME = "exact"
+
+
+def solve(
+    problem: ChainPartition, limits: Limits, hint: Boundaries | None = None, progress: Progress | None = None
+) -> Report[Boundaries]:
+    """Minimise T under (1) to (5); (6) only judges the answer.
+
+    Parameters
+    ----------
+    problem : ChainPartition
+    limits : Limits
+        ``workers`` and ``seed`` are not used.
+    hint : boundaries, optional
+        Partition to start from; ignored if it breaks (1).
+    progress : callable, optional
+        See `Progress`.
+
+    Returns
+    -------
+    Report
+        With `PathCut` the bound is the optimum without them, and the answer optimal only if it meets that bound.
+
+    Raises
+    ------
+    ValueError
+        If times are so large that their sums leave 64-bit integers.
+    """
+    if problem.largest >= NEVER // 2:
+        raise ValueError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
+    bracket = Bracket(problem, limits, progress)
+    stop = Stop.OPTIMALITY
+    try:
+        last = last_ends(problem)
+        open_ = open_boundaries(last)
+        if not open_[0, 0]:
+            return _report(problem, bracket, Status.INFEASIBLE, stop, None)
+        if hint is not None and problem.feasible(hint):
+            bracket.offer(hint)
+        (solve_minmax if problem.objective == "bottleneck" else solve_step)(problem, last, open_, bracket)
+        stop = Stop.OPTIMALITY if bracket.low == bracket.high else Stop.GAP
+    except OutOfTimeError:
+        stop = Stop.TIME
+    except KeyboardInterrupt:
+        stop = Stop.INTERRUPT
+    candidates = [b for b in (bracket.best, hint) if b is not None and problem.feasible(b)]
+    best = min(candidates, key=problem.evaluate, default=None)
+    if best is None:
+        return _report(problem, bracket, Status.UNKNOWN, stop, None)
+    optimal = problem.evaluate(best) == bracket.low
+    return _report(problem, bracket, Status.OPTIMAL if optimal else Status.FEASIBLE, stop, best)
+
+
+def _report(
+    problem: ChainPartition, bracket: Bracket, status: Status, stop: Stop, best: Boundaries | None
+) -> Report[Boundaries]:
+    return Report(
+        status=status,
+        stop=stop,
+        objective=None if best is None else problem.evaluate(best),
+        bound=bracket.low,
+        wall=bracket.clock.wall,
+        backend=NAME,
+        version="1",
+        seed=0,
+        solution=best,
+    )

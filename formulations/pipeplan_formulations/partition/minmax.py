@@ -1,0 +1,52 @@
+"""Objective 'bottleneck', (3): the classical min-max dynamic programme over (stage, boundary).
+
+::
+
+    best[s + 1][b] = min over a < b of max(best[s][a], load of stage s on layers a … b − 1)
+
+O(n² S) at worst; spans longer than a target are left out, and the target doubles until some partition meets it.
+"""
+
+import numpy as np
+
+from pipeplan_formulations.partition.problem import Array, ChainPartition
+from pipeplan_formulations.partition.search import Bracket
+from pipeplan_formulations.partition.spans import NEVER, spans
+from pipeplan_formulations.partition.windows import Flags
+
+
+def solve_minmax(problem: ChainPartition, last: Array, open_: Flags, bracket: Bracket) -> None:
+    """Close the bracket: its incumbent is optimal afterwards. Some partition must keep (1)."""
+    target = max(1, bracket.low)
+    while bracket.high is None or bracket.low < bracket.high:
+        target = target if bracket.high is None else min(target, bracket.high)
+        value = _within(problem, last, open_, target, bracket)
+        bracket.raise_low(min(value, target + 1))
+        target *= 2
+
+
+def _within(problem: ChainPartition, last: Array, open_: Flags, target: int, bracket: Bracket) -> int:
+    """The optimum if it is at most ``target`` (then the bracket has it), otherwise more than ``target``."""
+    n, stages = problem.layers, problem.stages
+    best = np.full((stages + 1, n + 1), NEVER)
+    origin = np.zeros((stages + 1, n + 1), np.int64)
+    best[0, 0] = 0
+    for s in range(stages):
+        bracket.clock.check()
+        table = spans(problem, s, np.flatnonzero(best[s] <= target), last, open_[s + 1], target)
+        if not len(table.starts):
+            return target + 1
+        value = np.maximum(best[s, table.starts][:, None], table.work)
+        ends = table.ends.ravel()
+        order = np.lexsort((value.ravel(), ends))
+        ends_first, first = np.unique(ends[order], return_index=True)
+        chosen = order[first]
+        best[s + 1, ends_first] = value.ravel()[chosen]
+        origin[s + 1, ends_first] = table.starts[chosen // table.ends.shape[1]]
+    if best[stages, n] > target:
+        return target + 1
+    boundaries = [n]
+    for s in range(stages, 0, -1):
+        boundaries.append(int(origin[s, boundaries[-1]]))
+    bracket.offer(tuple(reversed(boundaries)))
+    return int(best[stages, n])

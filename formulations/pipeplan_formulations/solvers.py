@@ -1,0 +1,37 @@
+"""The solvers' modules, imported late and in the one order that works, and their versions.
+
+OR-Tools comes before PuLP: PuLP loads ``highspy`` if it is installed, whose library clashes with the one in OR-Tools
+when it is first.
+"""
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+
+def cp_model() -> Any:
+    """``ortools.sat.python.cp_model``."""
+    return import_module("ortools.sat.python.cp_model")
+
+
+def pulp() -> Any:
+    """``pulp``, with OR-Tools loaded before it."""
+    cp_model()
+    return import_module("pulp")
+
+
+def cpsat_version() -> str:
+    """``'ortools 9.15.6755'``."""
+    return _version("ortools")
+
+
+def cbc_version() -> str:
+    """``'pulp 3.3.0'``; the CBC it bundles goes with it."""
+    return _version("pulp")
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} (not installed)"
