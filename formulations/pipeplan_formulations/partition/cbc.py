@@ -76,7 +76,8 @@ def _variables(model: LinearModel, size: float) -> tuple[Any, list[Any]]:
         if switch:
             variables.append(lp.add_variable(f"x{i}", low, high, module.LpInteger))
         else:
-            variables.append(lp.add_variable(f"t{i}", low / size, high / size))
+            # No upper ends: they are implied, and a value that meets one exactly may look infeasible to a double.
+            variables.append(lp.add_variable(f"t{i}", low / size if i == model.objective else 0))
     return lp, variables
 
 
