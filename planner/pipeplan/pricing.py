@@ -23,7 +23,9 @@ def price(model: Model, cluster: Cluster, devices: tuple[Device, ...], micro_bat
         If the model has no costs for one of the devices at this micro-batch size.
     """
     by_kind = {
-        device.kind.name: layer_costs(model, device.kind, micro_batch, extrapolate=job.extrapolate)
+        device.kind.name: layer_costs(
+            model, device.kind, micro_batch, extrapolate=job.extrapolate, optimizer=job.optimizer
+        )
         for device in devices
     }
     rows = [by_kind[device.kind.name] for device in devices]

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from pipeplan.commands.base import Command
@@ -18,15 +19,17 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Look, solve two tiny problems, and print. 1 if something is broken."""
+    solvers = {name: _try_solver(name) for name in ("cpsat", "cbc")}
+    conflicts = _conflicts()
     facts = {
         "python": f"{platform.python_version()} on {platform.platform()}",
         "cores": str(os.cpu_count()),
         "versions": {name: _version(name) for name in PACKAGES},
-        "solvers": {name: _try_solver(name) for name in ("cpsat", "cbc")},
+        "solvers": solvers,
         "torch": _torch(),
-        "conflicts": _conflicts(),
+        "conflicts": conflicts,
     }
-    healthy = not facts["conflicts"] and all(state == "works" for state in facts["solvers"].values())  # type: ignore[attr-defined]
+    healthy = not conflicts and all(state == "works" for state in solvers.values())
     if options.json:
         print(json.dumps({"healthy": healthy, **facts}, indent=2))
     else:
@@ -94,7 +97,7 @@ def _conflicts() -> list[str]:
     return found
 
 
-def _as_text(facts: dict[str, object], healthy: bool) -> str:
+def _as_text(facts: Mapping[str, object], healthy: bool) -> str:
     lines = [f"pipeplan doctor: {'all is well' if healthy else 'something is wrong'}"]
     for key, value in facts.items():
         if isinstance(value, dict):
