@@ -1,0 +1,1 @@
+"""Layers of well-known models, computed from their published hyper-parameters."""
