@@ -50,6 +50,10 @@ class DeviceKind:
         How many times as fast as ``timed_as``.
     runtime : int
         Bytes that the runtime takes on a device before any layer is there.
+    price : float or None
+        Per device and hour, in any currency that all kinds of a cluster share.
+    on_chip : int or None
+        Bytes of on-chip memory (FPGAs).
     source : str
         Where the figures come from.
     """
@@ -64,6 +68,7 @@ class DeviceKind:
     speed: float = 1.0
     runtime: int = 0
     price: float | None = None
+    on_chip: int | None = None
     source: str = ""
 
     def __post_init__(self) -> None:

@@ -1,0 +1,79 @@
+"""A job as YAML.
+
+::
+
+    batch: 512
+    optimizer: adam
+    memory: 16GiB              # what a device may use, where that is less than it has
+    schedules: [1f1b-so]
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from pipeplan.errors import InputError
+from pipeplan.files.atomic import write_whole
+from pipeplan.files.edge import Bytes, Count, Items, Strict, check, listing
+from pipeplan.files.quantity import written_bytes
+from pipeplan.files.text import Line, lean, parse_data, read_text, yaml_text
+from pipeplan.job import Job, Objective
+from pipeplan.names import hint
+
+
+def _objective(value: object) -> Objective:
+    known = [objective.value for objective in Objective]
+    if value not in known:
+        raise ValueError(f"{value!r} is not known; choose from {', '.join(known)}{hint(str(value), known)}")
+    return Objective(value)
+
+
+class JobFile(Strict):
+    """The whole file; see `pipeplan.Job`."""
+
+    batch: Count
+    micro_batches: Items[Count] = ()
+    optimizer: str = "sgd"
+    schedules: Items[str] = ()
+    depths: Items[Count] = ()
+    memory: Bytes | None = None
+    objective: Annotated[Objective, BeforeValidator(_objective)] = Objective.STEP
+    extrapolate: bool = False
+
+
+def read_job(path: Path) -> Job:
+    """The job that a YAML file describes.
+
+    Raises
+    ------
+    InputError
+        Naming everything that is wrong, each with its path.
+    """
+    return job_from_data(parse_data(read_text(path), str(path)), str(path))
+
+
+def job_from_data(data: Any, where: str) -> Job:
+    """The job that plain data describes; ``where`` is what errors call it."""
+    file = check(JobFile, data, where)
+    try:
+        return Job(**{field: getattr(file, field) for field in JobFile.model_fields})
+    except InputError as error:
+        raise InputError(listing(where, [str(error)])) from error
+
+
+def write_job(job: Job, path: Path) -> None:
+    """Write what `read_job` reads, whole or not at all."""
+    write_whole(path, yaml_text(job_data(job)))
+
+
+def job_data(job: Job) -> dict[str, Any]:
+    """Plain data of a job, as a file shows it."""
+    data = {"batch": job.batch, "optimizer": job.optimizer, "objective": job.objective.value}
+    return data | lean(
+        micro_batches=Line(job.micro_batches),
+        schedules=Line(job.schedules),
+        depths=Line(job.depths),
+        memory=None if job.memory is None else written_bytes(job.memory),
+        extrapolate=job.extrapolate or None,
+    )

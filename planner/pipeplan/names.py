@@ -1,0 +1,16 @@
+"""Names that a person mistyped: what was probably meant."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def near(name: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Known names that look like ``name``, best first; upper and lower case count as the same letter."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    return tuple(by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6))
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'memory'?"``, or nothing where no known name looks like it."""
+    matches = near(name, known)
+    return f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ""
