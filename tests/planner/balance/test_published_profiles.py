@@ -12,6 +12,10 @@ from pipedream_rows import raw_chain
 from pipeplan.balance import BALANCERS
 from pipeplan.balance.balancer import stage_loads, work
 from pipeplan.chain import Chain
+from pipeplan.cluster import Cluster, DeviceKind
+from pipeplan.files.pipedream import PROFILED, read_pipedream
+from pipeplan.job import Job
+from pipeplan.pricing import price
 from shared_data import shared
 
 COLUMNS = ("torchgpipe", "gpipe", "deepspeed-time", "parameters", "uniform-deepspeed")
@@ -56,6 +60,18 @@ def test_pipedream_with_transfers(name: str, stages: int) -> None:
     sends = [2 * int(chain.send[link, edge - 1]) for link, edge in enumerate(boundaries[1:-1])]
     value = max(stage_loads(chain, boundaries) + sends) / MS
     assert value == pytest.approx(SENDING[name][stages == 8], rel=4e-4)
+
+
+@pytest.mark.parametrize(("name", "stages"), RATIOS)
+def test_the_importer_keeps_the_optimum(name: str, stages: int) -> None:
+    """The importer drops rows that nothing reads; they take no time, so the least largest load is the same."""
+    model = read_pipedream(shared(f"pipedream/{name}.graph.txt"))
+    cluster = Cluster.uniform(stages, DeviceKind(PROFILED))
+    size = model.profiles[0].micro_batch
+    imported = price(model, cluster, cluster.devices, size, Job(batch=size))
+    minmax = BALANCERS["chain-minmax"].balance
+    best, known = (max(stage_loads(chain, minmax(chain, 8))) for chain in (imported, profile(name, stages)))
+    assert best == known
 
 
 @pytest.mark.parametrize(("name", "stages", "empty"), [("vgg16", 8, 1), ("gnmt", 8, 1), ("vgg16", 4, 0)])
