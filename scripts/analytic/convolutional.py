@@ -1,8 +1,8 @@
 """VGG-16 (Simonyan and Zisserman, 2015, configuration D) and ResNet-50 (He et al., 2016), 224 × 224 images, float32.
 
-A convolution of C to K channels with a k × k kernel on an output of H × W costs 2 k² C K H W operations forward, the same
-for its input gradient (none for the image) and the same for its weight gradient. Saved: every tensor that some backward
-reads. Element-wise work (normalisation, ReLU, pooling) counts bytes, not operations.
+A convolution of C to K channels with a k × k kernel on an output of H × W costs 2 k² C K H W operations forward, the
+same for its input gradient (none for the image) and the same for its weight gradient. Saved: every tensor that some
+backward reads. Element-wise work (normalisation, ReLU, pooling) counts bytes, not operations.
 """
 
 from pipeplan.model import Layer, Model, Work

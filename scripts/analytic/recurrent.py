@@ -1,8 +1,8 @@
 """GNMT (Wu et al., 2016) as in the open implementation that PipeDream profiled: hidden size 1024, vocabulary 32,320.
 
 Encoder: embedding, one bidirectional LSTM layer, then L − 1 layers of which the first reads both directions. Decoder:
-embedding, one layer with attention, then L − 1 layers that read the layer below and the attention context. An LSTM layer
-of n inputs and h units costs 2 · 4 h (n + h) operations a token forward, the same for each of its gradients.
+embedding, one layer with attention, then L − 1 layers that read the layer below and the attention context. An LSTM
+layer of n inputs and h units costs 2 · 4 h (n + h) operations a token forward, the same for each of its gradients.
 """
 
 from pipeplan.model import Layer, Model, Work

@@ -1,15 +1,16 @@
 """Transformers: BERT (Devlin et al., 2019), GPT-2 (Radford et al., 2019), GPT-3 (Brown et al., 2020), Llama 3 (2024).
 
-One sample is one sequence of s tokens; h hidden size, k width of keys and of values, f inner width, V vocabulary, e bytes of a
-number. Operations of a block forward, a token: 2 for each weight, and 4 s h for scores and weighted sum (nothing is
-saved by a causal mask). The input gradient costs 2 for each weight and twice the attention, the weight gradient 2 for each
-weight. Saved bytes of a block, a token, with an attention that keeps no s × s matrix and without dropout:
+One sample is one sequence of s tokens; h hidden size, k width of keys and of values, f inner width, V vocabulary, e
+bytes of a number. Operations of a block forward, a token: 2 for each weight, and 4 s h for scores and weighted sum
+(nothing is saved by a causal mask). The input gradient costs 2 for each weight and twice the attention, the weight
+gradient 2 for each weight. Saved bytes of a block, a token, with an attention that keeps no s × s matrix and without
+dropout:
 
     e (2 h two norms, 2 h inputs of attention and of the inner part, h + 2 k queries, keys, values, h attention's
        output, 2 f or 3 f inner part)
 
-For GPT with f = 4 h and 2-byte numbers this is 32 h: the 34 h of Korthikanti et al. (2022, section 4.1) less the two dropout
-masks. Head and embedding may share one matrix (``tied``); it is then counted with the embedding.
+For GPT with f = 4 h and 2-byte numbers this is 32 h: the 34 h of Korthikanti et al. (2022, section 4.1) less the two
+dropout masks. Head and embedding may share one matrix (``tied``); it is then counted with the embedding.
 """
 
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ from pipeplan.model import Layer, Model, Work
 class Shape:
     """Published hyper-parameters.
 
-    ``positions`` is the number of learned positions (0 for rotary ones), ``segments`` that of learned segments; ``gated``
-    inner parts have three matrices; ``biased`` layers have biases and two-parameter norms; ``transform`` is a square
-    layer before the head (BERT); ``dtype`` the number format.
+    ``positions`` is the number of learned positions (0 for rotary ones), ``segments`` that of learned segments;
+    ``gated`` inner parts have three matrices; ``biased`` layers have biases and two-parameter norms; ``transform`` is
+    a square layer before the head (BERT); ``dtype`` the number format.
     """
 
     name: str
