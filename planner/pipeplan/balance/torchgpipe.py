@@ -46,6 +46,7 @@ def block_partition(weights: Array, blocks: int) -> Boundaries:
         start, end = ends[block - 1] if block else 0, ends[block]
         return sums[end] - sums[start] if start < end else 0
 
+    seen: set[tuple[int, ...]] = set()  # largest block and ends decide all that follows
     while True:
         largest, p = max((size(block), block) for block in range(blocks))
         giver = None
