@@ -1,7 +1,7 @@
 """Directed graphs of an importer: a topological order that is always the same, and groups fused into one node."""
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from pipeplan.errors import InputError
@@ -40,7 +40,7 @@ def topological(nodes: Iterable[Node], edges: Iterable[tuple[Node, Node]], rank:
     return order
 
 
-def reachable(start: Node, after: Mapping[Node, Sequence[Node]]) -> set[Node]:
+def reachable(start: Node, after: Mapping[Node, list[Node]]) -> set[Node]:
     """``start`` and everything that edges lead to from it."""
     found, todo = {start}, [start]
     while todo:

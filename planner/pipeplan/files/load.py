@@ -45,7 +45,7 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
     data = parse_data(text, str(path))
     workload = _workload(data)
     if workload is not None:
-        found = _call(workload, options, data, str(path), _stem(path))[0]
+        found, _ = _call(workload, options, data, str(path), _stem(path))
         return found
     if options:
         raise InputError(f"{path} is pipeplan's own format, which has no option {', '.join(options)}")

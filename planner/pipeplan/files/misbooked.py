@@ -62,7 +62,8 @@ def _twins(graph: Graph, node: GraphNode) -> float:
 def _heads(graph: Graph, node: GraphNode) -> list[GraphNode]:
     """Classifiers behind ``node`` whose backward takes less time than their forward, which it never does."""
     after: dict[str, list[str]] = {name: graph.readers(name) for name in graph.nodes}
-    behind = [graph.nodes[name] for name in reachable(node.name, after)]
+    found = reachable(node.name, after)
+    behind = [graph.nodes[name] for name in found]
     heads = [
         other
         for other in behind
@@ -76,8 +77,8 @@ def _pair(graph: Graph, first: GraphNode, last: GraphNode) -> Misbooked:
     before: dict[str, list[str]] = {name: [] for name in graph.nodes}
     for a, b in graph.edges:
         before[b].append(a)
-    between = reachable(first.name, after) & reachable(last.name, before)
-    ordered = tuple(sorted(between, key=lambda name: graph.nodes[name].number))
+    behind, ahead = reachable(first.name, after), reachable(last.name, before)
+    ordered = tuple(sorted(behind & ahead, key=lambda name: graph.nodes[name].number))
     times = " and ".join(
         f"{node.name} ({node.what.partition('(')[0]}: forward {node.forward / 1e6:.3f} ms, "
         f"backward {node.backward / 1e6:.3f} ms)"

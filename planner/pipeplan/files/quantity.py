@@ -1,12 +1,10 @@
-"""Integers as a file shows them: with the largest unit in which they stay exact and short.
+"""Integers as a file shows them: with a unit that makes them easy to read, and exact.
 
 The inverse of `pipeplan.units`: what these write, the parsers read back as the same integer.
 """
 
 _EXACT = 2**53
 """The parsers pass through a float, so larger numbers are written without a unit."""
-_DIGITS = 3
-"""Decimal places that a rate may have before plain digits are easier to read."""
 
 
 def written_bytes(value: int) -> int | str:
@@ -19,9 +17,9 @@ def written_bytes(value: int) -> int | str:
 
 def written_time(value: int) -> int | str:
     """``'5us'``, ``'22.307ms'``, ``'850ns'``."""
-    for unit, factor, digits in (("s", 10**9, 9), ("ms", 10**6, 6), ("us", 10**3, 3), ("ns", 1, 0)):
-        if factor <= value < _EXACT:
-            return f"{_decimal(value, factor, digits)}{unit}"
+    for digits, unit in ((9, "s"), (6, "ms"), (3, "us"), (0, "ns")):
+        if 10**digits <= value < _EXACT:
+            return f"{_decimal(value, digits)}{unit}"
     return value
 
 
@@ -41,14 +39,14 @@ def written_flops(value: int) -> int | str:
 
 
 def _rate(value: int, unit: str) -> int | str:
-    for prefix, factor in (("P", 10**15), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if factor <= value < _EXACT and value * 10**_DIGITS % factor == 0:
-            return f"{_decimal(value, factor, _DIGITS)}{prefix}{unit}"
+    for digits, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if 10**digits <= value < _EXACT:
+            return f"{_decimal(value, digits)}{prefix}{unit}"
     return value
 
 
-def _decimal(value: int, factor: int, digits: int) -> str:
-    """``value / factor`` as exact decimal digits without trailing zeros."""
-    whole, rest = divmod(value, factor)
-    fraction = f"{rest * 10**digits // factor:0{digits}d}".rstrip("0") if digits else ""
+def _decimal(value: int, digits: int) -> str:
+    """``value / 10**digits`` as exact decimal digits without trailing zeros."""
+    whole, rest = divmod(value, 10**digits)
+    fraction = f"{rest:0{digits}d}".rstrip("0") if digits else ""
     return f"{whole}.{fraction}" if fraction else str(whole)

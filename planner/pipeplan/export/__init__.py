@@ -1,0 +1,1 @@
+"""Plans and time lines in the forms that other tools read."""
