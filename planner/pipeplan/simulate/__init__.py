@@ -1,0 +1,91 @@
+"""Runs a schedule on paper: the one judge of every plan.
+
+A device runs its list in order, one action at a time. What an action waits for:
+
+::
+
+    F(s, m)   the tensor of F(s − 1, m)
+    B, I      F(s, m), and the gradient of B or I(s + 1, m)
+    W         its I
+    R, U      all B and W of the stage;  U also R
+    slices    F(s, m, k) also F(s, m, k − 1);  B, I(s, m, k) also B, I(s, m, k + 1): attention looks back
+
+What a tensor's way to another device costs, with a transfer of occupancy o and latency l:
+
+::
+
+    copy      F━━━━F━━━━        leaves when its action has ended; its wires are busy for o; there l later
+                   ═══o══╌l╌▷
+    none      F━━━━      F━━━━  the same, and the device waits until its tensor has left
+                   ═══o══╌l╌▷
+    stream    F━━━━F━━━━        may leave while it is being made: its wires are busy for o, the last byte leaves
+              ═══o══             when o is over and the action has ended; there l later
+                   ╌l╌▷
+
+A wire that several transfers share serves them in order of readiness. A transfer that needs two wires (the network
+cards of two nodes) takes both at once.
+
+A two-lane device runs forwards on lane 0 and everything else on lane 1, each in list order, and a forward waits for the
+actions of lane 1 that stand ahead of it in the list: they free the memory that it takes (see
+`pipeplan.schedules.fbp`). Each lane has its share of the arithmetic units, so an F or a B takes F + B.
+"""
+
+from pipeplan.errors import PlanError
+from pipeplan.pipeline import Pipeline
+from pipeplan.schedule import Kind, Schedule
+from pipeplan.simulate.critical import critical_path
+from pipeplan.simulate.deadlock import deadlock
+from pipeplan.simulate.memory_line import memory_lines
+from pipeplan.simulate.program import NOTHING, number
+from pipeplan.simulate.run import run
+from pipeplan.timeline import Flight, Span, Timeline
+
+__all__ = ["simulate"]
+
+
+def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> Timeline:
+    """The exact time line of a schedule on a pipeline, in nanoseconds and bytes.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        One list a device of the pipeline. In a token-sliced schedule a stage's times and bytes are those of one slice.
+    pipeline : Pipeline
+    share : bool
+        False gives every boundary a wire of its own in each direction. That is a relaxation (never later than with
+        sharing) in which the order of everything is known before the times are, as inequalities over all
+        partitions need (`pipeplan.paths`).
+
+    Raises
+    ------
+    PlanError
+        If lists and pipeline do not fit each other, actions are missing or doubled, or the order deadlocks; the text
+        names what each device waits for.
+    """
+    program = number(schedule, pipeline, share)
+    trace = run(program)
+    problem = deadlock(program, trace)
+    if problem is not None:
+        raise PlanError(problem)
+
+    ends = trace.signals
+    span_of = [
+        Span(
+            pipeline.placement[action.stage], int(schedule.two_lanes and action.kind is not Kind.FORWARD), action, a, b
+        )
+        for action, a, b in zip(program.actions, trace.starts, ends, strict=False)
+    ]
+    flight_of = {}
+    n = len(program.actions)
+    for i, (kind, stage, micro_batch, part) in enumerate(program.actions):
+        if program.channel_of[i] != NOTHING:
+            target = stage + 1 if kind is Kind.FORWARD else stage - 1
+            left, gone = trace.left[i], trace.gone[i]
+            flight_of[i] = Flight(stage, target, micro_batch, part, left, gone, ends[n + i])
+    spans = tuple(sorted(span_of, key=lambda span: span.start))
+    return Timeline(
+        spans=spans,
+        flights=tuple(sorted(flight_of.values(), key=lambda flight: flight.start)),
+        memory=memory_lines(spans, pipeline),
+        critical=critical_path(program, trace, span_of, flight_of),
+    )

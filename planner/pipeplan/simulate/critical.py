@@ -1,0 +1,61 @@
+"""The critical path: from the last action back, each time to something that ended just when this could start."""
+
+from collections.abc import Sequence
+
+from pipeplan.cluster import Overlap
+from pipeplan.simulate.program import NOTHING, Program
+from pipeplan.simulate.run import Trace
+from pipeplan.timeline import Flight, Span
+
+
+def critical_path(
+    program: Program, trace: Trace, span_of: Sequence[Span], flight_of: dict[int, Flight]
+) -> tuple[Span | Flight, ...]:
+    """A longest chain of actions and transfers, first to last.
+
+    Parameters
+    ----------
+    span_of : sequence of Span
+        By number of action.
+    flight_of : dict of int to Flight
+        By number of the action that sent.
+    """
+    n = len(program.actions)
+    if not n:
+        return ()
+    before = [NOTHING] * n  # the action ahead in the same lane
+    for order in program.lanes:
+        for a, b in zip(order, order[1:], strict=False):
+            before[b] = a
+
+    path: list[Span | Flight] = []
+    i = max(range(n), key=trace.signals.__getitem__)
+    while i != NOTHING:
+        path.append(span_of[i])
+        cause = _cause(program, trace, i, before[i])
+        if cause < n:
+            i = cause
+            continue
+        i = cause - n
+        path.append(flight_of[i])
+        while not _bound_by_end(program, trace, i) and i in trace.behind:
+            i = trace.behind[i]
+            path.append(flight_of[i])
+    return tuple(reversed(path))
+
+
+def _cause(program: Program, trace: Trace, i: int, before: int) -> int:
+    """What released action i: an action's number, n + the number of a transfer's sender, or `NOTHING`."""
+    start = trace.starts[i]
+    if before != NOTHING:
+        if program.overlap is Overlap.NONE and program.channel_of[before] != NOTHING:
+            if trace.gone[before] == start:
+                return len(program.actions) + before  # its lane was busy sending
+        elif trace.signals[before] == start:
+            return before
+    return next((signal for signal in program.needs[i] if trace.signals[signal] == start), NOTHING)
+
+
+def _bound_by_end(program: Program, trace: Trace, i: int) -> bool:
+    """Whether a streamed tensor's last byte left with its action's end, whenever its first one did."""
+    return program.overlap is Overlap.STREAM and trace.gone[i] == trace.signals[i]

@@ -1,0 +1,128 @@
+"""The event loop: when every action runs and every tensor travels.
+
+Lanes run ahead as far as the known signals let them. A transfer whose wires nobody else uses is timed at once. The others
+queue by readiness, and the earliest is served when no lane can move: whatever is still to come waits, directly or
+not, for something in the queue, so it cannot be ready earlier than the earliest there.
+
+::
+
+    lanes ──▶ transfer alone on its wires ──▶ arrival ──▶ lanes
+      └─────▶ queue ──(no lane can move)──▶ the earliest ──▶ arrival ──▶ lanes
+"""
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from pipeplan.cluster import Overlap
+from pipeplan.simulate.program import NOTHING, Program
+
+UNKNOWN = -1
+"""The time of what has not happened yet."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What happened, by number of action, in nanoseconds; `UNKNOWN` where nothing did.
+
+    Attributes
+    ----------
+    starts : list of int
+    signals : list of int
+        When each signal of the program was given: n ends, then n arrivals.
+    left, gone : list of int
+        When the tensor that an action sends began to move, and when its last byte had left.
+    behind : dict of int to int
+        The transfer (its action's number) whose wire a transfer had to wait for, where it had to.
+    reached : list of int
+        How far each lane came: its length if everything ran.
+    """
+
+    starts: list[int]
+    signals: list[int]
+    left: list[int]
+    gone: list[int]
+    behind: dict[int, int]
+    reached: list[int]
+
+
+def run(program: Program) -> Trace:
+    """Run until nothing moves. Ties at a wire go to the lower device, then to list order."""
+    n = len(program.actions)
+    starts, left, gone = [UNKNOWN] * n, [UNKNOWN] * n, [UNKNOWN] * n
+    signals = [UNKNOWN] * (2 * n)
+    behind: dict[int, int] = {}
+    reached = [0] * len(program.lanes)
+    free = [0] * len(program.lanes)
+    wires = 1 + max((wire for channel in program.channels for wire in channel.wires), default=-1)
+    wire_free, wire_last = [0] * wires, [NOTHING] * wires
+    waiting: dict[int, int] = {}  # signal -> the lane that waits for it
+    sending: dict[int, int] = {}  # queued transfer -> the lane that it blocks
+    queue: list[int] = []  # readiness * n + action: one integer that sorts by readiness, then by number
+    movable = list(range(len(program.lanes)))
+
+    streams, blocks = program.overlap is Overlap.STREAM, program.overlap is Overlap.NONE
+    durations, needs, channel_of, channels = program.durations, program.needs, program.channel_of, program.channels
+
+    def serve(i: int, ready: int) -> None:
+        """Put the tensor of action i on its wires."""
+        channel = channels[channel_of[i]]
+        begin = ready
+        for wire in channel.wires:
+            if wire_free[wire] > begin:
+                begin = wire_free[wire]
+                behind[i] = wire_last[wire]
+        end = begin + channel.occupancy
+        for wire in channel.wires:
+            wire_free[wire] = end
+            wire_last[wire] = i
+        if streams and signals[i] > end:
+            end = signals[i]
+        left[i], gone[i] = begin, end
+        signals[n + i] = end + channel.latency
+        if n + i in waiting:
+            movable.append(waiting.pop(n + i))
+
+    def advance(lane: int) -> None:
+        """Run a lane's actions until one has to wait."""
+        order = program.lanes[lane]
+        now = free[lane]
+        for position in range(reached[lane], len(order)):
+            i = order[position]
+            start = now
+            for signal in needs[i]:
+                given = signals[signal]
+                if given == UNKNOWN:
+                    waiting[signal] = lane
+                    free[lane], reached[lane] = now, position
+                    return
+                if given > start:
+                    start = given
+            starts[i] = start
+            signals[i] = now = start + durations[i]
+            if i in waiting:
+                movable.append(waiting.pop(i))
+            if channel_of[i] == NOTHING:
+                continue
+            ready = start if streams else now
+            if channels[channel_of[i]].alone:
+                serve(i, ready)
+                now = gone[i] if blocks else now
+            else:
+                heappush(queue, ready * n + i)
+                if blocks:
+                    sending[i] = lane
+                    reached[lane] = position + 1
+                    return
+        free[lane], reached[lane] = now, len(order)
+
+    while movable or queue:
+        while movable:
+            advance(movable.pop())
+        if queue:
+            ready, i = divmod(heappop(queue), n)
+            serve(i, ready)
+            if i in sending:
+                lane = sending.pop(i)
+                free[lane] = gone[i]
+                movable.append(lane)
+    return Trace(starts, signals, left, gone, behind, reached)
