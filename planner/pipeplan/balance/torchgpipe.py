@@ -60,10 +60,9 @@ def block_partition(weights: Array, blocks: int) -> Boundaries:
             else:
                 giver = q + 1
                 ends[q] += 1
-                if ends[q] > n:
-                    raise NotApplicable(
-                        f"torchgpipe's procedure does not end: block {q} takes layers that do not exist"
-                    )
+            if ends[q] > n or (p, *ends) in seen:
+                raise NotApplicable(f"torchgpipe's procedure does not end: block {q} takes layers for ever")
+            seen.add((p, *ends))
 
 
 def _checked(ends: list[int]) -> Boundaries:
