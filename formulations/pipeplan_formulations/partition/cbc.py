@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.partition import exact
+from pipeplan_formulations.partition.begin import begin
 from pipeplan_formulations.partition.linear import LinearModel, linear_model
 from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
@@ -31,27 +31,32 @@ _LOWER = re.compile(r"Lower bound:\s*([-+0-9.eE]+)")
 
 @dataclass(frozen=True)
 class _Answer:
-    """What CBC said: PuLP's two words, the values, a lower bound on T (model units), and whether it ran out of time."""
+    """What CBC said: PuLP's two words, the values, a lower bound on T (model units), and what ended it."""
 
     optimal: bool
     infeasible: bool
     point: list[float] | None
     bound: float
     late: bool
+    interrupted: bool
 
 
 def solve(
-    problem: ChainPartition, limits: Limits, hint: Boundaries | None = None, progress: Progress | None = None
+    problem: ChainPartition,
+    limits: Limits,
+    hint: Boundaries | None = None,
+    progress: Progress | None = None,
+    start: Report[Boundaries] | None = None,
 ) -> Report[Boundaries]:
-    """Minimise T under (1) to (6). Same call as every solver of this problem; see `exact.solve` for the parameters.
+    """Minimise T under (1) to (6). Same call as every solver of this problem; see `cpsat.solve` for ``start``.
 
-    The dynamic programme bounds the problem without (6) first. ``progress`` hears of its answer and of CBC's.
+    ``progress`` hears of the start and of the end only.
     """
     clock = Clock(limits)
     scale = scale_for(problem.largest, BITS)
-    first = exact.solve(problem, Limits(limits.time / 3, limits.gap, limits.workers, limits.seed), hint)
-    if progress is not None and first.objective is not None:
-        progress(first.objective, first.bound)
+    first = begin(problem, limits, hint, progress, start)
+    if first.stop is Stop.INTERRUPT:
+        return _report(problem, clock, limits, first.status, first.stop, first.bound, first.solution)
     best = first.objective if first.objective is not None else problem.largest
     high = -(-best // scale.unit)
     low = 0 if first.status is Status.INFEASIBLE else min(scale.down(first.bound), high)
@@ -111,7 +116,11 @@ def _run(lp: Any, variables: list[Any], seconds: float, limits: Limits) -> _Answ
         command = [reader.path, str(mps), "-sec", str(seconds), "-timeMode", "elapsed", "-ratio", str(limits.gap)]
         command += ["-threads", str(limits.workers), "-randomCbcSeed", str(limits.seed), "-increment", str(RESOLUTION)]
         command += ["-solve", "-printingOptions", "all", "-solution", str(solution)]
-        late = False
+        if any(variable.varValue is not None for variable in variables):
+            start = Path(folder) / "start.sol"
+            reader.writesol(str(start), lp, columns, column_names, row_names)
+            command[2:2] = ["-mips", str(start)]
+        late = interrupted = False
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=seconds + GRACE, check=False, stdin=subprocess.DEVNULL
@@ -119,8 +128,10 @@ def _run(lp: Any, variables: list[Any], seconds: float, limits: Limits) -> _Answ
             log = done.stdout
         except subprocess.TimeoutExpired:
             late, log = True, ""
+        except KeyboardInterrupt:
+            interrupted, log = True, ""
         if not solution.exists():
-            return _Answer(False, False, None, 0.0, late)
+            return _Answer(False, False, None, 0.0, late, interrupted)
         status, values, *_, sol_status = reader.readsol_MPS(str(solution), lp, columns, column_names, row_names)
     module_ok = sol_status in (module.LpSolutionOptimal, module.LpSolutionIntegerFeasible)
     point = [float(values[v.name] or 0.0) for v in variables] if module_ok and values else None
@@ -132,6 +143,7 @@ def _run(lp: Any, variables: list[Any], seconds: float, limits: Limits) -> _Answ
         point=point,
         bound=float(told[1]) if told else 0.0,
         late=late,
+        interrupted=interrupted,
     )
 
 
@@ -149,19 +161,21 @@ def _extract(
     if answer.point is not None:
         boundaries = model.boundaries(answer.point, problem.layers)
         found += [boundaries] if problem.feasible(boundaries) else []
-    if answer.infeasible and not found:
-        return _report(problem, clock, limits, Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
+    if answer.infeasible:
+        if not found:
+            return _report(problem, clock, limits, Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
+        return _report(problem, clock, limits, Status.FEASIBLE, Stop.ERROR, problem.lower_bound(), found[0])
     claimed = answer.bound
     if answer.optimal and answer.point is not None and limits.gap == 0:
         claimed = max(claimed, answer.point[model.objective])
     bound = max(first.bound, _proven(claimed * unit, unit))
+    stop = Stop.INTERRUPT if answer.interrupted else Stop.TIME if answer.late or clock.left <= 0 else Stop.GAP
     if not found:
-        return _report(problem, clock, limits, Status.UNKNOWN, Stop.TIME, first.bound, None)
+        return _report(problem, clock, limits, Status.UNKNOWN, stop, bound, None)
     best = min(found, key=problem.evaluate)
     value = problem.evaluate(best)
     if bound >= value:
         return _report(problem, clock, limits, Status.OPTIMAL, Stop.OPTIMALITY, value, best)
-    stop = Stop.TIME if answer.late or clock.left <= 0 else Stop.GAP
     return _report(problem, clock, limits, Status.FEASIBLE, stop, bound, best)
 
 

@@ -1,29 +1,37 @@
 """The chain partition problem by CP-SAT: the rows of `linear`, a complete hint, and the dynamic programme's bound."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.partition import exact
+from pipeplan_formulations.partition.begin import begin
 from pipeplan_formulations.partition.linear import LinearModel, linear_model
 from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
-from pipeplan_formulations.scaling import scale_for
-from pipeplan_formulations.solvers import cp_model, cpsat_version
+from pipeplan_formulations.scaling import Scale, scale_for
+from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
 
 NAME = "cpsat"
 
 
 def solve(
-    problem: ChainPartition, limits: Limits, hint: Boundaries | None = None, progress: Progress | None = None
+    problem: ChainPartition,
+    limits: Limits,
+    hint: Boundaries | None = None,
+    progress: Progress | None = None,
+    start: Report[Boundaries] | None = None,
 ) -> Report[Boundaries]:
     """Minimise T under (1) to (6). Same call as every solver of this problem; see `exact.solve` for the parameters.
 
-    The dynamic programme first bounds the problem without (6) and gives a start; where there is no (6), or its answer
-    meets (6) too, CP-SAT still checks the claim from its own model.
+    The search begins from ``start``, a report on the same problem; by default the dynamic programme's, which bounds
+    the problem without (6). Where there is no (6) CP-SAT then checks the claim from its own model.
     """
     clock = Clock(limits)
     scale = scale_for(problem.largest)
-    first = exact.solve(problem, Limits(limits.time / 3, limits.gap, limits.workers, limits.seed), hint)
+    first = begin(problem, limits, hint, progress, start)
+    if first.stop is Stop.INTERRUPT:
+        return _report(problem, clock, limits, first.status, first.stop, first.bound, first.solution)
     if first.status is Status.INFEASIBLE:
         low, high = 0, scale.down(problem.largest)
     else:
@@ -39,14 +47,13 @@ def solve(
     variables = _variables(sat, model)
     _constraints(sat, model, variables)
     _objective(sat, model, variables, first.solution, problem)
-    solver = cp.CpSolver()
-    solver.parameters.max_time_in_seconds = max(clock.left, 0.05)
-    solver.parameters.num_workers = limits.workers
-    solver.parameters.random_seed = limits.seed
-    solver.parameters.relative_gap_limit = limits.gap
-    watcher = _watcher(cp, problem, model, variables, scale.unit, first, progress)
+    solver = cpsat_solver(replace(limits, time=clock.left))
+    watcher = None
+    if progress is not None:
+        watcher = _watcher(cp, problem, model, variables, scale, first, progress)
+        solver.best_bound_callback = watcher.on_bound
     status = solver.solve(sat, watcher)
-    return _extract(cp, solver, status, problem, model, variables, first, clock, limits, scale.unit)
+    return _extract(cp, solver, status, problem, model, variables, first, clock, limits, scale)
 
 
 def _variables(sat: Any, model: LinearModel) -> list[Any]:
@@ -76,27 +83,41 @@ def _watcher(
     problem: ChainPartition,
     model: LinearModel,
     variables: list[Any],
-    unit: int,
+    scale: Scale,
     first: Report[Boundaries],
-    progress: Progress | None,
+    progress: Progress,
 ) -> Any:
-    """Tells ``progress`` of each better partition."""
+    """Tells ``progress`` of each better partition and each better bound."""
+    switches = [variable for cuts in model.switches for variable in cuts.values()]
 
     class Watcher(cp.CpSolverSolutionCallback):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.best = first.objective
+            self.best, self.bound = first.objective, first.bound
 
         def on_solution_callback(self) -> None:
-            if progress is None:
-                return
-            values = [float(self.value(variable)) for variable in variables]
-            value = problem.evaluate(model.boundaries(values, problem.layers))
+            point = [0.0] * len(variables)
+            for variable in switches:
+                point[variable] = float(self.value(variables[variable]))
+            value = problem.evaluate(model.boundaries(point, problem.layers))
             if self.best is None or value < self.best:
                 self.best = value
-                progress(value, min(value, max(first.bound, int(self.best_objective_bound) * unit)))
+                self.tell()
+
+        def on_bound(self, bound: float) -> None:
+            if scale.up(_whole(bound)) > self.bound:
+                self.bound = scale.up(_whole(bound))
+                self.tell()
+
+        def tell(self) -> None:
+            progress(self.best, self.bound if self.best is None else min(self.bound, self.best))
 
     return Watcher()
+
+
+def _whole(bound: float) -> int:
+    """CP-SAT hands over its integer bound as a double, exact below 2^53."""
+    return math.ceil(bound - 0.5)
 
 
 def _extract(
@@ -109,17 +130,19 @@ def _extract(
     first: Report[Boundaries],
     clock: Clock,
     limits: Limits,
-    unit: int,
+    scale: Scale,
 ) -> Report[Boundaries]:
     """Boundaries from switches, judged on the unscaled tables; the better of CP-SAT's and the start's."""
     found = [first.solution] if first.solution is not None else []
     if status in (cp.OPTIMAL, cp.FEASIBLE):
         found.append(model.boundaries([float(solver.value(v)) for v in variables], problem.layers))
-    if status == cp.INFEASIBLE and not found:
-        return _report(problem, clock, limits, Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
+    if status == cp.INFEASIBLE:
+        if not found:
+            return _report(problem, clock, limits, Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
+        return _report(problem, clock, limits, Status.FEASIBLE, Stop.ERROR, problem.lower_bound(), found[0])
     bound = first.bound
     if status in (cp.OPTIMAL, cp.FEASIBLE, cp.UNKNOWN):
-        bound = max(bound, int(solver.best_objective_bound + 0.5) * unit)
+        bound = max(bound, scale.up(_whole(solver.best_objective_bound)))
     if not found:
         return _report(problem, clock, limits, Status.UNKNOWN, Stop.TIME, bound, None)
     best = min(found, key=problem.evaluate)
