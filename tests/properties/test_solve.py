@@ -5,17 +5,17 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instances import equal_devices, model_of
-from pipeplan_formulations.report import Status
+from pipeplan.simulate import simulate
 
+from instances import equal_devices, model_of
 from pipeplan.cluster import Cluster, Link
 from pipeplan.errors import InfeasibleError
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.pricing import assemble, price
 from pipeplan.schedules import FAMILIES
-from pipeplan.simulate import simulate
 from pipeplan.solve import solve
+from pipeplan_formulations.report import Status
 
 
 @st.composite
@@ -63,8 +63,8 @@ def exhaustive(model: Model, cluster: Cluster, job: Job) -> int | None:
 
 
 @given(questions())
-@settings(max_examples=100)
-@pytest.mark.parametrize("backend", ["cpsat"])
+@settings(max_examples=300)
+@pytest.mark.parametrize("backend", ["cpsat", "cbc"])
 def test_solve_finds_and_proves_the_best_plan(backend: str, question: tuple[Model, Cluster, Job]) -> None:
     """Value and bound both equal the exhaustive optimum over depths, micro-batches, families and partitions."""
     model, cluster, job = question
@@ -78,7 +78,7 @@ def test_solve_finds_and_proves_the_best_plan(backend: str, question: tuple[Mode
 
 
 @given(questions())
-@settings(max_examples=60)
+@settings(max_examples=100)
 def test_no_balancer_beats_the_answer_and_bounds_are_bounds(question: tuple[Model, Cluster, Job]) -> None:
     """Stopped early, the answer is still no worse than any balancer, and its bound no higher than the optimum."""
     model, cluster, job = question

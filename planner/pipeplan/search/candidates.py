@@ -10,7 +10,7 @@ from pipeplan.cluster import Cluster
 from pipeplan.job import Job, Objective
 from pipeplan.model import Model
 from pipeplan.pricing import price
-from pipeplan.schedules import FAMILIES, Family
+from pipeplan.schedules import FAMILIES, Family, family
 from pipeplan_formulations.partition import ChainPartition
 
 
@@ -86,14 +86,14 @@ def candidates(model: Model, cluster: Cluster, job: Job) -> list[Candidate]:
     sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
     if job.micro_batches:
         sizes = tuple(size for size in (job.batch // count for count in job.micro_batches))
-    families = [FAMILIES[name] for name in job.schedules] or default_families(cluster, job)
+    families = [family(name) for name in job.schedules] or default_families(cluster, job)
     found = []
     for size in sizes:
         chain = price(model, cluster, devices[: max(depths)], size, job)
         found += [
-            Candidate(chain.head(depth), job.batch // size, family, job.objective)
+            Candidate(chain.head(depth), job.batch // size, each, job.objective)
             for depth in depths
-            for family in (families if depth > 1 else families[:1])
+            for each in (families if depth > 1 else [leanest(families, 1)])
         ]
     return sorted(found, key=lambda candidate: candidate.floor)
 
@@ -101,6 +101,9 @@ def candidates(model: Model, cluster: Cluster, job: Job) -> list[Candidate]:
 def default_families(cluster: Cluster, job: Job) -> list[Family]:
     """The families that suit the cluster; for the bottleneck, the one that holds least, as any order gives the same."""
     suited = [family for family in FAMILIES.values() if cluster.overlap in family.suits]
-    if job.objective is Objective.STEP:
-        return suited
-    return [min(suited, key=lambda family: sum(family.in_flight(8, 64)))]
+    return suited if job.objective is Objective.STEP else [leanest(suited, len(cluster.devices))]
+
+
+def leanest(families: list[Family], depth: int) -> Family:
+    """The family that holds the fewest micro-batches; on one device, where nothing overlaps, that is all there is."""
+    return min(families, key=lambda family: sum(family.in_flight(depth, 64)))
