@@ -5,8 +5,8 @@
     0F0,0F1,0B0,0B1           one row a rank, one action a cell: stage, kind (F, B, I or W), micro-batch
     ,1F0,1B0,1F1,1B1          an empty cell is a step in which the rank does nothing
 
-A torch runtime that adds the transfers itself (``_PipelineScheduleRuntime``) reads it. The reduction and the update of a
-stage are not part of this dialect: torch does them after the step.
+A torch runtime that adds the transfers itself (``_PipelineScheduleRuntime``) reads it. The reduction and the update of
+a stage are not part of this dialect: torch does them after the step.
 """
 
 import csv

@@ -1,9 +1,9 @@
 """Time lines as a trace that Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing) show.
 
-Every time line is a process, every device a thread of it, and every pair of neighbouring stages a thread for the tensors
-between them. Arrows lead from the action that makes a tensor through its transfer to the action that reads it. Memory is a
-counter for each device. Perfetto gives slices of one name one colour, digits aside, and Chrome follows ``cname``: the
-same kind of action looks the same in every process, so that predicted and measured compare at a glance.
+Every time line is a process, every device a thread of it, and every pair of neighbouring stages a thread for the
+tensors between them. Arrows lead from the action that makes a tensor through its transfer to the action that reads it.
+Memory is a counter for each device. Perfetto gives slices of one name one colour, digits aside, and Chrome follows
+``cname``: the same kind of action looks the same in every process, so that predicted and measured compare at a glance.
 """
 
 import json
