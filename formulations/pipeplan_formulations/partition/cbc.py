@@ -50,7 +50,8 @@ def solve(
 ) -> Report[Boundaries]:
     """Minimise T under (1) to (6). Same call as every solver of this problem; see `cpsat.solve` for ``start``.
 
-    ``progress`` hears of the start and of the end only.
+    CBC is told the start's bound but not its partition: given one, CBC 2.10.3 has been seen to call problems infeasible
+    that are not, and to prove the start optimal when it is not. ``progress`` hears of the start only.
     """
     clock = Clock(limits)
     scale = scale_for(problem.largest, BITS)
@@ -68,7 +69,7 @@ def solve(
     size = max(high, 1) / 1e4
     lp, variables = _variables(model, size)
     _constraints(lp, model, variables, size)
-    _objective(lp, model, variables, first.solution, size)
+    _objective(lp, model, variables)
     answer = _run(lp, variables, max(clock.left, 0.1), limits)
     return _extract(problem, model, first, answer, clock, limits, size * scale.unit)
 
@@ -98,12 +99,8 @@ def _constraints(lp: Any, model: LinearModel, variables: list[Any], size: float)
         lp += (total == 0) if row.equal else (total >= 0)
 
 
-def _objective(lp: Any, model: LinearModel, variables: list[Any], start: Boundaries | None, size: float) -> None:
+def _objective(lp: Any, model: LinearModel, variables: list[Any]) -> None:
     lp.setObjective(pulp().LpAffineExpression({variables[model.objective]: 1}))
-    if start is not None:
-        values = model.point(start, model.highs[model.objective])
-        for variable, value, switch in zip(variables, values, model.is_switch, strict=True):
-            variable.setInitialValue(value if switch else value / size, check=False)
 
 
 def _run(lp: Any, variables: list[Any], seconds: float, limits: Limits) -> _Answer:
@@ -116,10 +113,6 @@ def _run(lp: Any, variables: list[Any], seconds: float, limits: Limits) -> _Answ
         command = [reader.path, str(mps), "-sec", str(seconds), "-timeMode", "elapsed", "-ratio", str(limits.gap)]
         command += ["-threads", str(limits.workers), "-randomCbcSeed", str(limits.seed), "-increment", str(RESOLUTION)]
         command += ["-solve", "-printingOptions", "all", "-solution", str(solution)]
-        if any(variable.varValue is not None for variable in variables):
-            start = Path(folder) / "start.sol"
-            reader.writesol(str(start), lp, columns, column_names, row_names)
-            command[2:2] = ["-mips", str(start)]
         late = interrupted = False
         try:
             done = subprocess.run(
