@@ -20,7 +20,7 @@ from pipeplan.timeline import Timeline
 
 WIDTH = 12.0
 """Inches, with these margins left and right of the lanes."""
-LEFT, RIGHT = 0.95, 1.15
+LEFT, RIGHT = 0.95, 1.4
 LANE, MEMORY_LANE = 0.36, 0.28
 """Inches a device takes in the two panels."""
 HEAD, GAP, FOOT = 0.42, 0.3, 0.62
