@@ -1,0 +1,27 @@
+"""How a plan is run: the only place where torch runs a plan. Light to import; torch is loaded on first use.
+
+>>> from pipeplan_executor import run
+>>> report = run(plan, "my_project:build_model", verify=True)          # doctest: +SKIP
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "Pipeline": "pipeline",
+    "RunError": "launch",
+    "RunReport": "run",
+    "describe_machine": "machine",
+    "launch": "launch",
+    "run": "run",
+}
+
+__all__ = ["Pipeline", "RunError", "RunReport", "describe_machine", "launch", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"pipeplan_executor has no {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f"pipeplan_executor.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,238 @@
+"""Runs a plan for a few steps and reports what happened beside what was promised."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from pipeplan.errors import InputError, PlanError
+from pipeplan.plan import Plan
+from pipeplan.schedule import Action
+from pipeplan.timeline import Span, Step, Timeline
+from pipeplan.validate import validate_schedule
+
+from pipeplan_executor.launch import launch
+from pipeplan_executor.memory import forget_peak, peak
+from pipeplan_executor.observe import now
+from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.split import Fitted, Source, draw, fit, materialised
+
+TOLERANCE = 1e-10
+"""Largest relative difference of loss and gradients that float64 rounding explains."""
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run showed. Times are nanoseconds, sizes bytes.
+
+    Attributes
+    ----------
+    losses : tuple of float
+        One a timed step.
+    step_times : tuple of int
+        From the first rank's start to the last rank's end, one a timed step.
+    peaks : tuple of int
+        Peak memory of each rank over the timed steps (see `pipeplan_executor.memory`).
+    timeline : Timeline
+        The step of median duration as it really ran; memory lines are empty.
+    error : float or None
+        Largest relative difference of loss and gradients to the unsplit model in float64, if that was asked for.
+    """
+
+    losses: tuple[float, ...]
+    step_times: tuple[int, ...]
+    peaks: tuple[int, ...]
+    timeline: Timeline
+    error: float | None = None
+
+    @property
+    def step_time(self) -> int:
+        """The median."""
+        return round(median(self.step_times)) if self.step_times else 0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run: see `run`."""
+
+    steps: int = 5
+    warmup: int = 2
+    verify: bool = False
+    seed: int = 0
+    weights: str | None = None
+    learning_rate: float = 1e-3
+
+
+@dataclass
+class _Seen:
+    """What one rank saw of the timed steps."""
+
+    losses: list[float] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    spans: list[list[tuple[Action, int, int]]] = field(default_factory=list)
+    peak: int = 0
+    error: float | None = None
+
+
+def run(
+    plan: Plan,
+    source: Source,
+    *,
+    steps: int = 5,
+    warmup: int = 2,
+    verify: bool = False,
+    seed: int = 0,
+    weights: str | Path | None = None,
+    learning_rate: float = 1e-3,
+    timeout: float = 60.0,
+) -> RunReport:
+    """Train for a few steps on random batches of the workload.
+
+    Parameters
+    ----------
+    plan : Plan
+    source : Workload, str or callable
+        ``'module:function'``, a function that returns a `pipeplan.Workload`, or the workload itself.
+    steps, warmup : int
+        Steps that are timed, and steps before them.
+    verify : bool
+        First compare loss and gradients of one step with the unsplit model, in float64.
+    weights : path, optional
+        A state-dict file of the unsplit model; otherwise weights are drawn from ``seed``.
+    timeout : float
+        Seconds within which a lost rank ends the run.
+
+    Raises
+    ------
+    PlanError
+        If the plan is broken or does not belong to the model: before anything is started.
+    RunError
+        If a rank fails.
+    """
+    if steps < 0 or warmup < 0 or not (steps or verify):
+        raise InputError(f"nothing to do: {steps} steps after {warmup} warm-up steps, verify {verify}")
+    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches)
+    fit(plan, source)
+    options = Options(steps, warmup, verify, seed, None if weights is None else str(weights), learning_rate)
+    return launch(_rank, len(plan.ranks), plan, source, options, timeout=timeout)  # type: ignore[no-any-return]
+
+
+def _rank(plan: Plan, source: Source, options: Options) -> RunReport:
+    """What every rank does."""
+    if not torch.cuda.is_available():
+        torch.set_num_threads(max(1, torch.get_num_threads()))
+    seen = _Seen(error=_verified(plan, source, options) if options.verify else None)
+    if options.steps:
+        _train(plan, source, options, seen)
+    everyone: list[_Seen | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, seen)
+    return _report([one for one in everyone if one is not None])
+
+
+def _train(plan: Plan, source: Source, options: Options, seen: _Seen) -> None:
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    pipeline = Pipeline(
+        plan,
+        source,
+        seed=options.seed,
+        weights=options.weights,
+        device=device,
+        learning_rate=options.learning_rate,
+    )
+    for number in range(options.warmup + options.steps):
+        if number == options.warmup:
+            forget_peak()
+        inputs, targets = draw(pipeline.workload, plan.batch, options.seed, step=number)
+        inputs_here = inputs if pipeline.holds_first else None
+        targets_here = targets if pipeline.holds_last else None
+        pipeline.recorder.clear()
+        dist.barrier()
+        start = now()
+        losses = pipeline.compute(inputs_here, targets_here)
+        pipeline.update()
+        end = now()
+        loss = pipeline.shared_loss(losses)
+        if number >= options.warmup:
+            seen.losses.append(loss)
+            seen.starts.append(start)
+            seen.ends.append(end)
+            seen.spans.append(pipeline.recorder.spans)
+    seen.peak = peak()
+
+
+def _verified(plan: Plan, source: Source, options: Options) -> float:
+    """Largest relative difference to the unsplit model, over loss and all gradients of all ranks.
+
+    Every rank computes the unsplit model once and compares its own part, so nothing large travels.
+    """
+    pipeline = Pipeline(plan, source, seed=options.seed, weights=options.weights, dtype=torch.float64)
+    inputs, targets = draw(pipeline.workload, plan.batch, options.seed, torch.float64)
+    loss = pipeline.step(inputs, targets, update=False)
+    reference, gradients = _unsplit(fit(plan, source, torch.float64), options, inputs, targets)
+    worst = abs(loss - reference) / max(abs(reference), 1e-300)
+    for name, parameter in pipeline.named_parameters():
+        expected = gradients[name]
+        if parameter.grad is None:
+            worst = float("inf") if float(expected.abs().max()) > 0 else worst
+            continue
+        scale = max(float(expected.abs().max()), 1e-300)
+        worst = max(worst, float((parameter.grad - expected).abs().max()) / scale)
+    shared = torch.tensor([worst], dtype=torch.float64)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return float(shared)
+
+
+def _unsplit(
+    fitted: Fitted, options: Options, inputs: torch.Tensor, targets: torch.Tensor
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients of the whole model in this process, micro-batch by micro-batch as any trainer would."""
+    whole = materialised(fitted, fitted.names, seed=options.seed, weights=options.weights, dtype=torch.float64)
+    size, count, total = fitted.plan.micro_batch, fitted.plan.micro_batches, 0.0
+    for x, y in zip(inputs.split(size), targets.split(size), strict=True):
+        loss = fitted.workload.loss(whole(x), y) / count
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    zero = {name: torch.zeros_like(p) for name, p in whole.named_parameters() if p.grad is None}
+    return total, zero | {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+
+
+def _report(everyone: list[_Seen]) -> RunReport:
+    first = everyone[0]
+    count = len(first.losses)
+    times = [max(one.ends[i] for one in everyone) - min(one.starts[i] for one in everyone) for i in range(count)]
+    timeline = Timeline((), (), (), ())
+    if count:
+        typical = sorted(range(count), key=times.__getitem__)[count // 2]
+        zero = min(one.starts[typical] for one in everyone)
+        spans = [
+            Span(rank, 0, action, start - zero, end - zero)
+            for rank, one in enumerate(everyone)
+            for action, start, end in one.spans[typical]
+        ]
+        empty: tuple[Step, ...] = ()
+        timeline = Timeline(tuple(sorted(spans, key=lambda span: span.start)), (), (empty,) * len(everyone), ())
+    return RunReport(
+        losses=tuple(first.losses),
+        step_times=tuple(times),
+        peaks=tuple(one.peak for one in everyone),
+        timeline=timeline,
+        error=first.error,
+    )
+
+
+def check_error(report: RunReport) -> None:
+    """Refuse a run whose gradients are not those of the unsplit model.
+
+    Raises
+    ------
+    PlanError
+        With the number.
+    """
+    if report.error is not None and not report.error <= TOLERANCE:
+        raise PlanError(
+            f"loss and gradients differ from the unsplit model's by {report.error:.1e} (relative, float64); "
+            f"at most {TOLERANCE:.0e} is rounding. The model must compute the same for a micro-batch alone: "
+            "BatchNorm in training mode and active dropout do not"
+        )
