@@ -1,0 +1,104 @@
+"""Measures a torch module layer by layer. Light to import: torch is loaded when something is measured.
+
+::
+
+    module ──layers──▶ chain of layers ──segments──▶ what is in memory at once ──measure──▶ times, bytes ──▶ Model
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pipeplan.model import Model
+
+Progress = Callable[[str], None]
+"""Called with a line of text as the measurement goes on."""
+
+
+def profile(
+    module: Any,
+    example_inputs: Any,
+    *,
+    micro_batches: Sequence[int] = (1, 2, 4, 8),
+    repeats: int = 7,
+    warmup: int = 2,
+    optimizer: str = "sgd",
+    device: str = "cpu",
+    device_name: str | None = None,
+    threads: int = 1,
+    name: str | None = None,
+    loss: Callable[[Any, Any], Any] | None = None,
+    targets: Any = None,
+    group: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Model:
+    """Measure what every layer of a torch module costs on this machine.
+
+    The layers run as a pipeline stage runs them: all forward in order, keeping what backward needs, then backward in
+    reverse order into gradients that are already there. So caches are as cold, and memory as fresh, as in training.
+    The backward pass is the one of ``torch.distributed.pipelining``, joined and split.
+
+    A module that lies on the device it is measured on is measured in place: its parameters, buffers and gradients
+    are afterwards what they were. From any other device, ``meta`` included, each layer comes to the measured device
+    alone (parameters without values are drawn with ``reset_parameters``) and goes before the next one comes, so the
+    whole module never exists there.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        A chain of layers (see `pipeplan.profile.layers.find_layers`). It is neither copied nor changed.
+    example_inputs : tensor, tuple of one tensor, or callable
+        A batch whose first axis counts samples; it is cut or repeated to every micro-batch size. Or
+        ``draw(samples)``, which returns such a batch, or a pair of a batch and its targets.
+    micro_batches : sequence of int
+        Sizes to measure, in samples.
+    repeats, warmup : int
+        Rounds over all layers and sizes that count (their median is kept), and rounds before them that do not.
+    optimizer : {'sgd', 'momentum', 'adam'}
+        Whose step is timed, layer by layer, on stand-ins for the parameters.
+    device : {'cpu', 'cuda'}
+    device_name : str, optional
+        Name of the kind of device in the profile: ``'cpu-worker'``, or the name that CUDA gives the card.
+    threads : int
+        Threads that torch may use on a CPU.
+    name : str, optional
+        Name of the model; otherwise the module's class.
+    loss : callable, optional
+        ``loss(outputs, targets) -> scalar tensor``. What it costs is added to the last layer, because the last stage
+        computes it. Without it, backward starts from a gradient of ones.
+    targets : tensor, optional
+        The targets of ``example_inputs``.
+    group : sequence of str
+        Patterns (``'blocks.*'``, ``'Bottleneck'``) of module paths or class names to keep whole, as one layer.
+    progress : callable, optional
+        Called with a line of text as the measurement goes on.
+
+    Returns
+    -------
+    Model
+        One profile for each micro-batch size. The first layer has no input gradient, and its weight gradient is the
+        whole backward, as in torch's engine, where the first stage skips input gradients; a layer without parameters
+        has only an input gradient.
+
+    Raises
+    ------
+    InputError
+        If the module is not a chain, or an argument makes no sense.
+    """
+    from pipeplan.profile.run import Request, run
+
+    request = Request(
+        micro_batches=tuple(micro_batches),
+        repeats=repeats,
+        warmup=warmup,
+        optimizer=optimizer,
+        device=device,
+        device_name=device_name,
+        threads=threads,
+        name=name,
+        loss=loss,
+        group=tuple(group),
+    )
+    return run(module, example_inputs, targets, request, progress or (lambda _: None))
+
+
+__all__ = ["Progress", "profile"]

@@ -1,0 +1,79 @@
+"""Which layers are on the measured device, and when; and how a module is left as it was found."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+def lies_on(module: nn.Module, device: torch.device) -> bool:
+    """Whether every parameter and buffer is on the device (a module without any is everywhere)."""
+    return all(tensor.device.type == device.type for tensor in (*module.parameters(), *module.buffers()))
+
+
+@contextmanager
+def present(layer: nn.Module, device: torch.device) -> Iterator[None]:
+    """Bring one layer's parameters and buffers to the device; afterwards the layer has its own back.
+
+    Tensors on ``meta`` have no values. Modules then draw their own with ``reset_parameters``; what no such method
+    covers is filled: parameters with small random numbers, buffers with zeros (a mask that masks nothing, position 0).
+    """
+    kept: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
+    twins: dict[int, torch.Tensor] = {}
+    try:
+        for module in layer.modules():
+            bare = False
+            for store in (module._parameters, module._buffers):
+                for name, tensor in store.items():
+                    if tensor is None or tensor.device.type == device.type:
+                        continue
+                    kept.append((store, name, tensor))
+                    bare |= tensor.is_meta
+                    if id(tensor) not in twins:
+                        twins[id(tensor)] = _twin(tensor, device)
+                    store[name] = twins[id(tensor)]
+            if bare:
+                _draw(module)
+        yield
+    finally:
+        for store, name, tensor in kept:
+            store[name] = tensor
+
+
+def _twin(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on the device: its values, or a harmless filling where it has none."""
+    if not tensor.is_meta:
+        twin = tensor.detach().to(device)
+    else:
+        twin = torch.zeros_like(tensor, device=device)
+        if isinstance(tensor, nn.Parameter) and twin.is_floating_point():
+            twin.normal_(0.0, 0.02)
+    return nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+
+
+def _draw(module: nn.Module) -> None:
+    for name in ("reset_parameters", "_reset_parameters"):
+        reset = getattr(module, name, None)
+        if callable(reset):
+            with torch.no_grad():
+                reset()
+            return
+
+
+@contextmanager
+def preserved(module: nn.Module) -> Iterator[None]:
+    """Afterwards gradients, buffers and random numbers are what they were."""
+    gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if not buffer.is_meta]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        with torch.random.fork_rng(), torch.enable_grad():
+            yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, values in buffers:
+                buffer.copy_(values)

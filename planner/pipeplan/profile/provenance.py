@@ -1,0 +1,37 @@
+"""Where and when a profile was measured, and with which versions."""
+
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from pipeplan.model import Provenance
+
+
+def provenance(device: torch.device, threads: int) -> Provenance:
+    """The account that goes with every measured number."""
+    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
+    if device.type == "cuda":
+        source = str(torch.cuda.get_device_name())
+        versions["cuda"] = str(torch.version.cuda)
+    else:
+        source = f"{cpu_name()}, {threads} thread{'s' * (threads != 1)}"
+    return Provenance("measured", source, datetime.now(UTC).strftime("%Y-%m-%d"), versions)
+
+
+def device_label(device: torch.device) -> str:
+    """The name of the kind of device, where the user gives none."""
+    if device.type == "cpu":
+        return "cpu-worker"
+    return str(torch.cuda.get_device_name()).lower().replace("nvidia ", "").replace(" ", "-")
+
+
+def cpu_name() -> str:
+    """What the operating system calls the processor."""
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
