@@ -87,7 +87,22 @@ def _complaint(schema: type[BaseModel], item: Any) -> str:
 
 
 def _plain(message: str) -> str:
-    return message.replace("Input should be", "should be").replace("dictionary", "mapping")
+    """pydantic's words for Python's types, in words for a file's."""
+    for word, plain in _WORDS.items():
+        message = message.replace(word, plain)
+    return message
+
+
+_WORDS = {
+    "Input should be": "should be",
+    "a valid tuple": "a list",
+    "a valid list": "a list",
+    "a valid dictionary or instance of": "fields of",
+    "a valid dictionary": "a mapping",
+    "a valid integer": "a whole number",
+    "a valid boolean": "true or false",
+    "a valid string": "text",
+}
 
 
 def _kind(value: object) -> str:
