@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pipeplan.errors import PlanError
-from pipeplan.schedule import Action, Kind
 from torch import Tensor, nn
 
+from pipeplan.errors import PlanError
+from pipeplan.schedule import Action, Kind
 from pipeplan_executor.lower import Owners, Receive, Send, Step
 from pipeplan_executor.observe import Recorder
 from pipeplan_executor.split import Boundary
@@ -28,8 +28,8 @@ SUPPORTED = ("2.13",)
 
 if not torch.__version__.startswith(SUPPORTED):
     raise PlanError(
-        f"torch {torch.__version__} is installed; the executor builds on private parts of its pipelining engine and was "
-        f"tested with {', '.join(SUPPORTED)}. Install it: pip install 'torch==2.13.0'"
+        f"torch {torch.__version__} is installed; the executor builds on private parts of its pipelining engine and "
+        f"was tested with {', '.join(SUPPORTED)}. Install it: pip install 'torch==2.13.0'"
     )
 
 from torch.distributed.pipelining import PipelineStage  # noqa: E402

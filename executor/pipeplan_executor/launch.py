@@ -6,9 +6,9 @@
     SLURM_PROCID, SLURM_NTASKS    Slurm: the same, translated
     neither                       elastic launch of one local process a rank
 
-Locally a watch looks at every rank's pulse. A rank that dies is noticed by the launcher; a rank that stands still has no
-pulse and is killed; ranks that wait for each other run into the process group's timeout. Either way the call ends with one
-`RunError` that names the first cause.
+Locally a watch looks at every rank's pulse. A rank that dies is noticed by the launcher; a rank that stands still has
+no pulse and is killed; ranks that wait for each other run into the process group's timeout. Either way the call ends
+with one `RunError` that names the first cause.
 """
 
 import datetime
@@ -90,7 +90,9 @@ def _as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: 
         raise
     except (RuntimeError, dist.DistError) as error:
         if lost_a_peer(error):
-            raise RunError(f"rank {dist.get_rank()} lost a peer or waited {timeout:.0f} s for it: {_first(error)}") from error
+            raise RunError(
+                f"rank {dist.get_rank()} lost a peer or waited {timeout:.0f} s for it: {_first(error)}"
+            ) from error
         raise
     finally:
         dist.destroy_process_group()

@@ -196,9 +196,7 @@ def _receives(
     return posts
 
 
-def _steps(
-    rank: int, order: tuple[Action, ...], posts: Mapping[int, Mapping[int, list[Message]]]
-) -> Iterator[Step]:
+def _steps(rank: int, order: tuple[Action, ...], posts: Mapping[int, Mapping[int, list[Message]]]) -> Iterator[Step]:
     sends = {m.made: m for row in posts.values() for group in row.values() for m in group if m.source == rank}
     for number, action in enumerate(order):
         yield from map(Receive, posts.get(rank, {}).get(number, ()))

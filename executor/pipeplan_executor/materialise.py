@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from pipeplan.errors import InputError, PlanError
 from torch import nn
+
+from pipeplan.errors import InputError, PlanError
 
 
 def initialise(
@@ -65,8 +66,8 @@ def _draw(name: str, layer: nn.Module) -> None:
         if reset is None:
             full = f"{name}.{path}" if path else name
             raise PlanError(
-                f"layer {full} ({type(part).__name__}) owns parameters or buffers but has no reset_parameters(), so its "
-                "stage cannot be built alone; give the class a reset_parameters() that fills them all, or pass the "
+                f"layer {full} ({type(part).__name__}) owns parameters or buffers but has no reset_parameters(), so "
+                "its stage cannot be built alone; give the class a reset_parameters() that fills them all, or pass the "
                 "weights as a state-dict file (--weights file.pt)"
             )
         with torch.no_grad():

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+
 from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
 from pipeplan.schedule import Action, Kind
-from torch import Tensor, nn
-
 from pipeplan_executor.adapter import Engine, EngineStage
 from pipeplan_executor.lower import find_owners, lower
 from pipeplan_executor.observe import Recorder

@@ -6,12 +6,12 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
+
 from pipeplan.errors import InputError, PlanError
 from pipeplan.plan import Plan
 from pipeplan.schedule import Action
 from pipeplan.timeline import Span, Step, Timeline
 from pipeplan.validate import validate_schedule
-
 from pipeplan_executor.launch import launch
 from pipeplan_executor.memory import forget_peak, peak
 from pipeplan_executor.observe import now
@@ -98,7 +98,7 @@ def run(
     steps, warmup : int
         Steps that are timed, and steps before them.
     verify : bool
-        First compare loss and gradients of one step with the unsplit model, in float64.
+        Compare loss and gradients of one step with the unsplit model, in float64.
     weights : path, optional
         A state-dict file of the unsplit model; otherwise weights are drawn from ``seed``.
     timeout : float
@@ -123,9 +123,11 @@ def _rank(plan: Plan, source: Source, options: Options) -> RunReport:
     """What every rank does."""
     if not torch.cuda.is_available():
         torch.set_num_threads(max(1, torch.get_num_threads()))
-    seen = _Seen(error=_verified(plan, source, options) if options.verify else None)
+    seen = _Seen()
     if options.steps:
         _train(plan, source, options, seen)
+    if options.verify:  # last, so that the unsplit model does not count into the peaks
+        seen.error = _verified(plan, source, options)
     everyone: list[_Seen | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, seen)
     return _report([one for one in everyone if one is not None])
@@ -187,15 +189,12 @@ def _verified(plan: Plan, source: Source, options: Options) -> float:
 def _unsplit(
     fitted: Fitted, options: Options, inputs: torch.Tensor, targets: torch.Tensor
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradients of the whole model in this process, micro-batch by micro-batch as any trainer would."""
+    """Loss and gradients of the whole model on the whole batch at once, in this process."""
     whole = materialised(fitted, fitted.names, seed=options.seed, weights=options.weights, dtype=torch.float64)
-    size, count, total = fitted.plan.micro_batch, fitted.plan.micro_batches, 0.0
-    for x, y in zip(inputs.split(size), targets.split(size), strict=True):
-        loss = fitted.workload.loss(whole(x), y) / count
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += float(loss.detach())
+    loss = fitted.workload.loss(whole(inputs), targets)
+    loss.backward()
     zero = {name: torch.zeros_like(p) for name, p in whole.named_parameters() if p.grad is None}
-    return total, zero | {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+    return float(loss.detach()), zero | {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
 
 
 def _report(everyone: list[_Seen]) -> RunReport:

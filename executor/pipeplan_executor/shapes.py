@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pipeplan.errors import PlanError
 from torch import Tensor, nn
+
+from pipeplan.errors import PlanError
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
 from pipeplan.errors import PlanError
 from pipeplan.model import Layer, Model
 from pipeplan.plan import Plan
 from pipeplan.schedule import Kind
 from pipeplan.workload import Workload, load_workload
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-
 from pipeplan_executor.materialise import initialise, read_weights
 from pipeplan_executor.shapes import Flow, trace
 
@@ -247,7 +247,10 @@ def materialised(
         for name in only:
             layer = whole.get_submodule(name)
             layer.to_empty(device=device)
-            values = {**dict(own.get_submodule(name).named_parameters()), **dict(own.get_submodule(name).named_buffers())}
+            values = {
+                **dict(own.get_submodule(name).named_parameters()),
+                **dict(own.get_submodule(name).named_buffers()),
+            }
             with torch.no_grad():
                 for inner, tensor in (*layer.named_parameters(), *layer.named_buffers()):
                     tensor.copy_(values[inner])

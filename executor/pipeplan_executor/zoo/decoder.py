@@ -9,9 +9,10 @@
 from collections import OrderedDict
 
 import torch
-from pipeplan.workload import Workload
 from torch import Tensor, nn
 from torch.nn import functional
+
+from pipeplan.workload import Workload
 
 
 class Embedding(nn.Module):

@@ -3,9 +3,10 @@
 from collections import OrderedDict
 
 import torch
-from pipeplan.workload import Workload
 from torch import Tensor, nn
 from torch.nn import functional
+
+from pipeplan.workload import Workload
 
 
 def mlp(widths: tuple[int, ...] = (256, 1024, 512, 2048, 512, 1024, 256), classes: int = 10) -> Workload:

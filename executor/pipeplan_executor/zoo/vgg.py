@@ -8,9 +8,10 @@
 from collections import OrderedDict
 
 import torch
-from pipeplan.workload import Workload
 from torch import Tensor, nn
 from torch.nn import functional
+
+from pipeplan.workload import Workload
 
 CHANNELS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 """Output channels of the convolutions, group by group; a pooling that halves the image ends each group."""

@@ -1,0 +1,35 @@
+"""``pipeplan machine``: describe this machine as a cluster of worker processes."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from pipeplan.commands.base import Command
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``machine``."""
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="how many workers (2)")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a worker that is lost (60)")
+    parser.add_argument("-o", "--output", metavar="CLUSTER", required=True, help="write the cluster here")
+
+
+def run(options: Namespace) -> int:
+    """Measure and write."""
+    from pipeplan.errors import InputError
+    from pipeplan.files.cluster_file import write_cluster
+    from pipeplan.units import format_bytes, format_time
+    from pipeplan_executor.machine import describe_machine
+
+    if options.processes < 1:
+        raise InputError(f"--processes {options.processes}: at least one worker is needed")
+    cluster = describe_machine(options.processes, options.timeout)
+    write_cluster(cluster, Path(options.output))
+    kind, link = cluster.devices[0].kind, cluster.nodes[0].link
+    rate = (link.bandwidth or 0) / 1e9
+    memory = format_bytes(kind.memory or 0)
+    print(f"{cluster.name}: {memory} each, {format_bytes(kind.runtime)} of them taken by the runtime")
+    print(f"link: {rate:.2f} GB/s, latency {format_time(link.latency)}; written to {options.output}")
+    return 0
+
+
+command = Command("machine", "describe this machine as a cluster of worker processes", configure, run)

@@ -1,0 +1,117 @@
+"""``pipeplan run``: run a plan with torch, and set what it did beside what was promised."""
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from pipeplan.commands.base import Command
+
+if TYPE_CHECKING:
+    from pipeplan.plan import Plan
+    from pipeplan_executor.run import RunReport
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``run``."""
+    parser.add_argument("plan", metavar="PLAN", help="a file that solve -o wrote")
+    parser.add_argument("workload", metavar="MODULE:FUNCTION", help="builds and returns the model")
+    parser.add_argument("--input", metavar="SPEC", help="one sample of a plain module, like float32:3x224x224")
+    parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
+    parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
+    parser.add_argument("--verify", action="store_true", help="compare loss and gradients with the unsplit model")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
+    parser.add_argument("--weights", metavar="FILE", help="state dict of the unsplit model (else drawn)")
+    parser.add_argument("--trace", metavar="FILE", help="write predicted and measured time line for Perfetto")
+    parser.add_argument("--plot", metavar="FILE", help="draw predicted and measured time line (.svg or .png)")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a rank that is lost (60)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def run(options: Namespace) -> int:
+    """Run, print, draw; 1 if the gradients are wrong."""
+    import os
+
+    from pipeplan.plan import Plan
+    from pipeplan_executor.run import check_error
+    from pipeplan_executor.run import run as run_plan
+    from pipeplan_executor.spec import Spec
+
+    plan = Plan.load(options.plan)
+    if not options.json:
+        print(f"running {plan.model}: {len(plan.ranks)} ranks, schedule {plan.schedule.family}", file=sys.stderr)
+    report = run_plan(
+        plan,
+        Spec(options.workload, options.input),
+        steps=options.steps,
+        warmup=options.warmup,
+        verify=options.verify,
+        seed=options.seed,
+        weights=options.weights,
+        timeout=options.timeout,
+    )
+    if int(os.environ.get("RANK", "0")) == 0:
+        _write(options, plan, report)
+        print(json.dumps(as_json(plan, report), indent=2) if options.json else as_text(plan, report))
+    check_error(report)
+    return 0
+
+
+def _write(options: Namespace, plan: "Plan", report: "RunReport") -> None:
+    if not (options.trace or options.plot):
+        return
+    from pipeplan.simulate import simulate
+
+    lines = {"predicted": simulate(plan.schedule, plan.pipeline), "measured": report.timeline}
+    if options.trace:
+        from pipeplan.export.trace import write_trace
+
+        write_trace(options.trace, lines)
+    if options.plot:
+        from pipeplan.plot.gantt import save_gantt
+
+        save_gantt(options.plot, lines)
+
+
+def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
+    """What happened, in seconds and bytes."""
+    return {
+        "losses": list(report.losses),
+        "step_times_s": [time / 1e9 for time in report.step_times],
+        "step_time_s": report.step_time / 1e9,
+        "predicted_step_time_s": plan.step_time / 1e9,
+        "peak_bytes": list(report.peaks),
+        "predicted_peak_bytes": [predicted_peak(plan, rank) for rank in range(len(plan.ranks))],
+        "gradient_error": report.error,
+    }
+
+
+def as_text(plan: "Plan", report: "RunReport") -> str:
+    """The same for people."""
+    from pipeplan.units import format_bytes, format_time
+
+    lines = []
+    if report.error is not None:
+        lines.append(f"loss and gradients equal the unsplit model's to {report.error:.1e} (relative, float64)")
+    if report.step_times:
+        off = report.step_time / plan.step_time - 1 if plan.step_time else 0.0
+        lines.append(
+            f"step time {format_time(report.step_time)} measured (median of {len(report.step_times)}, least "
+            f"{format_time(min(report.step_times))}), {format_time(plan.step_time)} predicted: {off:+.1%}"
+        )
+        lines.append("loss by step: " + " ".join(f"{loss:.4f}" for loss in report.losses))
+        for rank, peak in enumerate(report.peaks):
+            promised = predicted_peak(plan, rank)
+            off = peak / promised - 1 if promised else 0.0
+            lines.append(
+                f"rank {rank}: peak {format_bytes(peak)} measured, {format_bytes(promised)} predicted: {off:+.1%}"
+            )
+    return "\n".join(lines)
+
+
+def predicted_peak(plan: "Plan", rank: int) -> int:
+    """Bytes that the plan promised for a rank."""
+    return sum(stage.memory.total for stage in plan.stages if plan.ranks[rank] in stage.devices)
+
+
+command = Command("run", "run a plan with torch, beside what it promised", configure, run)

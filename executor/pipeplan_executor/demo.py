@@ -1,0 +1,144 @@
+"""The main job from end to end: describe the machine, profile, solve, compare, run, set measured beside predicted."""
+
+from pathlib import Path
+
+import torch
+
+from pipeplan.cluster import Cluster
+from pipeplan.commands.compare import show
+from pipeplan.commands.progress import solving
+from pipeplan.compare import Comparison, compare
+from pipeplan.drafting import draft
+from pipeplan.export.trace import write_trace
+from pipeplan.files.cluster_file import write_cluster
+from pipeplan.files.model_file import write_model
+from pipeplan.job import Job
+from pipeplan.model import Model
+from pipeplan.plan import Plan
+from pipeplan.plot.gantt import save_gantt
+from pipeplan.profile import profile
+from pipeplan.search.baselines import ranked
+from pipeplan.simulate import simulate
+from pipeplan.units import format_bytes, format_time
+from pipeplan.workload import load_workload
+from pipeplan_executor.machine import describe_machine
+from pipeplan_executor.run import RunReport, check_error, run
+
+PROCESSES = 2
+SIZES = (1, 2, 4)
+"""Micro-batch sizes that are profiled."""
+SOLVE_SECONDS = 30.0
+
+
+def demonstrate(folder: Path, names: tuple[str, ...], batch: int, steps: int) -> None:
+    """Everything, for each model of `pipeplan_executor.zoo`; files and pictures go into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _title(f"This machine as {PROCESSES} worker processes")
+    cluster = describe_machine(PROCESSES)
+    write_cluster(cluster, folder / "cluster.yaml")
+    kind, link = cluster.devices[0].kind, cluster.nodes[0].link
+    print(f"{cluster.notes[0]}: {(link.bandwidth or 0) / 1e9:.2f} GB/s, latency {format_time(link.latency)}")
+    print(f"memory {format_bytes(kind.memory or 0)} a worker, of which the runtime takes {format_bytes(kind.runtime)}")
+    for name in names:
+        _one(name, cluster, folder, batch, steps)
+    print(f"\nModels, cluster, plans, pictures and traces lie in {folder}/; open a trace at ui.perfetto.dev.")
+
+
+def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> None:
+    _title(f"{name}: profile, layer by layer")
+    model = _profiled(name, batch)
+    write_model(model, folder / f"{name}.yaml")
+    _title(f"{name}: every balancer, every schedule family, the solver")
+    with solving() as watch:
+        comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, watch=watch)
+    show(comparison)
+    print(comparison.best)
+    _title(f"{name}: the plan and the best balancer's plan, run with {PROCESSES} processes")
+    spec = f"pipeplan_executor.zoo:{name}"
+    rows = []
+    for label, plan in _contestants(model, cluster, comparison):
+        path = folder / f"{name}-{label}.json"
+        plan.save(path)
+        report = run(plan, spec, steps=steps, verify=True)
+        check_error(report)
+        rows.append(_row(label, plan, report))
+        timelines = {"predicted": simulate(plan.schedule, plan.pipeline), "measured": report.timeline}
+        for suffix in ("svg", "png"):
+            save_gantt(folder / f"{name}-{label}.{suffix}", timelines)
+        write_trace(folder / f"{name}-{label}.trace.json", timelines)
+    _table(rows)
+
+
+def _profiled(name: str, batch: int) -> Model:
+    workload = load_workload(f"pipeplan_executor.zoo:{name}")
+    generator = torch.Generator().manual_seed(0)
+    model = profile(
+        workload.module,
+        lambda samples: workload.draw(samples, generator),
+        micro_batches=[size for size in SIZES if batch % size == 0],
+        loss=workload.loss,
+        name=name,
+        progress=lambda text: print(f"  {text}"),
+    )
+    largest = model.profiles[-1]
+    for layer, cost in zip(model.layers, largest.costs, strict=True):
+        print(
+            f"  {layer.name:12} forward {format_time(cost.forward):>9}  backward {format_time(cost.backward):>9}  "
+            f"parameters {format_bytes(layer.parameters):>10}  saved {format_bytes(cost.saved):>10}"
+        )
+    print(f"  (for a micro-batch of {largest.micro_batch})")
+    return model
+
+
+def _contestants(model: Model, cluster: Cluster, comparison: Comparison) -> list[tuple[str, Plan]]:
+    """The solver's plan, and the best plan that any balancer made."""
+    best = comparison.best
+    plans = [("pipeplan", best.plan)]
+    balanced = ranked(row for result in comparison.results.values() for row in result.baselines.values())
+    if balanced and balanced[0].judged is not None:
+        plans.append(
+            (balanced[0].name, draft(model, cluster, best.job.optimizer, balanced[0].judged, comparison.bound))
+        )
+    return plans
+
+
+def _row(label: str, plan: Plan, report: RunReport) -> tuple[str, ...]:
+    return (
+        label,
+        plan.schedule.family,
+        f"{plan.micro_batches} x {plan.micro_batch}",
+        " | ".join(str(len(stage.layers)) for stage in plan.stages),
+        format_time(plan.step_time),
+        format_time(report.step_time),
+        f"{report.step_time / plan.step_time - 1:+.1%}",
+        ", ".join(format_bytes(stage.memory.total) for stage in plan.stages),
+        ", ".join(format_bytes(peak) for peak in report.peaks),
+        f"{report.error:.0e}",
+    )
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in (
+        "plan of",
+        "schedule",
+        "micro-batches",
+        "layers",
+        "step predicted",
+        "measured",
+        "off by",
+        "peak memory predicted",
+        "measured",
+        "gradient error",
+    ):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if Console().is_terminal else 160).print(table)
+
+
+def _title(text: str) -> None:
+    print(f"\n== {text}", flush=True)

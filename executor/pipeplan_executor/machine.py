@@ -1,0 +1,93 @@
+"""Describes this machine as a cluster of worker processes, by measurement.
+
+Two processes bounce tensors of growing size through torch.distributed; half a round trip is fitted by latency + size /
+bandwidth (least squares on relative errors, over medians).
+"""
+
+import os
+import platform
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan_executor.launch import launch
+from pipeplan_executor.memory import resident
+from pipeplan_executor.observe import now
+
+SIZES = tuple(2**power for power in range(12, 25, 2))
+"""Bytes: 4 KiB to 16 MiB."""
+ROUNDS = 15
+KIND = "cpu-worker"
+
+
+def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
+    """A cluster of ``processes`` equal CPU workers on this machine.
+
+    Memory is each worker's share of what is free now; the link, and the bytes that a worker takes before it holds any
+    layer, are measured between the first two of them.
+    """
+    bandwidth, latency, runtime = launch(_bounce, max(2, processes), timeout=timeout)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    kind = DeviceKind(
+        name=KIND,
+        memory=free_memory() // processes,
+        runtime=runtime,
+        source=f"measured on {platform.node() or 'this machine'}, {cores} cores for {processes} processes",
+    )
+    node = Node((KIND,) * processes, Link(bandwidth, latency))
+    notes = (f"{cores} cores; link measured over gloo between two processes",)
+    return Cluster(f"{processes} workers of this machine", {KIND: kind}, (node,), overlap=Overlap.COPY, notes=notes)
+
+
+def free_memory() -> int:
+    """Bytes of memory that new processes may use."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+
+
+def _bounce() -> tuple[int, int, int]:
+    """Bandwidth in bytes per second, latency in nanoseconds, bytes of a bare worker."""
+    rank = dist.get_rank()
+    bare = resident()
+    ways = []
+    for size in SIZES:
+        tensor = torch.zeros(size, dtype=torch.uint8)
+        times = []
+        for _ in range(ROUNDS):
+            if rank > 1:
+                continue
+            start = now()
+            for sender in (0, 1):
+                if rank == sender:
+                    dist.send(tensor, 1 - rank)
+                else:
+                    dist.recv(tensor, 1 - rank)
+            times.append((now() - start) / 2)
+        ways.append(median(times[ROUNDS // 3 :]) if times else 0.0)
+    dist.barrier()
+    return (*fit_link(list(SIZES), ways), bare) if rank == 0 else (1, 0, bare)
+
+
+def fit_link(sizes: list[int], times: list[float]) -> tuple[int, int]:
+    """Bandwidth and latency that fit the times best, each error relative to its time.
+
+    Minimises Σ ((latency + size / bandwidth) / time − 1)², which is linear in latency and 1 / bandwidth.
+    """
+    rows = [(1 / time, size / time) for size, time in zip(sizes, times, strict=True)]
+    aa = sum(a * a for a, _ in rows)
+    ab = sum(a * b for a, b in rows)
+    bb = sum(b * b for _, b in rows)
+    a1, b1 = sum(a for a, _ in rows), sum(b for _, b in rows)
+    determinant = aa * bb - ab * ab
+    latency = (a1 * bb - b1 * ab) / determinant
+    per_byte = (b1 * aa - a1 * ab) / determinant
+    if latency < 0:  # then the line goes through the origin
+        latency, per_byte = 0.0, b1 / bb
+    return max(1, round(1e9 / max(per_byte, 1e-9))), round(latency)
