@@ -113,17 +113,22 @@ def time_split(layers: Sequence[nn.Module], feed: Feed, clock: Clock) -> tuple[l
 
     leaf = value.detach().requires_grad_()
     ready: dict[int, Any] = {}
+
+    def note(number: int) -> None:
+        if number not in ready:  # the weight gradients wake the same hooks again
+            ready[number] = clock.mark()
+
     value = leaf
     for number in range(first, count):
         value = run_layer(layers[number], value)
         if number < count - 1 or feed.loss is None:
-            value.register_hook(lambda _gradient, number=number: ready.__setitem__(number, clock.mark()))
+            value.register_hook(lambda _gradient, number=number: note(number))
     if feed.loss is None:
         output = value.clone()  # a view, or an output that its own layer saved, could not be detached by the engine
         gradients = [torch.ones_like(output)]
     else:
         output, gradients = feed.loss(value, feed.targets), None
-        output.register_hook(lambda _gradient: ready.__setitem__(count - 1, clock.mark()))
+        output.register_hook(lambda _gradient: note(count - 1))
 
     owners = {_gradient_node(p): n for n in range(first, count) for p in _trainable(layers[n])}
     begin = clock.mark()
