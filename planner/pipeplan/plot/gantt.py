@@ -190,7 +190,7 @@ def _legend(figure: Any, timelines: Sequence[Timeline], height: float) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    present = {span.action.kind for timeline in timelines for span in timeline.spans}
+    present = {span.action.kind for timeline in timelines for span in timeline.spans if span.end > span.start}
     handles: list[Any] = [Patch(color=STYLES[kind].fill, label=STYLES[kind].label) for kind in Kind if kind in present]
     if any(drawn_transfers(timeline) for timeline in timelines):
         handles.append(Line2D([], [], color=TRANSFER.fill, label=TRANSFER.label))

@@ -50,7 +50,9 @@ def plot_memory(
     largest = max(peaks, default=0) or 1
     near = [limit for limit in known if limit is not None and limit <= _NEAR * largest]
     scale = _FILL / max(largest, *near, 1)
+    limited = any(limit is not None and limit < UNLIMITED for limit in known)
     _frame(ax, lanes, devices, timeline.makespan if end is None else end)
+    ax.set_title("memory: peak and limit" if limited else "memory: peak", loc="left", fontsize=8.5, pad=3)
     for lane, line in enumerate(timeline.memory):
         floor = lane + 1
         times = [step.time for step in line] + [timeline.makespan]
@@ -72,7 +74,6 @@ def _frame(ax: Any, lanes: int, devices: Sequence[str] | None, end: int) -> None
     ax.set_ylim(lanes, 0)
     names = lane_names(lanes, devices)
     ax.set_yticks([lane + 1 - _FILL / 2 for lane in range(lanes)], names, fontsize=8)
-    ax.set_title("memory: peak and limit", loc="left", fontsize=8.5, pad=3)
     ax.tick_params(axis="both", length=0)
     ax.tick_params(axis="x", length=3, color=FAINT)
     for side in ax.spines.values():
