@@ -54,7 +54,7 @@ def profile(
     repeats, warmup : int
         Rounds over all layers and sizes that count (their median is kept), and rounds before them that do not.
     optimizer : {'sgd', 'momentum', 'adam'}
-        Whose step is timed, layer by layer, on stand-ins for the parameters.
+        Whose step is timed, layer by layer, with a learning rate of zero.
     device : {'cpu', 'cuda'}
     device_name : str, optional
         Name of the kind of device in the profile: ``'cpu-worker'``, or the name that CUDA gives the card.

@@ -14,7 +14,7 @@ from pipeplan.model import LayerCost
 from pipeplan.profile.clock import Clock
 from pipeplan.profile.passes import Feed, time_joined, time_split
 from pipeplan.profile.saved import SavedBytes, saved_bytes
-from pipeplan.profile.update import update_time
+from pipeplan.profile.update import update_times
 from pipeplan.profile.workspace import workspace_bytes
 
 
@@ -66,7 +66,7 @@ def measure(
                 tick(f"round {round_number + 1} of {warmup + repeats}, {size} samples")
     held = {size: saved_bytes(segment.layers, segment.feeds[size]) for size in sizes}
     spaces = {size: workspace_bytes(segment.layers, segment.feeds[size], held[size][0].saved, device) for size in sizes}
-    updates = [update_time(layer, optimizer, clock, repeats, warmup) for layer in segment.layers]
+    updates = update_times(segment.layers, optimizer, clock, repeats, warmup)
     costs = {
         size: tuple(
             LayerCost(

@@ -1,5 +1,6 @@
-"""What an optimiser's step on one layer costs."""
+"""What an optimiser's step costs, layer by layer."""
 
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -11,33 +12,39 @@ from pipeplan.job import OPTIMIZER_STATE
 from pipeplan.profile.clock import Clock
 
 
-def update_time(layer: nn.Module, optimizer: str, clock: Clock, repeats: int, warmup: int) -> int:
-    """Median nanoseconds of a step, on stand-ins of the layer's parameters, so that no weight changes."""
-    stand_ins = []
-    for parameter in layer.parameters():
-        if parameter.requires_grad:
-            stand_in = nn.Parameter(torch.full_like(parameter, 0.5))
-            stand_in.grad = torch.full_like(parameter, 0.01)
-            stand_ins.append(stand_in)
-    if not stand_ins:
-        return 0
-    stepper = build_optimizer(optimizer, stand_ins)
-    times = []
-    for _ in range(warmup + repeats):
-        start = clock.mark()
-        stepper.step()
-        end = clock.mark()
+def update_times(layers: Sequence[nn.Module], optimizer: str, clock: Clock, repeats: int, warmup: int) -> list[int]:
+    """Median nanoseconds of a step on each layer.
+
+    All layers take their step in turn, on their own parameters, so that these come from memory as they do in training.
+    The learning rate is zero and the gradients are finite: it is the arithmetic of a step, and no weight changes.
+    """
+    steppers: list[Any] = []
+    for layer in layers:
+        parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 0.01)
+        steppers.append(build_optimizer(optimizer, parameters) if parameters else None)
+    times: list[list[int]] = [[] for _ in layers]
+    for number in range(warmup + repeats):
+        marks = []
+        for stepper in steppers:
+            start = clock.mark()
+            if stepper is not None:
+                stepper.step()
+            marks.append((start, clock.mark()))
         clock.settle()
-        times.append(clock.between(start, end))
-    return round(median(times[warmup:]))
+        if number >= warmup:
+            for row, (start, end) in zip(times, marks, strict=True):
+                row.append(clock.between(start, end))
+    return [0 if stepper is None else round(median(row)) for stepper, row in zip(steppers, times, strict=True)]
 
 
 def build_optimizer(name: str, parameters: list[nn.Parameter]) -> Any:
-    """Torch's optimiser for a name in `OPTIMIZER_STATE`."""
+    """Torch's optimiser for a name in `OPTIMIZER_STATE`, at a learning rate of zero."""
     if name == "sgd":
-        return torch.optim.SGD(parameters, lr=1e-3)
+        return torch.optim.SGD(parameters, lr=0.0)
     if name == "momentum":
-        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+        return torch.optim.SGD(parameters, lr=0.0, momentum=0.9)
     if name == "adam":
-        return torch.optim.Adam(parameters, lr=1e-3)
+        return torch.optim.Adam(parameters, lr=0.0)
     raise InputError(f"optimizer {name!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
