@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from shared_data import ROOT
 
 PACKAGES = {
@@ -83,10 +84,10 @@ def test_the_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> 
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     code = (
-        "import pipeplan, pathlib; assert pathlib.Path(pipeplan.__file__).is_relative_to(r'%s'), pipeplan.__file__;"
+        f"import pipeplan, pathlib; assert pathlib.Path(pipeplan.__file__).is_relative_to({str(site)!r});"
         "model = pipeplan.load_model('vgg-16'); cluster = pipeplan.load_cluster('4-v100-nvlink');"
         "print(len(pipeplan.solve(model, cluster, batch=32, backend='exact', time_limit=20).plan.stages) >= 1)"
-    ) % site
+    )
     assert _python(code, cwd=tmp_path, path=str(site)) == "True"
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 _HOMES = {
     "Pipeline": "pipeline",
-    "RunError": "launch",
-    "RunReport": "run",
+    "RunError": "launcher",
+    "RunReport": "runner",
     "describe_machine": "machine",
-    "launch": "launch",
-    "run": "run",
+    "launch": "launcher",
+    "run": "runner",
 }
 
 __all__ = ["Pipeline", "RunError", "RunReport", "describe_machine", "launch", "run"]

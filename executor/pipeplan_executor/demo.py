@@ -22,7 +22,7 @@ from pipeplan.simulate import simulate
 from pipeplan.units import format_bytes, format_time
 from pipeplan.workload import load_workload
 from pipeplan_executor.machine import describe_machine
-from pipeplan_executor.run import RunReport, check_error, run
+from pipeplan_executor.runner import RunReport, check_error, run
 
 PROCESSES = 2
 SIZES = (1, 2, 4)
@@ -64,7 +64,7 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
         rows.append(_row(label, plan, report))
         timelines = {"predicted": simulate(plan.schedule, plan.pipeline), "measured": report.timeline}
         for suffix in ("svg", "png"):
-            save_gantt(folder / f"{name}-{label}.{suffix}", timelines)
+            save_gantt(folder / f"{name}-{label}.{suffix}", timelines, limits=plan.pipeline.limits)
         write_trace(folder / f"{name}-{label}.trace.json", timelines)
     _table(rows)
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
-from pipeplan_executor.launch import launch
+from pipeplan_executor.launcher import launch
 from pipeplan_executor.memory import resident
 from pipeplan_executor.observe import now
 

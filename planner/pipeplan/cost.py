@@ -69,8 +69,9 @@ def available_micro_batches(
         low, high = max(sizes[0] for sizes in measured), min(sizes[-1] for sizes in measured)
         found = [size for size in divisors if low <= size <= high]
         if not found:
+            sizes = str(low) if low == high else f"{low} to {high}"
             raise InputError(
-                f"{model.name} is profiled for micro-batches of {low} to {high} samples, and none of these divides a "
+                f"{model.name} is profiled for micro-batches of {sizes} samples, and none of these divides a "
                 f"batch of {batch}; choose another batch, profile more sizes, or allow --extrapolate"
             )
         return tuple(found)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pipeplan.errors import InputError
+from pipeplan.model import Model
 
 OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
 """Copies of the parameters that each optimiser keeps as state."""
@@ -14,6 +15,11 @@ class Objective(StrEnum):
 
     STEP = "step"
     BOTTLENECK = "bottleneck"
+
+
+def default_batch(model: Model) -> int:
+    """One micro-batch of the smallest profiled size: enough for a bottleneck, which knows no steps."""
+    return min((profile.micro_batch for profile in model.profiles), default=1)
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class Job:
     extrapolate: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "objective", Objective(self.objective))
         if self.batch < 1:
             raise InputError(f"the batch must hold at least one sample, not {self.batch}")
         if self.optimizer not in OPTIMIZER_STATE:

@@ -6,8 +6,8 @@ from typing import Any
 
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
-from pipeplan.errors import InfeasibleError, PipeplanError
-from pipeplan.job import Job
+from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
 from pipeplan.result import Result, Searched
 from pipeplan.search.baselines import baselines
@@ -43,7 +43,7 @@ def solve(
         A module is profiled first, on ``example_inputs``.
     cluster : Cluster
     batch : int
-        Samples of one step.
+        Samples of one step. Only with ``objective='bottleneck'`` may it be left out.
     job : Job, optional
         Instead of ``batch`` and ``wishes``.
     time_limit : float
@@ -67,7 +67,10 @@ def solve(
         If the questions make no sense together.
     """
     began = time.monotonic()
-    job = job or Job(batch=1 if batch is None else batch, **wishes)
+    if job is None:
+        if batch is None and not (isinstance(model, Model) and wishes.get("objective") == Objective.BOTTLENECK):
+            raise InputError("say how many samples a step has: batch=N")
+        job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
     model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
     space = candidates(model, cluster, job)
 
@@ -108,7 +111,6 @@ def _searched(space: list[Candidate], opened: int) -> Searched:
 
 
 def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> Model:
-    from pipeplan.errors import InputError
     from pipeplan.profile import profile
 
     if example_inputs is None:

@@ -5,7 +5,6 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeplan.simulate import simulate
 
 from instances import equal_devices, model_of
 from pipeplan.cluster import Cluster, Link
@@ -14,6 +13,7 @@ from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.pricing import assemble, price
 from pipeplan.schedules import FAMILIES
+from pipeplan.simulate import simulate
 from pipeplan.solve import solve
 from pipeplan_formulations.report import Status
 

@@ -9,7 +9,7 @@ from pipeplan.commands.base import Command
 
 if TYPE_CHECKING:
     from pipeplan.plan import Plan
-    from pipeplan_executor.run import RunReport
+    from pipeplan_executor.runner import RunReport
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -33,8 +33,8 @@ def run(options: Namespace) -> int:
     import os
 
     from pipeplan.plan import Plan
-    from pipeplan_executor.run import check_error
-    from pipeplan_executor.run import run as run_plan
+    from pipeplan_executor.runner import check_error
+    from pipeplan_executor.runner import run as run_plan
     from pipeplan_executor.spec import Spec
 
     plan = Plan.load(options.plan)
@@ -70,7 +70,7 @@ def _write(options: Namespace, plan: "Plan", report: "RunReport") -> None:
     if options.plot:
         from pipeplan.plot.gantt import save_gantt
 
-        save_gantt(options.plot, lines)
+        save_gantt(options.plot, lines, limits=plan.pipeline.limits)
 
 
 def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:

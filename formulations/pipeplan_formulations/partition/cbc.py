@@ -127,7 +127,9 @@ def _run(lp: Any, variables: list[Any], seconds: float, limits: Limits) -> _Answ
             return _Answer(False, False, None, 0.0, late, interrupted)
         status, values, *_, sol_status = reader.readsol_MPS(str(solution), lp, columns, column_names, row_names)
     module_ok = sol_status in (module.LpSolutionOptimal, module.LpSolutionIntegerFeasible)
-    point = [float(values[v.name] or 0.0) for v in variables] if module_ok and values else None
+    point = None
+    if module_ok and values:  # a variable that no row names keeps its least value
+        point = [float(values.get(v.name, v.lowBound) or 0.0) for v in variables]
     told = _LOWER.search(log)
     late = late or "time" in log.partition("Result - ")[2].partition("\n")[0]
     return _Answer(

@@ -2,18 +2,19 @@
 
 ::
 
-    x[l, c] = 1   link l lies at cut c, so b_{l+1} = c + 1           one yes for each link
+    y[l, c] = 1   link l lies at cut c or before, so b_{l+1} ≤ c + 1
 
               c   0   1   2   3   4   5   6
-    x[0, ·]       ·   ·   1   ·   ·   ·   ·      every sum over a stage's layers is a difference of prefix sums:
-    x[1, ·]       ·   ·   ·   ·   1   ·   ·      F_1 = prefix[5] − prefix[3]
-                          ╰stage 1╯
+    y[0, ·]       ·   ·   1   1   1   1   1      it lies at cut c where y[l, c] − y[l, c − 1] = 1, and whatever a
+    y[1, ·]       ·   ·   ·   ·   1   1   1      cut decides is a sum over c with these differences, so that
+                          ╰stage 1╯              F_1 = prefix[5] − prefix[3]
 
-Times of stages and links are variables of their own, tied to x by equations, so that (2), (4), (5) and (6) stay as
+Times of stages and links are variables of their own, tied to y by equations, so that (2), (4), (5) and (6) stay as
 short as they are on paper. Memory (1) enters through what it forbids: from each start, the ends that are too far.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -73,8 +74,8 @@ class Row:
 class LinearModel:
     """Variables (with their least and largest value), rows, and which variable is T.
 
-    ``switches`` are the variables x: ``switches[l]`` maps each open cut of link l to its variable. ``defined`` gives
-    every other variable as an expression in earlier ones, but for T.
+    ``switches`` are the variables y: ``switches[l]`` maps each open cut of link l, in order, to its variable.
+    ``defined`` gives every other variable as an expression in earlier ones, but for T.
     """
 
     lows: list[int] = field(default_factory=list)
@@ -109,6 +110,13 @@ class LinearModel:
         """T ≥ ``expression``."""
         self.rows.append(Row(Expression({self.objective: 1}) - expression))
 
+    def chosen(self, link: int, values: Array) -> Expression:
+        """``values[c]`` of the cut c at which the link lies."""
+        cuts = self.switches[link]
+        last = next(reversed(cuts))
+        steps = {cuts[c]: int(values[c]) - int(values[following]) for c, following in pairwise(cuts)}
+        return Expression({v: step for v, step in steps.items() if step}, int(values[last]))
+
     @property
     def is_switch(self) -> list[bool]:
         """Which variables are 0 or 1."""
@@ -122,7 +130,8 @@ class LinearModel:
         """The complete assignment that belongs to boundaries and T = ``value``."""
         point = [0] * len(self.lows)
         for cuts, boundary in zip(self.switches, boundaries[1:-1], strict=True):
-            point[cuts[boundary - 1]] = 1
+            for cut, variable in cuts.items():
+                point[variable] = int(boundary - 1 <= cut)
         for variable, expression in self.defined.items():
             point[variable] = expression.value(point)
         point[self.objective] = value
@@ -130,7 +139,7 @@ class LinearModel:
 
     def boundaries(self, point: list[float], layers: int) -> Boundaries:
         """The boundaries that an assignment means."""
-        chosen = [max(cuts, key=lambda cut: point[cuts[cut]]) for cuts in self.switches]
+        chosen = [next(cut for cut, variable in cuts.items() if point[variable] > 0.5) for cuts in self.switches]
         return (0, *(cut + 1 for cut in chosen), layers)
 
 
@@ -162,29 +171,53 @@ def _place(model: LinearModel, problem: ChainPartition, last: Array, open_: Flag
     """One cut a link, in order, and (1): no stage reaches farther than memory lets it."""
     for link in range(problem.stages - 1):
         cuts = [int(b) - 1 for b in np.flatnonzero(open_[link + 1])]
-        model.switches.append({cut: model.variable(0, 1) for cut in cuts})
-        model.rows.append(Row(Expression(dict.fromkeys(model.switches[-1].values(), 1), -1), equal=True))
-    for before, after in pairwise(model.switches):  # if the later cut is at most c, the earlier one is less
-        for cut in after:
-            ahead = {v: 1 for c, v in before.items() if c < cut}
-            model.rows.append(Row(Expression(ahead) - Expression({v: 1 for c, v in after.items() if c <= cut})))
+        model.switches.append({cut: model.variable(int(cut == cuts[-1]), 1) for cut in cuts})
+        for before, after in pairwise(model.switches[-1].values()):  # at cut c or before, so at c + 1 or before
+            model.rows.append(Row(Expression({after: 1, before: -1})))
+    for ahead, behind in pairwise(model.switches):  # the later link at c or before, so the earlier at c − 1 or before
+        least = _UpTo(ahead)
+        for cut, variable in behind.items():
+            model.rows.append(Row(least(cut - 1) - Expression({variable: 1})))
     for stage in range(problem.stages):
-        starts = {0: None} if stage == 0 else {cut + 1: v for cut, v in model.switches[stage - 1].items()}
-        ends = None if stage == problem.stages - 1 else {cut + 1: v for cut, v in model.switches[stage].items()}
-        for start, chosen in starts.items():
-            _reach(model, chosen, ends, int(last[stage, start]), problem.layers)
+        _reach(model, problem, stage, last[stage])
 
 
-def _reach(model: LinearModel, chosen: int | None, ends: dict[int, int] | None, last: int, layers: int) -> None:
-    """A stage that starts where ``chosen`` says (None: at 0) ends at ``last`` at most; the last one has no ``ends``."""
-    if ends is None:
-        if last < layers and chosen is not None:
-            model.highs[chosen] = 0
-        return
-    if all(end <= last for end in ends):
-        return
-    near = Expression({v: 1 for end, v in ends.items() if end <= last})
-    model.rows.append(Row(near - (1 if chosen is None else Expression({chosen: 1}))))
+def _reach(model: LinearModel, problem: ChainPartition, stage: int, last: Array) -> None:
+    """(1): a stage that starts at a ends at ``last[a]`` at most.
+
+    If it starts at a *or before*, it ends at most at the largest of those ends: as strong where ``last`` only grows,
+    and then one row says it for all starts up to a.
+    """
+    begin: dict[int, Expression] = {0: Expression({}, 1)}  # y of the stage's start; stage 0 starts at 0
+    if stage > 0:
+        begin = {cut + 1: Expression({v: 1}) for cut, v in model.switches[stage - 1].items()}
+    end_by = _UpTo(model.switches[stage] if stage < problem.stages - 1 else {problem.layers - 1: None})
+    farthest = end_by.last + 1
+    before, reach = Expression({}), 0
+    for start, begun in begin.items():
+        end = int(last[start])
+        reach = max(reach, end)
+        if reach < farthest:
+            model.rows.append(Row(end_by(reach - 1) - begun))
+        if end < reach and end < farthest:
+            model.rows.append(Row(end_by(end - 1) - (begun - before)))
+        before = begun
+
+
+class _UpTo:
+    """y of the last open cut that is at most c; 0 before the first. ``None`` stands for a cut that is certain."""
+
+    def __init__(self, cuts: Mapping[int, int | None]) -> None:
+        self._cuts = list(cuts)
+        self._variables = list(cuts.values())
+        self.last = self._cuts[-1]
+
+    def __call__(self, cut: int) -> Expression:
+        found = bisect_right(self._cuts, cut) - 1
+        if found < 0:
+            return Expression({})
+        variable = self._variables[found]
+        return Expression({}, 1) if variable is None else Expression({variable: 1})
 
 
 def _stage_times(model: LinearModel, problem: ChainPartition, scale: Scale, name: str) -> list[Expression]:
@@ -194,9 +227,9 @@ def _stage_times(model: LinearModel, problem: ChainPartition, scale: Scale, name
     for s in range(problem.stages):
         start, end = Expression({}), Expression({}, int(prefix[s, -1]))
         if s > 0:
-            start = Expression({v: int(prefix[s, cut + 1]) for cut, v in model.switches[s - 1].items()})
+            start = model.chosen(s - 1, prefix[s, 1:])
         if s < problem.stages - 1:
-            end = Expression({v: int(prefix[s, cut + 1]) for cut, v in model.switches[s].items()})
+            end = model.chosen(s, prefix[s, 1:])
         times.append(model.define(end - start))
     return times
 
@@ -204,10 +237,7 @@ def _stage_times(model: LinearModel, problem: ChainPartition, scale: Scale, name
 def _link_times(model: LinearModel, problem: ChainPartition, scale: Scale, name: str) -> list[Expression]:
     """The entry of the cut that was chosen."""
     table = scale.down(getattr(problem, name))
-    return [
-        model.define(Expression({v: int(table[link, cut]) for cut, v in cuts.items()}))
-        for link, cuts in enumerate(model.switches)
-    ]
+    return [model.define(model.chosen(link, table[link])) for link in range(problem.stages - 1)]
 
 
 def _bottleneck(

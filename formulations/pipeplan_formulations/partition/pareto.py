@@ -11,10 +11,10 @@ the end only, with the largest e. So each boundary holds a Pareto set of labels 
       │       ×       ·
       └─────────────────── H
 
-Looking back from the end tells, for each boundary, the largest H that can still succeed, and the least and the most
-that R can still grow. A label beyond the first, or whose e is too much even for the least, is dropped; one whose e
-is harmless even for the most gets e = 0. On equal devices with free links R is (nearly) the same for all, and one label
-a boundary is left.
+Looking back from the end tells, for each boundary, the largest H that can still succeed, the least and the most that R
+can still grow, and the least e that the stages to come have anyway. A label beyond the first is dropped, and so is one
+whose e is too much even for the least R. An e below the one that comes anyway counts as that one, and so does an e that
+is harmless even for the most R. Balanced stages have nearly the same e, so few labels a boundary are left.
 """
 
 from dataclasses import dataclass
@@ -26,6 +26,9 @@ from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPart
 from pipeplan_formulations.partition.search import Bracket, least
 from pipeplan_formulations.partition.spans import NEVER, Spans, spans
 from pipeplan_formulations.partition.windows import Flags
+
+BEAM = 12
+"""Labels a boundary in the quick attempt that goes before each exhaustive one."""
 
 
 def solve_step(problem: ChainPartition, last: Array, open_: Flags, bracket: Bracket) -> None:
@@ -51,7 +54,7 @@ def solve_step(problem: ChainPartition, last: Array, open_: Flags, bracket: Brac
     tables = _tables(problem, last, open_, bracket.high)
     target = bracket.low
     while not bracket.closed:
-        found = _labels(tables, problem, target, bracket)
+        found = _labels(tables, problem, target, bracket, BEAM) or _labels(tables, problem, target, bracket)
         if found is None:
             bracket.raise_low(target + 1)
         else:
@@ -64,12 +67,14 @@ class _View:
     """What the end tells each boundary. Rows are stages 0 … S, columns boundaries 0 … n.
 
     ``cap``: largest H that may still succeed. ``near``, ``far``: least and most that R can still grow.
+    ``worst``: least e that the stages to come can have as their largest.
     ``caps``: for each stage and span, the largest H before it that may still succeed through it.
     """
 
     cap: Array
     near: Array
     far: Array
+    worst: Array
     caps: list[Array]
 
     @property
@@ -92,30 +97,48 @@ def _tables(problem: ChainPartition, last: Array, open_: Flags, target: int) -> 
     ]
 
 
-def _look_back(tables: list[Spans], problem: ChainPartition, target: int, bracket: Bracket) -> _View:
-    """(4) exactly; (5) for each stage's own e with the least R that its span allows."""
+def _look_back(
+    tables: list[Spans], problem: ChainPartition, target: int, bracket: Bracket, heads: Array | None = None
+) -> _View:
+    """(4) exactly; (5) for the largest e from a span on, with the least R. ``heads``: least H known of a boundary."""
     shape = (problem.stages + 1, problem.layers + 1)
-    cap, near, far = np.full(shape, -NEVER), np.full(shape, NEVER), np.full(shape, -NEVER)
-    cap[-1, -1], near[-1, -1], far[-1, -1] = target, 0, 0
+    cap, near, far, worst = (np.full(shape, start) for start in (-NEVER, NEVER, -NEVER, NEVER))
+    cap[-1, -1], near[-1, -1], far[-1, -1], worst[-1, -1] = target, 0, 0, 0
     every = []
     for s in reversed(range(problem.stages)):
         bracket.clock.check()
         table = tables[s]
         ahead = near[s + 1][table.ends]
         caps = np.minimum(target - table.update - table.work, cap[s + 1][table.ends] - table.advance)
-        np.minimum(caps, target - table.delay - table.advance - ahead, out=caps)
+        delay = np.maximum(table.delay, worst[s + 1][table.ends])
+        np.minimum(caps, target - delay - table.advance - ahead, out=caps)
         cap[s, table.starts] = caps.max(axis=1, initial=-NEVER)  # never less, or sums would leave int64
-        alive = caps >= 0
+        alive = caps >= (0 if heads is None else heads[s, table.starts][:, None])
         near[s, table.starts] = np.where(alive, table.advance + ahead, NEVER).min(axis=1, initial=NEVER)
+        worst[s, table.starts] = np.where(alive, delay, NEVER).min(axis=1, initial=NEVER)
         grown = table.advance + far[s + 1][table.ends]
         far[s, table.starts] = np.where(alive, grown, -NEVER).max(axis=1, initial=-NEVER)
         every.append(caps)
-    return _View(cap, near, far, every[::-1])
+    return _View(cap, near, far, worst, every[::-1])
 
 
-def _labels(tables: list[Spans], problem: ChainPartition, target: int, bracket: Bracket) -> Boundaries | None:
-    """A partition with T ≤ target, or None if there is none."""
+def _least_heads(tables: list[Spans], problem: ChainPartition, view: _View) -> Array:
+    """The least H at each boundary over prefixes that may still succeed; shape (S + 1, n + 1)."""
+    heads = np.full((problem.stages + 1, problem.layers + 1), NEVER)
+    heads[0, 0] = 0
+    for s, (table, caps) in enumerate(zip(tables, view.caps, strict=True)):
+        head = heads[s, table.starts][:, None]
+        reached = np.where(caps >= head, head + table.advance, NEVER)
+        np.minimum.at(heads[s + 1], table.ends, np.minimum(reached, NEVER))
+    return heads
+
+
+def _labels(
+    tables: list[Spans], problem: ChainPartition, target: int, bracket: Bracket, beam: int | None = None
+) -> Boundaries | None:
+    """A partition with T ≤ target, or None if there is none (with at most ``beam`` labels a boundary: none found)."""
     view = _look_back(tables, problem, target, bracket)
+    view = _look_back(tables, problem, target, bracket, _least_heads(tables, problem, view))
     boundary, head, delay = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
     history: list[tuple[Array, Array]] = []
     for s, (table, caps) in enumerate(zip(tables, view.caps, strict=True)):
@@ -125,13 +148,16 @@ def _labels(tables: list[Spans], problem: ChainPartition, target: int, bracket: 
         row = row[label]
         ends = table.ends[row, column]
         heads = head[label] + table.advance[row, column]
-        delays = np.maximum(delay[label], table.delay[row, column])
+        least = view.worst[s + 1, ends]
+        delays = np.maximum(np.maximum(delay[label], table.delay[row, column]), least)
         fits = heads + view.near[s + 1, ends] + delays <= target
-        label, ends, heads, delays = label[fits], ends[fits], heads[fits], delays[fits]
-        delays[heads + view.far[s + 1, ends] + delays <= target] = 0
+        label, ends, heads, delays, least = label[fits], ends[fits], heads[fits], delays[fits], least[fits]
+        delays = np.where(heads + view.far[s + 1, ends] + delays <= target, least, delays)
         kept = _undominated(ends, heads, delays)
         if not len(kept):
             return None
+        if beam is not None:
+            kept = kept[_spread(ends[kept], beam)]
         boundary, head, delay = ends[kept], heads[kept], delays[kept]
         history.append((boundary, label[kept]))
     index, boundaries = 0, []
@@ -152,3 +178,11 @@ def _undominated(groups: Array, first: Array, second: Array) -> NDArray[np.intp]
     kept = np.ones(len(order), np.bool_)
     kept[1:] = height[1:] < lowest[:-1]
     return order[kept]
+
+
+def _spread(groups: Array, most: int) -> NDArray[np.bool_]:
+    """At most ``most`` members of each group, evenly spread, the first one always; groups come sorted."""
+    _, first, inverse, count = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    rank, size = np.arange(len(groups)) - first[inverse], count[inverse]
+    chosen: NDArray[np.bool_] = (size <= most) | (rank * most // size != (rank - 1) * most // size)
+    return chosen

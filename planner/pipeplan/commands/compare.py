@@ -29,7 +29,7 @@ def run(options: Namespace) -> int:
         comparison = compare(
             model,
             cluster,
-            read_job(options),
+            read_job(options, model),
             time_limit=options.time,
             gap=options.gap,
             backend=options.backend,

@@ -27,6 +27,10 @@ def add_questions(parser: ArgumentParser) -> None:
         "--memory", metavar="SIZE", help="what a device may use, like 16GiB, where that is less than it has"
     )
     parser.add_argument("--objective", default="step", choices=("step", "bottleneck"))
+    parser.add_argument("--merge-misbooked", action="store_true", help="PipeDream GNMT: fuse layers with mixed times")
+    parser.add_argument(
+        "--corrected", action="store_true", help="dnn-partitioning, Piper: corrected units of transfers"
+    )
     parser.add_argument("--extrapolate", action="store_true", help="allow micro-batches outside the measured sizes")
 
 
@@ -43,7 +47,7 @@ def read_model(options: Namespace) -> "Model":
     """The model that was named."""
     from pipeplan.files.load import load_model
 
-    return load_model(options.model)
+    return load_model(options.model, **_reading(options))
 
 
 def read_cluster(options: Namespace, model: "Model") -> "Cluster":
@@ -54,7 +58,7 @@ def read_cluster(options: Namespace, model: "Model") -> "Cluster":
     from pipeplan.units import parse_bandwidth, parse_time
 
     if (options.cluster is None) == (options.devices is None):
-        carried = load_carried_cluster(options.model) if options.cluster is None else None
+        carried = load_carried_cluster(options.model, **_reading(options)) if options.cluster is None else None
         if carried is None:
             raise InputError("say where to train: either a CLUSTER, or --devices N for N equal devices")
         return carried
@@ -71,16 +75,16 @@ def read_cluster(options: Namespace, model: "Model") -> "Cluster":
     return Cluster.uniform(options.devices, DeviceKind(name=model.profiled_devices[0]), link)
 
 
-def read_job(options: Namespace) -> "Job":
+def read_job(options: Namespace, model: "Model") -> "Job":
     """The job that the options describe."""
     from pipeplan.errors import InputError
-    from pipeplan.job import Job, Objective
+    from pipeplan.job import Job, Objective, default_batch
     from pipeplan.units import parse_bytes
 
     if options.batch is None and options.objective == "step":
         raise InputError("say how many samples a step has: --batch N")
     return Job(
-        batch=options.batch or 1,
+        batch=default_batch(model) if options.batch is None else options.batch,
         micro_batches=numbers(options.micro_batches, "--micro-batches"),
         depths=numbers(options.depths, "--depths"),
         schedules=tuple(options.schedules.split(",")) if options.schedules else (),
@@ -89,6 +93,12 @@ def read_job(options: Namespace) -> "Job":
         objective=Objective(options.objective),
         extrapolate=options.extrapolate,
     )
+
+
+def _reading(options: Namespace) -> dict[str, bool]:
+    """How an imported file is read; formats that know no such choice are not told of it."""
+    chosen = {"merge_misbooked": options.merge_misbooked, "corrected": options.corrected}
+    return {name: True for name, on in chosen.items() if on}
 
 
 def numbers(text: str | None, option: str) -> tuple[int, ...]:

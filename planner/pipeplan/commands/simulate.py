@@ -29,7 +29,7 @@ def run(options: Namespace) -> int:
     if options.plot:
         from pipeplan.plot.gantt import save_gantt
 
-        save_gantt(options.plot, {plan.schedule.family: timeline})
+        save_gantt(options.plot, {plan.schedule.family: timeline}, limits=plan.pipeline.limits)
     rows = [
         {"device": plan.ranks[rank], "busy_s": timeline.busy(rank) / 1e9, "peak_bytes": timeline.peaks[rank]}
         for rank in range(len(plan.ranks))

@@ -23,7 +23,7 @@ def run(options: Namespace) -> int:
 
     model = read_model(options)
     cluster = read_cluster(options, model)
-    job = read_job(options)
+    job = read_job(options, model)
     with solving(quiet=options.json) as watch:
         result = solve(
             model,
@@ -41,7 +41,11 @@ def run(options: Namespace) -> int:
     if options.plot:
         from pipeplan.plot.gantt import save_gantt
 
-        save_gantt(options.plot, {result.plan.schedule.family: result.timeline})
+        save_gantt(
+            options.plot,
+            {result.plan.schedule.family: result.timeline},
+            limits=result.plan.pipeline.limits,
+        )
     print(json.dumps(result.as_json(), indent=2) if options.json else result)
     return 0
 

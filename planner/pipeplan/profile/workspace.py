@@ -1,7 +1,8 @@
 """Bytes that live only while a layer computes: temporaries, gradients on their way, an input that nobody saves.
 
 While layer i runs, forward or backward, a stage holds what layers 0 … i saved. All it has beyond that, at its peak,
-is layer i's workspace.
+is layer i's workspace. That includes the row's last output and its gradient, which the engine holds throughout, as it
+does for each stage.
 """
 
 from collections.abc import Sequence

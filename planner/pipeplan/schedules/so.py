@@ -7,10 +7,11 @@
     device 1     .  . F0 F1 F2  .  . B0 F3 B1  . B2  . B3  .  .
     device 2     .  .  .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .  .  .
 
-Stage i (from 1) of N holds 2(N − i) + 1 micro-batches: one for every device and for every link on the way to the end and
-back. With equal stages and hops that take SR ≤ (F + B) / 2 without occupying a device, a step takes
-(M + N − 1)(F + B) + (N − 1) 2 SR: a link's time is paid once, not per micro-batch. The name (synchronous device, overlap)
-is BaPipe's, as we understand it (arXiv 2012.12544); DAPPLE's policy of 2(S − s) − 1 in flight is the same count.
+Stage i (from 1) of N holds 2(N − i) + 1 micro-batches: one for every device and for every link on the way to the end
+and back. With equal stages and hops that take SR ≤ (F + B) / 2 without occupying a device, a step takes
+(M + N − 1)(F + B) + (N − 1) 2 SR: a link's time is paid once, not per micro-batch. The name (synchronous device,
+overlap) is BaPipe's, as we understand it (arXiv 2012.12544); DAPPLE's policy of 2(S − s) − 1 in flight is the same
+count.
 """
 
 from pipeplan.cluster import Overlap

@@ -74,7 +74,7 @@ class Candidate:
 
 
 def candidates(model: Model, cluster: Cluster, job: Job) -> list[Candidate]:
-    """Every candidate of the searched space, cheapest bound first.
+    """Every candidate of the searched space: least bound first, and of equal ones that which holds the least.
 
     A plan of depth d uses the first d devices in the order in which the cluster lists them.
     """
@@ -95,7 +95,7 @@ def candidates(model: Model, cluster: Cluster, job: Job) -> list[Candidate]:
             for depth in depths
             for each in (families if depth > 1 else [leanest(families, 1)])
         ]
-    return sorted(found, key=lambda candidate: candidate.floor)
+    return sorted(found, key=lambda candidate: (candidate.floor, sum(candidate.in_flight)))
 
 
 def default_families(cluster: Cluster, job: Job) -> list[Family]:

@@ -1,6 +1,7 @@
 """The critical path: from the last action back, each time to something that ended just when this could start."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from pipeplan.cluster import Overlap
 from pipeplan.simulate.program import NOTHING, Program
@@ -25,7 +26,7 @@ def critical_path(
         return ()
     before = [NOTHING] * n  # the action ahead in the same lane
     for order in program.lanes:
-        for a, b in zip(order, order[1:], strict=False):
+        for a, b in pairwise(order):
             before[b] = a
 
     path: list[Span | Flight] = []

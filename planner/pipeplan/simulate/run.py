@@ -1,8 +1,8 @@
 """The event loop: when every action runs and every tensor travels.
 
-Lanes run ahead as far as the known signals let them. A transfer whose wires nobody else uses is timed at once. The others
-queue by readiness, and the earliest is served when no lane can move: whatever is still to come waits, directly or
-not, for something in the queue, so it cannot be ready earlier than the earliest there.
+Lanes run ahead as far as the known signals let them. A transfer whose wires nobody else uses is timed at once. The
+others queue by readiness, and the earliest is served when no lane can move: whatever is still to come waits, directly
+or not, for something in the queue, so it cannot be ready earlier than the earliest there.
 
 ::
 

@@ -12,7 +12,7 @@ from pipeplan.plan import Plan
 from pipeplan.schedule import Action
 from pipeplan.timeline import Span, Step, Timeline
 from pipeplan.validate import validate_schedule
-from pipeplan_executor.launch import launch
+from pipeplan_executor.launcher import launch
 from pipeplan_executor.memory import forget_peak, peak
 from pipeplan_executor.observe import now
 from pipeplan_executor.pipeline import Pipeline
