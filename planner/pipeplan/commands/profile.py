@@ -16,7 +16,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--kind", metavar="NAME", help="name of the device kind that the numbers belong to")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU worker (1)")
-    parser.add_argument("--repeats", type=int, default=5, help="of which the median is taken (5)")
+    parser.add_argument("--repeats", type=int, default=7, help="of which the median is taken (7)")
     parser.add_argument("--optimizer", default="sgd", help="whose update is timed: sgd, momentum or adam")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", metavar="MODEL", required=True, help="write the profiled model here")
@@ -35,9 +35,10 @@ def run(options: Namespace) -> int:
     generator = torch.Generator().manual_seed(options.seed)
     model = profile(
         workload.module,
-        lambda samples: workload.draw(samples, generator)[0],
+        lambda samples: workload.draw(samples, generator),
         micro_batches=numbers(options.batch, "--batch"),
         repeats=options.repeats,
+        loss=workload.loss,
         optimizer=options.optimizer,
         device=options.device,
         device_name=options.kind,
