@@ -52,14 +52,17 @@ def solve_step(problem: ChainPartition, last: Array, open_: Flags, bracket: Brac
     bracket.raise_low(least(bracket.low, target, relaxed, bracket.clock))
     assert bracket.high is not None
     tables = _tables(problem, last, open_, bracket.high)
-    target = bracket.low
+    target, failures = bracket.low, 0
     while not bracket.closed:
         found = _labels(tables, problem, target, bracket, BEAM) or _labels(tables, problem, target, bracket)
         if found is None:
             bracket.raise_low(target + 1)
+            failures += 1
         else:
             bracket.offer(found)
-        target = (bracket.low + bracket.high - 1) // 2
+            failures = 0
+        # Two failures in a row suggest that the incumbent is optimal; one test just below it then proves that.
+        target = bracket.high - 1 if failures == 2 else (bracket.low + bracket.high - 1) // 2
 
 
 @dataclass(frozen=True)
