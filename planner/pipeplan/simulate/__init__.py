@@ -36,7 +36,8 @@ from pipeplan.schedule import Kind, Schedule
 from pipeplan.simulate.critical import critical_path
 from pipeplan.simulate.deadlock import deadlock
 from pipeplan.simulate.memory_line import memory_lines
-from pipeplan.simulate.program import NOTHING, number
+from pipeplan.simulate.numbers import NOTHING
+from pipeplan.simulate.program import number
 from pipeplan.simulate.run import run
 from pipeplan.timeline import Flight, Span, Timeline
 

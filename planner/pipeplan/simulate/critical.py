@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pipeplan.cluster import Overlap
-from pipeplan.simulate.program import NOTHING, Program
+from pipeplan.simulate.numbers import NOTHING
+from pipeplan.simulate.program import Program
 from pipeplan.simulate.run import Trace
 from pipeplan.timeline import Flight, Span
 

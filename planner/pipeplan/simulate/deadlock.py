@@ -1,6 +1,7 @@
 """Says which devices wait for what when an order cannot finish."""
 
-from pipeplan.simulate.program import SHOWN, Program
+from pipeplan.simulate.numbers import SHOWN
+from pipeplan.simulate.program import Program
 from pipeplan.simulate.run import UNKNOWN, Trace
 
 
