@@ -13,6 +13,7 @@ with one `RunError` that names the first cause.
 
 import datetime
 import json
+import logging
 import os
 import pickle
 import signal
@@ -28,6 +29,8 @@ from pipeplan.errors import PipeplanError
 
 PULSE = 0.5
 """Seconds between two signs of life of a rank."""
+COURTESY = 1.0
+"""Seconds that a rank which lost a peer waits before it ends, so that the launcher sees the peer's end first."""
 
 
 class RunError(PipeplanError):
@@ -125,6 +128,8 @@ def _worker(task: str, folder: str, timeout: float) -> None:
         part = home / f"error{rank}.part"
         part.write_text(json.dumps(note))
         part.rename(home / f"error{rank}.json")
+        if consequence:
+            time.sleep(COURTESY)
         os._exit(1)  # neither the interpreter's exit nor a peer's can hold this rank back any more
     if rank == 0:
         (home / "value").write_bytes(pickle.dumps(value))
@@ -140,6 +145,7 @@ def _local(function: Callable[..., Any], world: int, arguments: tuple[Any, ...],
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the one error is ours to tell
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // world)))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory(prefix="pipeplan-run-") as folder:
