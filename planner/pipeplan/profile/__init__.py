@@ -25,6 +25,7 @@ def profile(
     device: str = "cpu",
     device_name: str | None = None,
     threads: int = 1,
+    crowd: int = 1,
     name: str | None = None,
     loss: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
@@ -60,6 +61,9 @@ def profile(
         Name of the kind of device in the profile: ``'cpu-worker'``, or the name that CUDA gives the card.
     threads : int
         Threads that torch may use on a CPU.
+    crowd : int
+        Workers that are busy on this machine at once, the measured one included: give the number of processes that
+        will train here. The others pass over the same layers meanwhile, each with gradients of its own.
     name : str, optional
         Name of the model; otherwise the module's class.
     loss : callable, optional
@@ -94,6 +98,7 @@ def profile(
         device=device,
         device_name=device_name,
         threads=threads,
+        crowd=crowd,
         name=name,
         loss=loss,
         group=tuple(group),

@@ -12,6 +12,7 @@ from torch import nn
 
 from pipeplan.model import LayerCost
 from pipeplan.profile.clock import Clock
+from pipeplan.profile.crowd import busy_siblings
 from pipeplan.profile.passes import Feed, time_joined, time_split
 from pipeplan.profile.saved import SavedBytes, saved_bytes
 from pipeplan.profile.update import update_times
@@ -48,6 +49,7 @@ def measure(
     repeats: int,
     warmup: int,
     optimizer: str,
+    crowd: int,
     tick: Callable[[str], None],
 ) -> Measured:
     """Times are medians over ``repeats`` rounds; each round passes once over every size, so that drift hits all alike.
@@ -56,7 +58,8 @@ def measure(
     """
     sizes = tuple(segment.feeds)
     times: dict[tuple[int, str, int], list[int]] = defaultdict(list)
-    with _no_collection():
+    busy = busy_siblings(crowd - 1, segment.layers, segment.feeds[max(sizes)])
+    with busy, _no_collection():
         for round_number in range(warmup + repeats):
             for size in sizes:
                 for what, row in _round(segment, segment.feeds[size], clock):

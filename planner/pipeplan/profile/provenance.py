@@ -9,7 +9,7 @@ import torch
 from pipeplan.model import Provenance
 
 
-def provenance(device: torch.device, threads: int) -> Provenance:
+def provenance(device: torch.device, threads: int, crowd: int = 1) -> Provenance:
     """The account that goes with every measured number."""
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     if device.type == "cuda":
@@ -17,6 +17,7 @@ def provenance(device: torch.device, threads: int) -> Provenance:
         versions["cuda"] = str(torch.version.cuda)
     else:
         source = f"{cpu_name()}, {threads} thread{'s' * (threads != 1)}"
+        source += f", {crowd} workers busy" * (crowd > 1)
     return Provenance("measured", source, datetime.now(UTC).strftime("%Y-%m-%d"), versions)
 
 

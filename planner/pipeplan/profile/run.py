@@ -31,6 +31,7 @@ class Request:
     device: str
     device_name: str | None
     threads: int
+    crowd: int
     name: str | None
     loss: Loss | None
     group: tuple[str, ...]
@@ -44,6 +45,8 @@ class Request:
             raise InputError(f"optimizer {self.optimizer!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
         if self.device not in ("cpu", "cuda"):
             raise InputError(f"device {self.device!r} cannot be measured; choose cpu or cuda")
+        if self.crowd < 1 or (self.crowd > 1 and self.device != "cpu"):
+            raise InputError(f"crowd counts the workers of a CPU, this one included; {self.crowd} makes no sense here")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError("no CUDA device is at hand; measure on cpu, or use a catalogued device's estimate")
 
@@ -101,6 +104,7 @@ def _profile(
                     repeats=request.repeats,
                     warmup=request.warmup,
                     optimizer=request.optimizer,
+                    crowd=request.crowd,
                     tick=tick,
                 )
             )
@@ -109,7 +113,7 @@ def _profile(
 
     costs = {size: _join(parts, size) for size in batches}
     kind = request.device_name or device_label(device)
-    origin = provenance(device, request.threads)
+    origin = provenance(device, request.threads, request.crowd)
     parameters = [sum(p.numel() * p.element_size() for p in layer.parameters() if p.requires_grad) for layer in layers]
     return Model(
         name=request.name or type(module).__name__.lower(),
