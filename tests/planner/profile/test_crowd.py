@@ -4,11 +4,12 @@ import multiprocessing
 
 import pytest
 import torch
+from torch import nn
+
 from pipeplan.errors import InputError
 from pipeplan.profile import profile
 from pipeplan.profile.crowd import busy_siblings
 from pipeplan.profile.passes import Feed
-from torch import nn
 from torch_chains import perceptron
 
 
