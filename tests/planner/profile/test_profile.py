@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import pipeplan
 from pipeplan.errors import InputError
 from pipeplan.profile import profile
-from torch_chains import CHAINS, convolutions, perceptron
+from torch_chains import CHAINS, convolutions, perceptron, transformer
 
 QUICK = {"repeats": 1, "warmup": 0}
 
@@ -57,6 +57,17 @@ def test_operations_are_counted() -> None:
     assert (work[0].input_gradient_flops, work[0].weight_gradient_flops) == (0, 2 * 16 * 64)
     assert work[1].forward_flops == 0
     assert work[1].saved == work[1].output == 64 * 4
+
+
+def test_operations_of_a_transformer_block() -> None:
+    """Attention counts (two products forward, five backward, as it computes its scores again); weights count once."""
+    width, length = 16, 12
+    module, batch = transformer()
+    block = profile(module, batch, micro_batches=(2,), **QUICK).layers[1].work
+    weights, scores = 2 * length * 12 * width**2, 4 * length * length * width
+    assert block.forward_flops == weights + scores
+    assert block.input_gradient_flops == weights + 5 * scores // 2
+    assert block.weight_gradient_flops == weights
 
 
 def test_the_module_is_left_as_it_was() -> None:
