@@ -22,8 +22,10 @@ from pipeplan_formulations.solvers import cbc_version, pulp
 NAME = "cbc"
 GRACE = 2.0
 """Seconds that CBC may take beyond its limit before it is killed."""
-RESOLUTION = 1e-9
-"""Relative accuracy with which CBC's floating-point answer is trusted as a bound."""
+INCREMENT = 1e-9
+"""By how much (T being about 10^4) a solution must improve on the incumbent; by default CBC skips small steps."""
+RESOLUTION = 1e-7
+"""Relative accuracy with which CBC's bound is trusted: its own tolerance for rows."""
 BITS = 40
 """Scaled objectives stay below 2^BITS, far inside the integers that a double holds."""
 _LOWER = re.compile(r"Lower bound:\s*([-+0-9.eE]+)")
@@ -111,7 +113,7 @@ def _run(lp: Any, variables: list[Any], seconds: float, limits: Limits) -> _Answ
         mps, solution = Path(folder) / "model.mps", Path(folder) / "model.sol"
         columns, column_names, row_names, _ = lp.writeMPS(str(mps), rename=1)
         command = [reader.path, str(mps), "-sec", str(seconds), "-timeMode", "elapsed", "-ratio", str(limits.gap)]
-        command += ["-threads", str(limits.workers), "-randomCbcSeed", str(limits.seed), "-increment", str(RESOLUTION)]
+        command += ["-threads", str(limits.workers), "-randomCbcSeed", str(limits.seed), "-increment", str(INCREMENT)]
         command += ["-solve", "-printingOptions", "all", "-solution", str(solution)]
         late = interrupted = False
         try:

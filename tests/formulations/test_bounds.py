@@ -1,0 +1,117 @@
+"""(4) and (5) bound every schedule: compared with the fastest of all schedules of tiny pipelines."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from every_schedule import TinyPipeline, fastest, orders, step_time
+from pipeplan_formulations.partition import ChainPartition
+
+MODES = ("none", "copy", "stream")
+
+
+def as_partition(p: TinyPipeline, micro_batches: int) -> ChainPartition:
+    """One layer a stage, so that there is one partition and its value is the bound."""
+    stages = len(p.forward)
+
+    def rows(times):  # stage s holds layer s, link s lies at cut s: only the diagonal counts
+        return np.tile(np.array(times, dtype=np.int64), (len(times), 1))
+
+    nothing = np.zeros(stages, np.int64)
+    return ChainPartition(
+        forward=rows(p.forward),
+        backward=rows(p.backward),
+        update=rows(p.update),
+        send=rows(p.send).reshape(stages - 1, stages - 1),
+        send_back=rows(p.send_back).reshape(stages - 1, stages - 1),
+        link=rows(p.send).reshape(stages - 1, stages - 1),
+        latency=np.array(p.latency, dtype=np.int64),
+        resident=nothing,
+        saved=nothing,
+        received=np.zeros(stages - 1, np.int64),
+        workspace=nothing,
+        in_flight=nothing,
+        limit=nothing,
+        micro_batches=micro_batches,
+        overlap=p.overlap,
+    )
+
+
+def bound(p: TinyPipeline, micro_batches: int) -> int:
+    """The right side of (4) and (5)."""
+    return as_partition(p, micro_batches).evaluate(tuple(range(len(p.forward) + 1)))
+
+
+@st.composite
+def tiny_pipelines(draw, stages: int) -> TinyPipeline:
+    """Times of 0 to 9, some links slower than any stage."""
+    times = st.integers(0, 9)
+
+    def row(length, values=times):
+        return tuple(draw(values) for _ in range(length))
+
+    slow = draw(st.sampled_from([st.just(0), times, st.integers(0, 30)]))
+    return TinyPipeline(
+        forward=row(stages),
+        backward=row(stages),
+        update=row(stages, st.sampled_from([0, 0, 3, 20])),
+        send=row(stages - 1, slow),
+        send_back=row(stages - 1, slow),
+        latency=row(stages - 1, st.sampled_from([0, 0, 2, 9])),
+        overlap=draw(st.sampled_from(MODES)),
+    )
+
+
+@settings(max_examples=400)
+@given(tiny_pipelines(3), st.integers(1, 2))
+def test_no_schedule_of_three_stages_beats_the_bound(pipeline, micro_batches):
+    """Of all orders of three devices, none ends before (4) and (5) say."""
+    assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
+
+
+@settings(max_examples=120)
+@given(tiny_pipelines(2), st.just(3))
+def test_no_schedule_of_three_micro_batches_beats_the_bound(pipeline, micro_batches):
+    """Of all orders of two devices with three micro-batches, none ends before (4) and (5) say."""
+    assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000)
+@given(st.one_of(tiny_pipelines(2), tiny_pipelines(3)), st.integers(1, 2))
+def test_no_schedule_beats_the_bound_at_length(pipeline, micro_batches):
+    """The same on many more pipelines."""
+    assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
+
+
+@pytest.mark.parametrize("overlap", MODES)
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 3), (3, 2)])
+def test_the_bound_is_met_by_equal_stages_and_free_links(overlap, stages, micro_batches):
+    """On equal stages with free links the bound is the fastest schedule, (M + S − 1) (F + B) + U: no slack is left."""
+    links = (0,) * (stages - 1)
+    pipeline = TinyPipeline((2,) * stages, (4,) * stages, (1,) * stages, links, links, links, overlap)
+    expected = (micro_batches + stages - 1) * 6 + 1
+    assert bound(pipeline, micro_batches) == expected == fastest(pipeline, micro_batches)
+
+
+@pytest.mark.parametrize("overlap", ["copy", "stream"])
+def test_the_bound_is_met_by_a_slow_link(overlap):
+    """Where one link is the bottleneck, (5) is the fastest schedule."""
+    pipeline = TinyPipeline((1, 1), (1, 1), (0, 0), (50,), (0,), (3,), overlap)
+    way = 2 + 2 + 6 + (50 if overlap == "copy" else 0)
+    expected = way + 2 * 50 if overlap == "copy" else way - 1 + 3 * 50
+    assert bound(pipeline, 3) == expected == fastest(pipeline, 3)
+
+
+def test_orders_are_all_orders():
+    """Two micro-batches have six orders on a device, three have ninety."""
+    assert len(orders(2)) == len(set(orders(2))) == 6
+    assert len(orders(3)) == len(set(orders(3))) == 90
+
+
+def test_orders_that_wait_for_each_other_have_no_time():
+    """A device that wants the second micro-batch back before it has sent it forward never moves."""
+    pipeline = TinyPipeline((1, 1), (1, 1), (0, 0), (0,), (0,), (0,), "copy")
+    stuck = ((("F", 0), ("B", 0), ("F", 1), ("B", 1)), (("F", 1), ("F", 0), ("B", 0), ("B", 1)))
+    assert step_time(pipeline, stuck) is None

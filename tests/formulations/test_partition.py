@@ -1,0 +1,230 @@
+"""The chain partition problem and its backends on named instances: inputs, limits, hints, progress, dispatch."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from partitions import chain_partition, nothing_known, random_chain
+from pipeplan_formulations import partition
+from pipeplan_formulations.partition import BACKENDS, PathCut, cbc, cpsat, exact
+from pipeplan_formulations.partition.linear import linear_model
+from pipeplan_formulations.partition.windows import last_ends, open_boundaries
+from pipeplan_formulations.report import Limits, Report, Status, Stop
+from pipeplan_formulations.scaling import Scale
+
+UNEVEN = (7, 2, 2, 9, 1, 1, 4, 4)
+"""Eight layers; three stages with the least largest sum are 7 2 2 | 9 1 | 1 4 4."""
+
+
+def uneven(**settings):
+    return chain_partition(np.tile(UNEVEN, (3, 1)), np.zeros((3, 8), int), **settings)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_classical_min_max(backend):
+    """The bottleneck of eight layers on three equal devices is 11."""
+    report = partition.solve(uneven(objective="bottleneck"), Limits(), backend=backend)
+    assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, 11, 11)
+    assert report.backend == backend
+    assert report.version
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_changes_the_answer_or_excludes_all(backend):
+    """Room for two layers on the first device raises 11 to 12; room for two on each excludes every partition."""
+    problem = replace(uneven(objective="bottleneck"), in_flight=np.ones(3, int))
+    tight = partition.solve(replace(problem, limit=np.array([4, 6, 6])), Limits(), backend=backend)
+    assert (tight.status, tight.objective, tight.solution) == (Status.OPTIMAL, 12, (0, 2, 5, 8))
+    none = partition.solve(replace(problem, limit=np.full(3, 2 * 2)), Limits(), backend=backend)
+    assert (none.status, none.solution, none.objective) == (Status.INFEASIBLE, None, None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_stage_and_as_many_stages_as_layers(backend):
+    """Where there is one partition only, it is found."""
+    for stages in (1, 8):
+        problem = chain_partition(np.tile(UNEVEN, (stages, 1)), np.ones((stages, 8), int))
+        report = partition.solve(problem, Limits(), backend=backend)
+        assert report.status is Status.OPTIMAL
+        assert report.solution == ((0, 8) if stages == 1 else tuple(range(9)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_time_is_an_answer(backend):
+    """Without time there is still a report with a valid bound, and with a hint a partition no worse than it."""
+    problem = random_chain(1, 8, 60)
+    optimum = exact.solve(problem, Limits()).objective
+    for hint in (None, (*range(8), 60)):
+        report = partition.solve(problem, Limits(time=0.0), hint, backend=backend)
+        assert report.status in (Status.FEASIBLE, Status.UNKNOWN, Status.OPTIMAL)
+        assert problem.lower_bound() <= report.bound <= optimum
+        if hint is not None:
+            assert report.objective <= problem.evaluate(hint)
+
+
+@pytest.mark.parametrize("backend", ["cpsat", "cbc"])
+def test_time_limit_returns_incumbent_and_bound(backend):
+    """A model too large for its time ends soon, with the start's partition at worst and a bound below it."""
+    problem = random_chain(5, 24, 150, links=3_000_000)
+    path = PathCut(*[tuple(range(1, 25))] * 2, (0,) * 24, (2,) * 23, (1,) * 23)
+    problem = problem.with_paths((path, replace(path, forward=(6,) * 24)))
+    start = exact.solve(problem, Limits())
+    report = partition.solve(problem, Limits(time=1.0), start.solution, backend=backend)
+    assert report.status in (Status.FEASIBLE, Status.OPTIMAL)
+    assert start.bound <= report.bound <= report.objective <= start.objective
+    assert report.wall < 30
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gap_ends_the_search(backend):
+    """With a gap of one everything found is good enough, and the report does not call it optimal unless it is."""
+    problem = random_chain(2, 4, 30)
+    report = partition.solve(problem, Limits(gap=1.0), backend=backend)
+    assert report.status in (Status.FEASIBLE, Status.OPTIMAL)
+    assert report.bound <= exact.solve(problem, Limits()).objective <= report.objective
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_progress_hears_the_truth(backend):
+    """Incumbents only fall, bounds only rise, and none of them crosses the optimum."""
+    problem, heard = random_chain(7, 5, 30, links=4_000_000), []
+    report = partition.solve(problem, Limits(), progress=lambda *said: heard.append(said), backend=backend)
+    incumbents, bounds = [i for i, _ in heard if i is not None], [b for _, b in heard]
+    assert heard
+    assert incumbents == sorted(incumbents, reverse=True)
+    assert bounds == sorted(bounds)
+    assert max(bounds) <= report.objective <= min(incumbents)
+
+
+def test_cpsat_without_a_start_reports_progress():
+    """CP-SAT that begins from nothing tells of the partitions and bounds it finds on its way."""
+    problem, heard = random_chain(7, 6, 40), []
+    start = nothing_known(problem)
+    report = cpsat.solve(problem, Limits(), progress=lambda *said: heard.append(said), start=start)
+    assert report.status is Status.OPTIMAL
+    assert heard[-1][0] == report.objective
+    assert max(bound for _, bound in heard) <= report.objective
+
+
+def test_hint_beyond_memory_is_ignored():
+    """A hint that does not fit is no incumbent."""
+    problem = replace(uneven(), in_flight=np.ones(3, int), limit=np.full(3, 6))
+    report = exact.solve(problem, Limits(time=0.0), (0, 1, 2, 8))
+    assert report.solution != (0, 1, 2, 8)
+
+
+@pytest.mark.parametrize("solver", [cpsat, cbc])
+def test_wrong_starts_are_refused(solver):
+    """A start whose value is not its partition's, or whose partition does not fit, is an error of the caller."""
+    problem = uneven()
+    value = problem.evaluate((0, 1, 2, 8))
+    wrong = Report(Status.FEASIBLE, Stop.TIME, value + 1, 0, 0.0, "none", "", 0, (0, 1, 2, 8))
+    with pytest.raises(ValueError, match="worth"):
+        solver.solve(problem, Limits(), start=wrong)
+    with pytest.raises(ValueError, match="keeps"):
+        solver.solve(problem, Limits(), start=replace(wrong, solution=(0, 2, 2, 8)))
+
+
+@pytest.mark.parametrize("solver", [cpsat, cbc])
+def test_path_cuts_move_the_answer(solver):
+    """(6) with all weight on stage 0 pulls layers away from it; the bound is above the relaxation's."""
+    problem = uneven()
+    relaxed = exact.solve(problem, Limits())
+    path = PathCut((9, 1, 1), (9, 1, 1), (1, 0, 0), (1, 1), (1, 1), constant=5)
+    cut = problem.with_paths((path,))
+    report = solver.solve(cut, Limits())
+    assert report.status is Status.OPTIMAL
+    assert report.objective > relaxed.objective
+    assert report.objective <= cut.evaluate(relaxed.solution)
+    bound_only = exact.solve(cut, Limits())
+    assert bound_only.bound == relaxed.objective
+    assert bound_only.status is Status.FEASIBLE
+
+
+def test_unknown_backend_names_the_known():
+    """A wrong name is answered with the right ones."""
+    with pytest.raises(ValueError, match=r"'glpk'.*cpsat, cbc, exact"):
+        partition.solve(uneven(), Limits(), backend="glpk")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"backward": np.zeros((3, 7), int)}, r"backward has shape \(3, 7\), expected \(3, 8\)"),
+        ({"latency": np.zeros(3, int)}, "latency has shape"),
+        ({"limit": np.zeros(2, int)}, "limit has shape"),
+        ({"workspace": np.full(8, -1)}, "workspace holds a negative number: -1"),
+        ({"forward": np.zeros((9, 8), int)}, "8 layers do not fill 9 stages"),
+        ({"forward": np.zeros(8, int)}, "expected"),
+        ({"micro_batches": 0}, "at least 1"),
+        ({"overlap": "maybe"}, "overlap is 'maybe'"),
+        ({"objective": "speed"}, "objective is 'speed'"),
+        ({"objective": "bottleneck", "paths": (PathCut((1,), (1,), (1,), (), ()),)}, "bottleneck"),
+        ({"paths": (PathCut((1,), (1,), (1,), (), ()),)}, "path cut"),
+    ],
+)
+def test_invalid_problems_are_refused(change, message):
+    """Each wrong field is named, with what it holds and what it should."""
+    with pytest.raises(ValueError, match=message):
+        replace(uneven(), **change)
+
+
+def test_paths_count_actions():
+    """A negative coefficient in (6) is refused: rounding down would no longer keep the bound."""
+    with pytest.raises(ValueError, match="backward has a negative"):
+        PathCut((1,), (-1,), (1,), (), ())
+
+
+def test_times_beyond_64_bits_are_refused():
+    """Times whose sums leave 64-bit integers are an error, not a wrong answer."""
+    with pytest.raises(ValueError, match="scale them"):
+        exact.solve(uneven(micro_batches=2**60), Limits())
+
+
+def test_ill_formed_boundaries_are_not_feasible():
+    """Wrong ends, empty stages and wrong lengths do not fit, whatever the memory."""
+    problem = uneven()
+    assert problem.feasible((0, 3, 5, 8))
+    for wrong in [(0, 3, 8), (1, 3, 5, 8), (0, 3, 5, 7), (0, 3, 3, 8), (0, 5, 3, 8)]:
+        assert not problem.feasible(wrong)
+
+
+def test_reach_of_a_stage():
+    """The largest end that memory allows counts resident, saved and received bytes and the largest workspace."""
+    problem = replace(
+        uneven(),
+        resident=np.arange(8),
+        workspace=np.array([0, 0, 9, 0, 0, 0, 0, 0]),
+        received=np.full(7, 2),
+        in_flight=np.array([1, 2, 3]),
+        limit=np.array([5, 20, 1]),
+    )
+    last = last_ends(problem)
+    assert last[0].tolist()[:3] == [2, 2, 2]  # 0 + 1 + two saved, 1 + one saved + two received, and 9 of workspace
+    assert last[1, 3] == 5  # 3 + 4 + 2 (2 + 2) = 15, one more makes 22
+    assert (last[2] == np.arange(8)).all()
+    assert not open_boundaries(last).any()
+    assert linear_model(problem, Scale(1), 0, 10**6) is None
+
+
+def test_solvers_load_only_when_used():
+    """Importing the package, and the dynamic programme, loads neither OR-Tools nor PuLP."""
+    code = (
+        "import sys; import pipeplan_formulations.partition, pipeplan_formulations.partition.exact;"
+        "print([m for m in ('ortools', 'pulp', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_ortools_comes_before_pulp():
+    """Asking for PuLP loads OR-Tools first."""
+    code = (
+        "import sys; from pipeplan_formulations.solvers import pulp; pulp(); names = list(sys.modules);"
+        "print(names.index('ortools') < names.index('pulp'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
