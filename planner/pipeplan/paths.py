@@ -22,7 +22,8 @@ def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path
     Raises
     ------
     PlanError
-        If the path holds actions that the partition problem has no term for (a split backward, a reduction).
+        If the path holds actions that the partition problem has no term for (a split backward, a reduction), or comes
+        from a simulation in which boundaries share wires.
     """
     stages = len(pipeline.stages)
     count = {kind: [0] * stages for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE)}
@@ -37,7 +38,9 @@ def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path
         link = min(item.source, item.target)
         if not _left_with_its_action(item, before, pipeline.overlap):
             (send if item.source < item.target else send_back)[link] += 1
-        if isinstance(after, Span) and after.action.stage != item.source:
+        if isinstance(after, Flight) and (after.source, after.target) != (item.source, item.target):
+            raise PlanError("the critical path holds two transfers that share a wire; simulate with share=False")
+        if isinstance(after, Span) and after.device == pipeline.placement[item.target]:  # not the sender that waited
             ways = pipeline.transfers if item.source < item.target else pipeline.returns
             constant += ways[link].latency
     forward, backward, update = (tuple(count[kind]) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE))

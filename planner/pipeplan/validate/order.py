@@ -1,0 +1,34 @@
+"""Is a schedule complete, and does it end?"""
+
+from collections.abc import Iterator
+
+from pipeplan.schedule import Schedule
+from pipeplan.validate.inventory import missing_and_doubled, strayed
+from pipeplan.validate.play import backwards_too_early, stuck
+from pipeplan.validate.violations import refuse
+
+
+def validate_schedule(schedule: Schedule, stages: int, micro_batches: int) -> None:
+    """Check that a schedule takes every micro-batch through every stage and back, and ends.
+
+    The lists are played as one-lane devices would play them. Two lanes wait for less than one, so an order that passes
+    runs on either, as every schedule must.
+
+    Raises
+    ------
+    PlanError
+        Listing every violation: actions that are missing, doubled, unknown or on another stage's device, a joined
+        backward beside a split one, a backward ahead of its forward, and who waits for whom in a deadlock.
+    """
+    refuse(f"the schedule {schedule.family!r}", _violations(schedule, stages, micro_batches))
+
+
+def _violations(schedule: Schedule, stages: int, micro_batches: int) -> Iterator[str]:
+    found = [
+        *strayed(schedule, stages, micro_batches),
+        *missing_and_doubled(schedule, stages, micro_batches),
+        *backwards_too_early(schedule),
+    ]
+    yield from found
+    if not found:  # an incomplete schedule gets stuck for a reason that is already told
+        yield from stuck(schedule)

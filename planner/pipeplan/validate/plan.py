@@ -1,0 +1,135 @@
+"""Does a plan belong to its model and its cluster, and is what it claims consistent?"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pipeplan.cluster import Cluster
+from pipeplan.model import Model
+from pipeplan.plan import Plan
+from pipeplan.units import format_bytes
+from pipeplan.validate.memory import most_in_flight, validate_memory
+from pipeplan.validate.order import validate_schedule
+from pipeplan.validate.violations import refuse
+
+
+def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
+    """Check a plan against the questions it answers.
+
+    First that it belongs here: fingerprint, layers, devices, ranks. Then its schedule, then its memory and its claims,
+    each recounted from the action lists.
+
+    Raises
+    ------
+    PlanError
+        Listing every violation.
+    """
+    what = f"the plan for {plan.model!r}"
+    refuse(what, [*_layers(plan, model), *_devices(plan, cluster), *_shape(plan)])
+    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches)
+    refuse(what, [*_ranks(plan), *_claims(plan), *_memory(plan, cluster)])
+    validate_memory(plan.schedule, plan.pipeline)
+
+
+def _layers(plan: Plan, model: Model) -> Iterator[str]:
+    if plan.fingerprint != model.fingerprint:
+        yield (
+            f"it was made for another model: its fingerprint is {plan.fingerprint}, that of {model.name!r} is "
+            f"{model.fingerprint}; solve again for this model"
+        )
+    counts = Counter(name for stage in plan.stages for name in stage.layers)
+    missing = [name for name in model.names if name not in counts]
+    doubled = [name for name, count in counts.items() if count > 1]
+    unknown = [name for name in counts if name not in set(model.names)]
+    for names, fault in ((missing, "in no stage"), (doubled, "in several stages"), (unknown, "not in the model")):
+        if names:
+            yield f"{len(names)} layers are {fault}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
+    if not (missing or doubled or unknown) and tuple(counts) != model.names:
+        first = next(i for i, (a, b) in enumerate(zip(counts, model.names, strict=True)) if a != b)
+        yield f"its stages leave the model's order at layer {model.names[first]!r}; stages hold contiguous layers"
+    for number, stage in enumerate(plan.stages):
+        if not stage.layers:
+            yield f"stage {number} has no layers; drop it"
+
+
+def _devices(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    kinds = tuple(device.kind.name for device in cluster.devices)
+    if plan.device_kinds != kinds:
+        yield f"it was made for devices {', '.join(plan.device_kinds)}; the cluster has {', '.join(kinds)}"
+    used = Counter(device for stage in plan.stages for device in stage.devices)
+    for device, count in sorted(used.items()):
+        if not 0 <= device < len(kinds):
+            yield f"it uses device {device}; the cluster has devices 0 to {len(kinds) - 1}"
+        if count > 1:
+            yield f"it uses device {device} {count} times; a device holds one stage"
+    for number, stage in enumerate(plan.stages):
+        if not stage.devices:
+            yield f"stage {number} has no device"
+
+
+def _shape(plan: Plan) -> Iterator[str]:
+    """Lists, ranks, stages and numbers of micro-batches must agree before anything else can be looked at."""
+    used = sorted(device for stage in plan.stages for device in stage.devices)
+    if sorted(plan.ranks) != used:
+        yield f"its ranks run on devices {sorted(plan.ranks)}, its stages on {used}"
+    if len(plan.schedule.orders) != len(plan.ranks):
+        yield f"it has {len(plan.schedule.orders)} lists of actions for {len(plan.ranks)} ranks; write one a rank"
+    if plan.pipeline.devices != len(plan.ranks) or len(plan.pipeline.stages) != len(plan.stages):
+        yield (
+            f"its times are for {len(plan.pipeline.stages)} stages on {plan.pipeline.devices} devices, it has "
+            f"{len(plan.stages)} stages on {len(plan.ranks)}"
+        )
+    if plan.micro_batch < 1:
+        yield f"its micro-batches hold {plan.micro_batch} samples; they need at least one"
+    if plan.schedule.micro_batches != plan.micro_batches:
+        batch = f"{plan.micro_batches} of {plan.micro_batch} samples make its batch of {plan.batch}"
+        yield f"its lists run {plan.schedule.micro_batches} micro-batches, but {batch}"
+
+
+def _ranks(plan: Plan) -> Iterator[str]:
+    for number, stage in enumerate(plan.stages):
+        rank = plan.schedule.device_of(number)
+        if plan.ranks[rank] not in stage.devices:
+            yield (
+                f"rank {rank} on device {plan.ranks[rank]} runs stage {number}, which is on "
+                f"{', '.join(map(str, stage.devices))}"
+            )
+        if plan.pipeline.placement[number] != rank:
+            yield f"rank {rank} runs stage {number}, whose times are for rank {plan.pipeline.placement[number]}"
+
+
+def _claims(plan: Plan) -> Iterator[str]:
+    if plan.bound > plan.step_time:
+        yield f"its proven bound of {plan.bound} ns lies above its step time of {plan.step_time} ns"
+    for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
+        if (stage.forward, stage.backward) != (priced.forward, priced.backward):
+            yield (
+                f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with "
+                f"{priced.forward} and {priced.backward}"
+            )
+        if stage.forward + stage.backward > plan.step_time:
+            yield f"stage {number} alone takes longer than the step time of {plan.step_time} ns"
+        held = most_in_flight(plan.schedule.orders[plan.schedule.device_of(number)], number)
+        if held > stage.in_flight:
+            yield f"stage {number} says that it holds {stage.in_flight} micro-batches; its list makes it hold {held}"
+
+
+def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    for number, stage in enumerate(plan.stages):
+        rank, parts = plan.schedule.device_of(number), stage.memory
+        priced = plan.pipeline.stages[number]
+        needed = priced.resident + stage.in_flight * priced.held + priced.workspace + plan.pipeline.runtime[rank]
+        if needed > parts.total:
+            yield (
+                f"stage {number} counts {format_bytes(parts.total)}; with {stage.in_flight} micro-batches in flight it "
+                f"needs {format_bytes(needed)}"
+            )
+        for device in stage.devices:
+            limit = cluster.devices[device].kind.memory
+            if limit is not None and parts.total > limit:
+                yield (
+                    f"stage {number} needs {format_bytes(parts.total)} of device {device}'s {format_bytes(limit)}: "
+                    f"weights {format_bytes(parts.weights)}, gradients {format_bytes(parts.gradients)}, optimiser "
+                    f"{format_bytes(parts.optimizer)}, activations {format_bytes(parts.activations)} "
+                    f"({stage.in_flight} in flight), workspace {format_bytes(parts.workspace)}, runtime "
+                    f"{format_bytes(parts.runtime)}; hold fewer micro-batches, make them smaller, or move layers"
+                )

@@ -1,0 +1,100 @@
+"""Plays all lists at once, without any times; whatever still stands at the end waits in a circle.
+
+::
+
+    device 0   0F0  0F1  ▏0B0           played up to the bar; 0B0 waits for 1B0,
+    device 1   1F0  ▏1B1  1B0           which stands behind 1B1, which waits for 1F1 …
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pipeplan.schedule import Action, Kind, Schedule
+
+_BACKWARDS = (Kind.BACKWARD, Kind.INPUT_GRADIENT)
+
+
+def backwards_too_early(schedule: Schedule) -> Iterator[str]:
+    """Backwards that stand ahead of what they need in their own device's list."""
+    for device, order in enumerate(schedule.orders):
+        place: dict[Action, int] = {}
+        for position, action in enumerate(order):
+            place.setdefault(action, position)
+        for action, position in place.items():
+            needed = Kind.INPUT_GRADIENT if action.kind is Kind.WEIGHT_GRADIENT else Kind.FORWARD
+            if action.kind in (*_BACKWARDS, Kind.WEIGHT_GRADIENT):
+                first = action._replace(kind=needed)
+                if place.get(first, -1) > position:
+                    yield f"{action} stands ahead of {first} in device {device}'s list; exchange them"
+
+
+def stuck(schedule: Schedule) -> Iterator[str]:
+    """One line for every device that cannot finish its list."""
+    game = _Game(schedule)
+    game.play()
+    for device, order in enumerate(schedule.orders):
+        if game.position[device] < len(order):
+            action = order[game.position[device]]
+            yield f"device {device} waits at {action} for {game.missing(action)}, which waits in turn; move it ahead"
+
+
+class _Game:
+    """How far every device has come."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.orders = schedule.orders
+        self.position = [0] * len(schedule.orders)
+        self.last_stage = schedule.stages - 1
+        self.last_slice = max((action.slice for action in schedule.actions()), default=0)
+        self.done: set[Action] = set()
+        self.reduces = {action.stage for action in schedule.actions() if action.kind is Kind.REDUCE}
+        self.backwards_left = Counter(action.stage for action in schedule.actions() if _returns(action))
+
+    def play(self) -> None:
+        """Let every device run as far as it can, until none can."""
+        moved = True
+        while moved:
+            moved = False
+            for device, order in enumerate(self.orders):
+                while self.position[device] < len(order) and not self.missing(order[self.position[device]]):
+                    action = order[self.position[device]]
+                    self.done.add(action)
+                    self.backwards_left[action.stage] -= _returns(action)
+                    self.position[device] += 1
+                    moved = True
+
+    def missing(self, action: Action) -> str:
+        """What an action still waits for, in words; empty if it may run."""
+        if not action.kind.per_micro_batch:
+            left = self.backwards_left[action.stage]
+            if left:
+                return f"{left} more backward actions of stage {action.stage}"
+            reduction = Action(Kind.REDUCE, action.stage)
+            waits = action.kind is Kind.UPDATE and action.stage in self.reduces and reduction not in self.done
+            return str(reduction) if waits else ""
+        for alternatives in self._needs(action):
+            if not any(each in self.done for each in alternatives):
+                return " or ".join(map(str, alternatives))
+        return ""
+
+    def _needs(self, action: Action) -> Iterator[list[Action]]:
+        """Groups of actions, one of each of which must have run."""
+        stage, part = action.stage, action.slice
+        if action.kind is Kind.FORWARD:
+            if stage > 0:
+                yield [action._replace(stage=stage - 1)]
+            if part > 0:
+                yield [action._replace(slice=part - 1)]
+        elif action.kind is Kind.WEIGHT_GRADIENT:
+            yield [action._replace(kind=Kind.INPUT_GRADIENT)]
+        else:
+            yield [action._replace(kind=Kind.FORWARD)]
+            if stage < self.last_stage:
+                yield [action._replace(kind=kind, stage=stage + 1) for kind in _BACKWARDS]
+            if part < self.last_slice:
+                yield [action._replace(kind=kind, slice=part + 1) for kind in _BACKWARDS]
+
+
+def _returns(action: Action) -> bool:
+    """Whether the action is part of a backward."""
+    return action.kind in _BACKWARDS or action.kind is Kind.WEIGHT_GRADIENT
