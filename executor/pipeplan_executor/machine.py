@@ -6,6 +6,7 @@ bandwidth (least squares on relative errors, over medians).
 
 import os
 import platform
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 
@@ -55,7 +56,7 @@ def free_memory() -> int:
 def _bounce() -> tuple[int, int, int]:
     """Bandwidth in bytes per second, latency in nanoseconds, bytes of a bare worker."""
     rank = dist.get_rank()
-    bare = resident()
+    bare = _bare_worker()
     ways = []
     for size in SIZES:
         tensor = torch.zeros(size, dtype=torch.uint8)
@@ -73,6 +74,17 @@ def _bounce() -> tuple[int, int, int]:
         ways.append(median(times[ROUNDS // 3 :]) if times else 0.0)
     dist.barrier()
     return (*fit_link(list(SIZES), ways), bare) if rank == 0 else (1, 0, bare)
+
+
+def _bare_worker() -> int:
+    """Bytes of a worker that holds no layer but has used everything that it will need: engine, kernels, optimiser."""
+    import_module("pipeplan_executor.adapter")
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 6 * 6, 8))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+    for _ in range(2):
+        module(torch.randn(2, 3, 8, 8)).sum().backward()
+        optimizer.step()
+    return resident()
 
 
 def fit_link(sizes: list[int], times: list[float]) -> tuple[int, int]:
