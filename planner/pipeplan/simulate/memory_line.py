@@ -50,7 +50,7 @@ def _line(spans: list[Span], effects: list[dict[Kind, tuple[int, int]]], held: i
         events.append((span.end, span.start == span.end, -goes))
     events.sort(key=lambda event: event[:2])
 
-    steps = [Step(0, held)]
+    steps = [] if events and events[0][0] == 0 else [Step(0, held)]
     for time, group in groupby(events, key=lambda event: event[0]):
         peak = 0
         for _, after_frees, change in group:
@@ -59,6 +59,6 @@ def _line(spans: list[Span], effects: list[dict[Kind, tuple[int, int]]], held: i
                 peak = max(peak, held)
         if peak > held:
             steps.append(Step(time, peak))
-        if steps[-1].held != held:
+        if not steps or steps[-1].held != held:
             steps.append(Step(time, held))
     return tuple(steps)
