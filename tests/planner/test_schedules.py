@@ -2,11 +2,14 @@
 
 import pytest
 
+from instances import equal_devices, model_of
 from pipelines import line
 from pipeplan.cluster import Overlap
 from pipeplan.errors import InputError
+from pipeplan.job import Job
 from pipeplan.schedule import Action, Kind
 from pipeplan.schedules import FAMILIES, family
+from pipeplan.search.candidates import candidates
 from pipeplan.simulate import simulate
 from pipeplan.validate import validate_schedule
 
@@ -89,3 +92,11 @@ def test_nothing_to_schedule_is_refused(name: str, n: int, m: int) -> None:
     """A pipeline without stages or a step without micro-batches is an input error."""
     with pytest.raises(InputError, match="at least one stage and one micro-batch"):
         family(name).write(n, m)
+
+
+def test_two_lanes_need_devices_that_send_while_they_compute() -> None:
+    """A two-lane family asked for on devices that wait while they send is an input error, not a wrong bound."""
+    model, job = model_of([2, 3]), Job(batch=2, schedules=("fbp-as",))
+    with pytest.raises(InputError, match="two lanes at once"):
+        candidates(model, equal_devices(2, overlap="none"), job)
+    assert candidates(model, equal_devices(2, overlap="stream"), job)

@@ -6,7 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from pipeplan.chain import UNLIMITED, Boundaries, Chain
-from pipeplan.cluster import Cluster
+from pipeplan.cluster import Cluster, Overlap
+from pipeplan.errors import InputError
 from pipeplan.job import Job, Objective
 from pipeplan.model import Model
 from pipeplan.pricing import price
@@ -87,6 +88,7 @@ def candidates(model: Model, cluster: Cluster, job: Job) -> list[Candidate]:
     if job.micro_batches:
         sizes = tuple(size for size in (job.batch // count for count in job.micro_batches))
     families = [family(name) for name in job.schedules] or default_families(cluster, job)
+    _check_lanes(families, cluster)
     found = []
     for size in sizes:
         chain = price(model, cluster, devices[: max(depths)], size, job)
@@ -96,6 +98,16 @@ def candidates(model: Model, cluster: Cluster, job: Job) -> list[Candidate]:
             for each in (families if depth > 1 else [leanest(families, 1)])
         ]
     return sorted(found, key=lambda candidate: (candidate.floor, sum(candidate.in_flight)))
+
+
+def _check_lanes(families: list[Family], cluster: Cluster) -> None:
+    """Two lanes on a device that stands still while it sends are a contradiction, and the bounds do not hold for it."""
+    for each in families:
+        if each.two_lanes and cluster.overlap is Overlap.NONE:
+            raise InputError(
+                f"schedule {each.name!r} computes on two lanes at once, but the devices of {cluster.name!r} wait while "
+                "they send (overlap: false); leave the schedule out, or set overlap to true or stream"
+            )
 
 
 def default_families(cluster: Cluster, job: Job) -> list[Family]:
