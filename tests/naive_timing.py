@@ -33,10 +33,9 @@ def duration(action: Action, schedule: Schedule, pipeline: Pipeline) -> int:
     }[action.kind]
     if not schedule.two_lanes or action.kind in (R, U):
         return plain
-    backward = stage.backward or stage.input_gradient + stage.weight_gradient
     if action.kind in (F, B):
-        return stage.forward + backward
-    return ceil(Fraction(plain * (stage.forward + backward), backward)) if backward else 0
+        return stage.forward + stage.backward
+    return ceil(Fraction(plain * (stage.forward + stage.backward), stage.backward)) if stage.backward else plain
 
 
 def way(action: Action, pipeline: Pipeline) -> Transfer | None:

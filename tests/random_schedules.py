@@ -62,16 +62,18 @@ def random_pipeline(
     )
 
 
-def random_schedule(random: Random, placement: tuple[int, ...], devices: int) -> Schedule:
+def random_schedule(
+    random: Random, placement: tuple[int, ...], devices: int, *, joined: bool = False, reduces: bool | None = None
+) -> Schedule:
     """Play every action once, each time a random one of those whose needs are met."""
     stages, micro_batches, slices = len(placement), random.randint(1, 4), random.randint(1, 2)
-    reduces = random.random() < 0.3
+    reduces = random.random() < 0.3 if reduces is None else reduces
     left: list[Action] = [Action(U, s) for s in range(stages)] + [Action(R, s) for s in range(stages) if reduces]
     for s in range(stages):
         for m in range(micro_batches):
             for k in range(slices):
                 left.append(Action(F, s, m, k))
-                left += [Action(kind, s, m, k) for kind in random.choice([(B,), (DX, DW)])]
+                left += [Action(kind, s, m, k) for kind in ((B,) if joined else random.choice([(B,), (DX, DW)]))]
     needs = all_needs(left)
     orders: list[list[Action]] = [[] for _ in range(devices)]
     done: set[Action] = set()

@@ -17,7 +17,11 @@ class Span(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """A tensor on its way from one stage to a neighbour: busy from ``start`` to ``end``, there at ``arrival``."""
+    """A tensor on its way from one stage to a neighbour.
+
+    Its first byte leaves at ``start``, its last one at ``end``, and it is there at ``arrival``. Its wires are busy from
+    ``start`` on for the transfer's occupancy, which ends at ``end`` but where a streamed tensor waits for its action.
+    """
 
     source: int
     target: int

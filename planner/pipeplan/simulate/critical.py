@@ -31,7 +31,8 @@ def critical_path(
             before[b] = a
 
     path: list[Span | Flight] = []
-    i = max(range(n), key=trace.signals.__getitem__)
+    last = [order[-1] for order in program.lanes if order]  # so that a path ends with the update, even if that is free
+    i = max(last, key=trace.signals.__getitem__)
     while i != NOTHING:
         path.append(span_of[i])
         cause = _cause(program, trace, i, before[i])

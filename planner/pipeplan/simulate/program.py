@@ -83,13 +83,16 @@ def two_lane_durations(stage: Stage) -> dict[Kind, int]:
     the other lane by (F + B) / B: a forward and a joined backward take F + B each, the parts of a split backward
     their fraction of that (rounded up). Reduction and update wait for memory and wires, not for arithmetic units.
     """
-    backward = stage.backward or stage.input_gradient + stage.weight_gradient
-    whole = stage.forward + backward
+    backward, whole = stage.backward, stage.forward + stage.backward
+
+    def slowed(part: int) -> int:
+        return -(-part * whole // backward) if backward else part
+
     return {
         Kind.FORWARD: whole,
         Kind.BACKWARD: whole,
-        Kind.INPUT_GRADIENT: -(-stage.input_gradient * whole // backward) if backward else 0,
-        Kind.WEIGHT_GRADIENT: -(-stage.weight_gradient * whole // backward) if backward else 0,
+        Kind.INPUT_GRADIENT: slowed(stage.input_gradient),
+        Kind.WEIGHT_GRADIENT: slowed(stage.weight_gradient),
         Kind.REDUCE: stage.reduce,
         Kind.UPDATE: stage.update,
     }
