@@ -60,7 +60,7 @@ def profile(
     device_name : str, optional
         Name of the kind of device in the profile: ``'cpu-worker'``, or the name that CUDA gives the card.
     threads : int
-        Threads that torch may use on a CPU.
+        Threads that torch may use on a CPU. With one, what other programs do on a busy machine is not counted.
     crowd : int
         Workers that are busy on this machine at once, the measured one included: give the number of processes that
         will train here. The others pass over the same layers meanwhile, each with gradients of its own.

@@ -1,7 +1,7 @@
 """Busy siblings: other workers of a machine compete for its memory and caches while one is measured.
 
-Measured on a 2-core machine, a second process running the same passes slows forward by 2 to 7 % and backward by 6 to
-17 %, more where gradients are large, because both write to the same memory.
+On a 2-core machine a second process that runs the same passes was seen to slow forward by 3 to 7 % and backward by 2 to
+20 %, most where gradients are large: both processes then stream them through one memory.
 """
 
 import multiprocessing

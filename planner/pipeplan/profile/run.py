@@ -76,7 +76,7 @@ def _profile(
     groups = [range(len(layers))] if whole else [range(n, n + 1) for n in range(len(layers))]
     total = len(groups) * len(batches) * (request.repeats + request.warmup)
     done = 0
-    clock = clock_for(device)
+    clock = clock_for(device, request.threads)
     flowing = {size: inputs for size, (inputs, _) in batches.items()}
     parts: list[Measured] = []
     work = []
