@@ -1,11 +1,15 @@
 """What a person sees on standard error while the solver works."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeplan.solve import Watch
 from pipeplan.units import format_time
+
+SECONDS = 1.0
+"""Between two lines where standard error is a file; a better plan is told at once."""
 
 
 def line(incumbent: int | None, bound: int, left: int) -> str:
@@ -27,11 +31,14 @@ def solving(quiet: bool = False) -> Iterator[Watch]:
         with Console(stderr=True).status("solving") as status:
             yield lambda *state: status.update("solving  " + line(*state))
         return
-    last: list[tuple[int | None, int]] = []
+    best: int | None = None
+    told = 0.0
 
     def show(incumbent: int | None, bound: int, left: int) -> None:
-        if last[-1:] != [(incumbent, bound)]:
-            last.append((incumbent, bound))
+        nonlocal best, told
+        better, now = incumbent != best, time.monotonic()
+        if better or (now - told >= SECONDS and left):
+            best, told = incumbent, now
             print("solving  " + line(incumbent, bound, left), file=sys.stderr)
 
     yield show
