@@ -23,17 +23,22 @@ class Case:
     pipeline: Pipeline
 
 
-def random_case(seed: int, *, least_time: int = 0, shared_wires: bool = True) -> Case:
+def random_case(seed: int, *, least_time: int = 0, least_latency: int = 0, shared_wires: bool = True) -> Case:
     """Up to four stages, four micro-batches and two slices."""
     random = Random(seed)
     stages, devices = random.randint(1, 4), random.randint(1, 4)
     placement = tuple(random.randrange(devices) for _ in range(stages))
     schedule = random_schedule(random, placement, devices)
-    return Case(schedule, random_pipeline(random, placement, devices, least_time, shared_wires))
+    return Case(schedule, random_pipeline(random, placement, devices, least_time, shared_wires, least_latency))
 
 
 def random_pipeline(
-    random: Random, placement: tuple[int, ...], devices: int, least_time: int, shared_wires: bool
+    random: Random,
+    placement: tuple[int, ...],
+    devices: int,
+    least_time: int,
+    shared_wires: bool,
+    least_latency: int = 0,
 ) -> Pipeline:
     """Times from ``least_time`` to 9, transfers that take up to two of three wires, or none."""
 
@@ -48,7 +53,7 @@ def random_pipeline(
 
     def way(name: str) -> Transfer:
         wires = random.sample(["x", "y", "z"], random.randint(0, 2)) if shared_wires else [name]
-        return Transfer(1, random.randint(0, 9), random.randint(0, 4), tuple(wires))
+        return Transfer(1, random.randint(0, 9), random.randint(least_latency, 4), tuple(wires))
 
     boundaries = range(len(placement) - 1)
     return Pipeline(
