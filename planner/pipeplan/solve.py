@@ -74,9 +74,9 @@ def solve(
     model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
     space = candidates(model, cluster, job)
 
-    prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch)
+    prover = Prover(cluster, space, Limits(time_limit, gap, workers, seed), backend, watch)
     rows = baselines(cluster, space, report=prover.offer)
-    prover.run(space)
+    prover.run()
 
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):

@@ -63,6 +63,7 @@ class Prover:
     """
 
     cluster: Cluster
+    candidates: Sequence[Candidate]
     limits: Limits
     backend: str = "cpsat"
     watch: Watch = lambda *_: None
@@ -90,10 +91,12 @@ class Prover:
             self.incumbent = judged
             self._tell()
 
-    def run(self, candidates: Sequence[Candidate]) -> None:
-        """Search until the gap is closed or the limits say stop."""
-        self._heap = [_Open(candidate.floor, number, candidate) for number, candidate in enumerate(candidates)]
+    def __post_init__(self) -> None:
+        self._heap = [_Open(candidate.floor, number, candidate) for number, candidate in enumerate(self.candidates)]
         heapq.heapify(self._heap)
+
+    def run(self) -> None:
+        """Search until the gap is closed or the limits say stop."""
         try:
             while self._heap and not self._good_enough():
                 if self._left() <= 0:
