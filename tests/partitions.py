@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -55,15 +56,17 @@ def every_partition(problem: ChainPartition) -> Iterator[Boundaries]:
         yield (0, *inner, n)
 
 
+def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
+    """Left side of (1), layer by layer."""
+    layers = range(boundaries[s], boundaries[s + 1])
+    received = int(problem.received[layers[0] - 1]) if s else 0
+    flight = int(problem.in_flight[s]) * (sum(int(problem.saved[i]) for i in layers) + received)
+    return sum(int(problem.resident[i]) for i in layers) + flight + max(int(problem.workspace[i]) for i in layers)
+
+
 def fits(problem: ChainPartition, boundaries: Boundaries) -> bool:
-    """(1), layer by layer."""
-    for s, limit in enumerate(problem.limit):
-        layers = range(boundaries[s], boundaries[s + 1])
-        received = problem.received[layers[0] - 1] if s else 0
-        flight = problem.in_flight[s] * (sum(int(problem.saved[i]) for i in layers) + received)
-        if sum(int(problem.resident[i]) for i in layers) + flight + max(problem.workspace[i] for i in layers) > limit:
-            return False
-    return True
+    """(1) for every stage."""
+    return all(memory_of(problem, boundaries, s) <= limit for s, limit in enumerate(problem.limit))
 
 
 def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
@@ -118,14 +121,14 @@ def brute_force(problem: ChainPartition) -> int | None:
 
 
 @st.composite
-def chain_partitions(draw, layers=7, stages=4, cuts=2) -> ChainPartition:
+def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False) -> ChainPartition:
     """Small instances of every sort: ties (times 0 to 3), large numbers, unequal devices, tight and hopeless memory."""
     n = draw(st.integers(1, layers))
     depth = draw(st.integers(1, min(n, stages)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     largest = draw(st.sampled_from([3, 40, 10**6, 10**10]))
     linked = draw(st.sampled_from([0, 1, 5]))
-    roomy = draw(st.sampled_from([1000, 60, 40, 25]))
+    memory = "free" if roomy else draw(st.sampled_from(["free", "tight", "tight", "scarce"]))
     equal = draw(st.booleans())
     kind = draw(st.sampled_from(["step", "step", "step", "bottleneck"]))
 
@@ -142,7 +145,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2) -> ChainPartition:
         PathCut(counts(depth), counts(depth), counts(depth), counts(depth - 1), counts(depth - 1), int(rng.integers(9)))
         for _ in range(draw(st.integers(0, cuts)) if kind == "step" else 0)
     )
-    return ChainPartition(
+    problem = ChainPartition(
         forward=table(depth, n, largest),
         backward=table(depth, n, 2 * largest),
         update=table(depth, n, largest // 2),
@@ -155,9 +158,26 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2) -> ChainPartition:
         received=rng.integers(0, 6, n - 1),
         workspace=rng.integers(0, 10, n),
         in_flight=rng.integers(1, 4, depth),
-        limit=rng.integers(roomy // 2, roomy + 1, depth),
+        limit=np.full(depth, 2**62),
         micro_batches=many,
         overlap=draw(st.sampled_from(["none", "copy", "stream"])),
         objective=kind,
         paths=paths,
     )
+    if memory == "free":
+        return problem
+    # Just enough for one partition, so that some fit and others do not; or less than that, so that perhaps none does.
+    inner = np.sort(rng.choice(np.arange(1, n), depth - 1, replace=False)) if depth > 1 else []
+    need = np.array([memory_of(problem, (0, *map(int, inner), n), s) for s in range(depth)])
+    spare = rng.integers(0, 6, depth) if memory == "tight" else -rng.integers(0, 3, depth)
+    return replace(problem, limit=np.maximum(need + spare, 0))
+
+
+def unequal_chain(seed: int, stages: int, layers: int, **settings) -> ChainPartition:
+    """Devices up to twice as slow as others, priced links: partitions differ in R, and labels are many."""
+    rng = np.random.default_rng(seed)
+    times = (rng.lognormal(0, 0.6, layers) * 1e6).astype(np.int64)
+    slowness = rng.choice([10, 15, 20], stages)[:, None]
+    forward, backward = times * slowness // 10, times * slowness // 5
+    links = (rng.lognormal(0, 0.6, layers - 1) * 1e6 * layers / stages).astype(np.int64)
+    return chain_partition(forward, backward, links=links, **settings)

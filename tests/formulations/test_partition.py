@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partitions import chain_partition, nothing_known, random_chain
+from partitions import chain_partition, nothing_known, random_chain, unequal_chain
 from pipeplan_formulations import partition
-from pipeplan_formulations.partition import BACKENDS, PathCut, cbc, cpsat, exact
-from pipeplan_formulations.partition.linear import linear_model
+from pipeplan_formulations.partition import BACKENDS, PathCut, cbc, cpsat, exact, linear
+from pipeplan_formulations.partition.linear import Expression, Row, linear_model
 from pipeplan_formulations.partition.windows import last_ends, open_boundaries
 from pipeplan_formulations.report import Limits, Report, Status, Stop
 from pipeplan_formulations.scaling import Scale
@@ -228,3 +228,79 @@ def test_ortools_comes_before_pulp():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize(("seed", "overlap"), [(2, "stream"), (8, "stream"), (10, "copy"), (18, "none")])
+def test_many_labels_on_unequal_devices(seed, overlap):
+    """Where R differs between partitions the dynamic programme closes its bracket, and CP-SAT proves the same alone."""
+    problem = unequal_chain(seed, 8, 80, micro_batches=8, overlap=overlap)
+    programme = exact.solve(problem, Limits())
+    assert programme.status is Status.OPTIMAL
+    start = replace(programme, status=Status.FEASIBLE, bound=problem.lower_bound())
+    alone = cpsat.solve(problem, Limits(), start=start)
+    assert (alone.status, alone.objective) == (Status.OPTIMAL, programme.objective)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_interrupt_hands_back_the_incumbent(backend, monkeypatch):
+    """Ctrl-C in the dynamic programme, where every backend begins, ends with the hint at worst and says why."""
+    problem, hint = random_chain(1, 4, 30), (0, 5, 9, 20, 30)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exact, "solve_step", interrupted)
+    report = partition.solve(problem, Limits(), hint, backend=backend)
+    assert (report.status, report.stop) == (Status.FEASIBLE, Stop.INTERRUPT)
+    assert report.objective == problem.evaluate(hint)
+    assert problem.lower_bound() <= report.bound
+
+
+def test_interrupt_of_cbc_hands_back_the_incumbent(monkeypatch):
+    """Ctrl-C while CBC runs ends with the start's partition and bound."""
+    problem = uneven().with_paths((PathCut((9, 1, 1), (9, 1, 1), (1, 0, 0), (1, 1), (1, 1)),))
+    start = exact.solve(problem, Limits())
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cbc.subprocess, "run", interrupted)
+    report = cbc.solve(problem, Limits(), start=start)
+    assert (report.stop, report.objective, report.bound) == (Stop.INTERRUPT, start.objective, start.bound)
+
+
+def test_cbc_that_overruns_is_killed(monkeypatch):
+    """A CBC that ignores its limit is ended, and the start's partition is the answer."""
+    problem = uneven().with_paths((PathCut((9, 1, 1), (9, 1, 1), (1, 0, 0), (1, 1), (1, 1)),))
+    start = exact.solve(problem, Limits())
+    run = subprocess.run
+
+    def endless(_command, **settings):
+        return run([sys.executable, "-c", "import time; time.sleep(100)"], **{**settings, "timeout": 0.2})
+
+    monkeypatch.setattr(cbc.subprocess, "run", endless)
+    report = cbc.solve(problem, Limits(), start=start)
+    assert (report.stop, report.objective, report.bound) == (Stop.TIME, start.objective, start.bound)
+
+
+def test_cbc_bound_gives_up_its_inaccuracy():
+    """A floating-point bound becomes the integer that it allows even if it is a little too high, never one above."""
+    for claim in (0.0, 96.0, 95.0000001, 123456.0, 123455.2):
+        assert cbc._proven(claim * (1 + 1e-9), 1.0) <= -(-claim // 1)
+        assert cbc._proven(claim * (1 - 1e-9), 1.0) == -(-(claim - 1e-3) // 1)
+    assert 1e12 * (1 - 2e-7) < cbc._proven(1e12, 1.0) < 1e12
+
+
+def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):
+    """If CP-SAT calls a problem infeasible whose solution we hold, the report says error and claims little."""
+    problem = uneven()
+    start = exact.solve(problem, Limits())
+
+    def too_tight(model, *_):
+        model.rows.append(Row(Expression({}, -1)))
+
+    monkeypatch.setattr(linear, "_reach", too_tight)
+    for solver in (cpsat, cbc):
+        report = solver.solve(problem, Limits(), start=start)
+        assert (report.status, report.stop, report.solution) == (Status.FEASIBLE, Stop.ERROR, start.solution)
+        assert report.bound == problem.lower_bound()

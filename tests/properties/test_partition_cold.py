@@ -1,0 +1,89 @@
+"""Each backend finds and proves brute force's optimum *by itself*.
+
+CP-SAT and CBC normally begin from the dynamic programme's bound and partition, which would hide a wrong row or a solver
+that proves too much. Here they begin from nothing as well.
+"""
+
+import pytest
+from hypothesis import given, settings
+
+from partitions import brute_force, chain_partitions, every_partition, fits, nothing_known, objective
+from pipeplan_formulations.partition import cbc, cpsat, exact
+from pipeplan_formulations.report import Limits, Status
+
+LIMITS = Limits(time=60)
+CBC_GAP = 1e-6
+"""CBC counts in doubles: on large times its proof ends a little early, and it says so."""
+
+
+def check_all(problem) -> None:
+    """Every backend, cold and warm, against brute force."""
+    best = brute_force(problem)
+    programme = exact.solve(problem, LIMITS)
+    if not problem.paths:
+        check(programme, problem, best)
+    elif best is not None:
+        relaxed = brute_force(problem.with_paths(()))
+        assert programme.bound == relaxed <= best
+        assert objective(problem, programme.solution) == programme.objective
+    for start in (nothing_known(problem), None):
+        check(cpsat.solve(problem, LIMITS, start=start), problem, best)
+        check(cbc.solve(problem, LIMITS, start=start), problem, best, CBC_GAP if best and best > 10**6 else 0)
+
+
+def check(report, problem, best, gap=0.0) -> None:
+    """The report holds the optimum, proves it (to within ``gap``), and its partition is worth what it says."""
+    if best is None:
+        assert report.status is Status.INFEASIBLE
+        return
+    assert report.objective == best
+    assert report.bound <= best
+    assert report.gap <= gap
+    assert fits(problem, report.solution)
+    assert objective(problem, report.solution) == best
+
+
+@settings(max_examples=300)
+@given(chain_partitions())
+def test_all_backends_equal_brute_force(problem):
+    """All backends find and prove brute force's optimum, or that there is none."""
+    check_all(problem)
+
+
+@pytest.mark.slow
+@settings(max_examples=3000)
+@given(chain_partitions(layers=9, stages=5, cuts=3))
+def test_all_backends_equal_brute_force_at_length(problem):
+    """The same on more and larger instances."""
+    check_all(problem)
+
+
+@settings(max_examples=400)
+@given(chain_partitions(layers=9, stages=5, cuts=0, roomy=True))
+def test_the_dynamic_programme_on_longer_chains(problem):
+    """With room for several labels a boundary the dynamic programme stays exact."""
+    check(exact.solve(problem, LIMITS), problem, brute_force(problem))
+
+
+@settings(max_examples=300)
+@given(chain_partitions())
+def test_the_problem_states_its_equations(problem):
+    """Objective and memory equal the equations written term by term; no bound lies above, no value beyond `largest`."""
+    for boundaries in every_partition(problem):
+        value = objective(problem, boundaries)
+        assert problem.evaluate(boundaries) == value <= problem.largest
+        assert problem.feasible(boundaries) == fits(problem, boundaries)
+        assert problem.lower_bound() <= value
+
+
+@settings(max_examples=100)
+@given(chain_partitions())
+def test_any_hint_leads_to_the_same_optimum(problem):
+    """A hint, good, bad or beyond memory, never changes the optimum of the dynamic programme."""
+    best = exact.solve(problem, LIMITS)
+    for hint in every_partition(problem):
+        report = exact.solve(problem, LIMITS, hint)
+        assert (report.status is Status.INFEASIBLE) == (best.status is Status.INFEASIBLE)
+        assert report.bound == best.bound
+        if report.objective is not None and problem.feasible(hint):
+            assert report.objective <= problem.evaluate(hint)
