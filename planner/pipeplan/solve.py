@@ -1,7 +1,7 @@
 """The main door: a model, a cluster and a job in; a plan with its proof out."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeplan.cluster import Cluster
@@ -10,7 +10,7 @@ from pipeplan.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
 from pipeplan.result import Result, Searched
-from pipeplan.search.baselines import baselines
+from pipeplan.search.baselines import Baseline, baselines
 from pipeplan.search.candidates import Candidate, candidates
 from pipeplan.search.fit import explain_infeasible
 from pipeplan.search.prove import Prover
@@ -75,8 +75,12 @@ def solve(
     space = candidates(model, cluster, job)
 
     prover = Prover(cluster, space, Limits(time_limit, gap, workers, seed), backend, watch)
-    rows = baselines(cluster, space, report=prover.offer)
-    prover.run()
+    rows: Mapping[str, Baseline] = {}
+    try:
+        rows = baselines(cluster, space, report=prover.offer)
+        prover.run()
+    except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
+        prover.stop = Stop.INTERRUPT
 
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):

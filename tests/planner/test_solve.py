@@ -1,0 +1,57 @@
+"""The main door: what comes out when the search is cut short, and what the answer promises."""
+
+import pytest
+
+from instances import equal_devices, fat_head, tiny_chain, two_kinds_of_device
+from pipeplan.errors import InputError
+from pipeplan.solve import solve
+from pipeplan_formulations.report import Status, Stop
+
+
+def test_ctrl_c_hands_back_the_incumbent() -> None:
+    """An interrupt ends the search with the best plan so far, its bound, and the reason."""
+
+    def impatient(incumbent: int | None, bound: int, left: int) -> None:
+        if incumbent is not None:
+            raise KeyboardInterrupt
+
+    result = solve(fat_head(), equal_devices(3), batch=16, watch=impatient)
+    assert result.stop is Stop.INTERRUPT
+    assert 0 < result.bound <= result.value
+
+
+def test_no_time_still_gives_the_best_balancers_plan_and_a_bound() -> None:
+    """With no time to search, the answer is the best balancer's plan and the bound that costs nothing."""
+    result = solve(fat_head(), equal_devices(3), batch=16, time_limit=0.0)
+    values = [row.value for row in result.baselines.values() if row.value is not None]
+    assert result.stop is Stop.TIME
+    assert result.value == min(values)
+    assert 0 < result.bound <= result.value
+
+
+def test_a_gap_that_is_asked_for_stops_the_search() -> None:
+    """The answer keeps the gap and says why it stopped."""
+    result = solve(fat_head(), equal_devices(3), batch=16, gap=0.5)
+    assert result.gap <= 0.5
+    assert result.stop in (Stop.GAP, Stop.OPTIMALITY)
+
+
+def test_unequal_devices_get_unequal_shares() -> None:
+    """Two fast and two slow devices: the slow ones hold fewer layers, and the plan is proved best."""
+    result = solve(fat_head(), two_kinds_of_device(), batch=16, depths=(4,))
+    sizes = [len(stage.layers) for stage in result.plan.stages]
+    assert result.status is Status.OPTIMAL
+    assert sum(sizes[:2]) > sum(sizes[2:])
+
+
+def test_both_solvers_give_one_value() -> None:
+    """CP-SAT and CBC agree."""
+    values = {solve(tiny_chain(), equal_devices(2), batch=8, backend=name).value for name in ("cpsat", "cbc")}
+    assert len(values) == 1
+
+
+def test_a_step_needs_a_batch() -> None:
+    """Without a batch there is no step to plan, and the error says so."""
+    with pytest.raises(InputError, match="batch"):
+        solve(tiny_chain(), equal_devices(2))
+    assert solve(tiny_chain(), equal_devices(2), objective="bottleneck").value > 0
