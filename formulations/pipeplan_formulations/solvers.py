@@ -10,7 +10,6 @@ from typing import Any
 
 from pipeplan_formulations.report import Limits
 
-
 WORKERS = 8
 """Most threads that CP-SAT is given."""
 

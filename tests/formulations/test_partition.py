@@ -14,6 +14,7 @@ from pipeplan_formulations.partition.linear import Expression, Row, linear_model
 from pipeplan_formulations.partition.windows import last_ends, open_boundaries
 from pipeplan_formulations.report import Limits, Report, Status, Stop
 from pipeplan_formulations.scaling import Scale
+from pipeplan_formulations.solvers import cpsat_solver
 
 UNEVEN = (7, 2, 2, 9, 1, 1, 4, 4)
 """Eight layers; three stages with the least largest sum are 7 2 2 | 9 1 | 1 4 4."""
@@ -304,3 +305,11 @@ def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):
         report = solver.solve(problem, Limits(), start=start)
         assert (report.status, report.stop, report.solution) == (Status.FEASIBLE, Stop.ERROR, start.solution)
         assert report.bound == problem.lower_bound()
+
+
+def test_cpsat_is_made_without_presolve():
+    """Presolve, which proves wrong optima in OR-Tools 9.15, is off, and threads are few, whatever the limits say."""
+    parameters = cpsat_solver(Limits(time=3, gap=0.25, workers=64, seed=5)).parameters
+    assert not parameters.cp_model_presolve
+    assert parameters.num_workers == 8
+    assert (parameters.max_time_in_seconds, parameters.relative_gap_limit, parameters.random_seed) == (3, 0.25, 5)
