@@ -17,6 +17,21 @@ class Objective(StrEnum):
     BOTTLENECK = "bottleneck"
 
 
+class Recompute(StrEnum):
+    """Activations computed again in the backward: of no layer, of those that it takes to fit, or of every layer."""
+
+    NONE = "none"
+    CHOOSE = "choose"
+    FULL = "full"
+
+
+class Order(StrEnum):
+    """``SEARCH``: any order of unlike devices. ``GIVEN``: stages take devices in the order in which they are listed."""
+
+    SEARCH = "search"
+    GIVEN = "given"
+
+
 def default_batch(model: Model) -> int:
     """One micro-batch of the smallest profiled size: enough for a bottleneck, which knows no steps."""
     return min((profile.micro_batch for profile in model.profiles), default=1)
@@ -43,6 +58,21 @@ class Job:
     objective : Objective
     extrapolate : bool
         Allow micro-batch sizes outside the measured ones (costs grow linearly with the size).
+    replicas : tuple of int
+        Numbers of devices that may share a stage; empty is every one, ``(1,)`` is no replication.
+    equal_replicas : bool
+        One number of replicas for all stages.
+    recompute : Recompute
+    zero1 : bool
+        Replicas share the optimiser's state out among them (Rajbhandari et al., ZeRO, 2020, stage 1).
+    order : Order
+        Of devices along the pipeline.
+    together : tuple of tuple of str
+        Layers that one stage must hold: every layer from the first of them to the last.
+    no_cut_after : tuple of str
+        Layers that may not be the last of their stage.
+    pin : tuple of (str, str)
+        A layer and where it must lie: a kind of device, or one device, like ``'d3'``.
     """
 
     batch: int
@@ -53,9 +83,21 @@ class Job:
     memory: int | None = None
     objective: Objective = Objective.STEP
     extrapolate: bool = False
+    replicas: tuple[int, ...] = ()
+    equal_replicas: bool = False
+    recompute: Recompute = Recompute.CHOOSE
+    zero1: bool = False
+    order: Order = Order.SEARCH
+    together: tuple[tuple[str, ...], ...] = ()
+    no_cut_after: tuple[str, ...] = ()
+    pin: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "objective", Objective(self.objective))
+        for name, words in (("objective", Objective), ("recompute", Recompute), ("order", Order)):
+            value = getattr(self, name)
+            if value not in list(words):
+                raise InputError(f"{name} {value!r} is not known; choose from {', '.join(words)}")
+            object.__setattr__(self, name, words(value))
         if self.batch < 1:
             raise InputError(f"the batch must hold at least one sample, not {self.batch}")
         if self.optimizer not in OPTIMIZER_STATE:
@@ -65,3 +107,5 @@ class Job:
                 raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")
         if any(depth < 1 for depth in self.depths):
             raise InputError(f"a pipeline has at least one stage; depths asked for: {self.depths}")
+        if any(count < 1 for count in self.replicas):
+            raise InputError(f"a stage has at least one replica; replicas asked for: {self.replicas}")

@@ -13,7 +13,7 @@ from pipeplan.files.job_file import read_job, write_job
 from pipeplan.files.model_file import read_model, write_model
 from pipeplan.files.plan_file import read_plan, write_plan
 from pipeplan.files.repeat import Group, fold
-from pipeplan.job import Job, Objective
+from pipeplan.job import Job, Objective, Order, Recompute
 from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Work
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
@@ -130,6 +130,14 @@ jobs = st.builds(
     memory=st.none() | whole,
     objective=st.sampled_from(Objective),
     extrapolate=st.booleans(),
+    replicas=st.lists(st.integers(1, 8), max_size=2).map(tuple),
+    equal_replicas=st.booleans(),
+    recompute=st.sampled_from(Recompute),
+    zero1=st.booleans(),
+    order=st.sampled_from(Order),
+    together=st.lists(st.lists(word, min_size=2, max_size=3).map(tuple), max_size=2).map(tuple),
+    no_cut_after=st.lists(word, max_size=2).map(tuple),
+    pin=st.dictionaries(word, st.sampled_from(["d3", "v100"]), max_size=2).map(lambda pins: tuple(pins.items())),
 )
 
 

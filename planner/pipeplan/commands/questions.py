@@ -26,6 +26,23 @@ def add_questions(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--memory", metavar="SIZE", help="what a device may use, like 16GiB, where that is less than it has"
     )
+    parser.add_argument("--replicas", metavar="N,N", help="how many devices may share a stage; 1 is no replication")
+    parser.add_argument("--equal-replicas", action="store_true", help="one number of replicas for all stages")
+    parser.add_argument(
+        "--recompute",
+        default="choose",
+        choices=("none", "choose", "full"),
+        help="compute activations again in the backward: never, of those layers that it takes to fit, of all",
+    )
+    parser.add_argument("--zero1", action="store_true", help="replicas share out the optimiser's state (ZeRO stage 1)")
+    parser.add_argument(
+        "--order", default="search", choices=("search", "given"), help="of unlike devices along the pipeline"
+    )
+    parser.add_argument(
+        "--pin", action="append", default=[], metavar="LAYER=WHERE", help="to a device, like d3, or a kind of device"
+    )
+    parser.add_argument("--together", action="append", default=[], metavar="LAYER,LAYER", help="in one stage")
+    parser.add_argument("--no-cut-after", metavar="LAYER,LAYER", help="layers that may not end a stage")
     parser.add_argument("--objective", default="step", choices=("step", "bottleneck"))
     parser.add_argument("--merge-misbooked", action="store_true", help="PipeDream GNMT: fuse layers with mixed times")
     parser.add_argument(
@@ -78,7 +95,7 @@ def read_cluster(options: Namespace, model: "Model") -> "Cluster":
 def read_job(options: Namespace, model: "Model") -> "Job":
     """The job that the options describe."""
     from pipeplan.errors import InputError
-    from pipeplan.job import Job, Objective, default_batch
+    from pipeplan.job import Job, Objective, Order, Recompute, default_batch
     from pipeplan.units import parse_bytes
 
     if options.batch is None and options.objective == "step":
@@ -87,11 +104,19 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         batch=default_batch(model) if options.batch is None else options.batch,
         micro_batches=numbers(options.micro_batches, "--micro-batches"),
         depths=numbers(options.depths, "--depths"),
-        schedules=tuple(options.schedules.split(",")) if options.schedules else (),
+        schedules=names(options.schedules),
         optimizer=options.optimizer,
         memory=parse_bytes(options.memory) if options.memory else None,
         objective=Objective(options.objective),
         extrapolate=options.extrapolate,
+        replicas=numbers(options.replicas, "--replicas"),
+        equal_replicas=options.equal_replicas,
+        recompute=Recompute(options.recompute),
+        zero1=options.zero1,
+        order=Order(options.order),
+        together=tuple(names(text) for text in options.together),
+        no_cut_after=names(options.no_cut_after),
+        pin=tuple(_pin(text) for text in options.pin),
     )
 
 
@@ -99,6 +124,20 @@ def _reading(options: Namespace) -> dict[str, bool]:
     """How an imported file is read; formats that know no such choice are not told of it."""
     chosen = {"merge_misbooked": options.merge_misbooked, "corrected": options.corrected}
     return {name: True for name, on in chosen.items() if on}
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """Read ``conv1,conv2``."""
+    return tuple(text.split(",")) if text else ()
+
+
+def _pin(text: str) -> tuple[str, str]:
+    from pipeplan.errors import InputError
+
+    layer, found, where = text.rpartition("=")
+    if not found or not layer or not where:
+        raise InputError(f"--pin {text}: write a layer and where it must lie, like head=d3 or head=v100-16gb")
+    return layer, where
 
 
 def numbers(text: str | None, option: str) -> tuple[int, ...]:

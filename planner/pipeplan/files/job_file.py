@@ -6,19 +6,24 @@
     optimizer: adam
     memory: 16GiB              # what a device may use, where that is less than it has
     schedules: [1f1b-so]
+    replicas: [1, 2, 4]
+    recompute: choose          # or none, full
+    together: [[embed, head]]
+    no_cut_after: [layer1.conv]
+    pin: {head: d3}            # a device, or a kind of device
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from pipeplan.errors import InputError
 from pipeplan.files.atomic import write_whole
 from pipeplan.files.edge import Bytes, Count, Items, Strict, check, listing
 from pipeplan.files.quantity import written_bytes
 from pipeplan.files.text import Line, lean, parse_data, read_text, yaml_text
-from pipeplan.job import Job, Objective
+from pipeplan.job import Job, Objective, Order, Recompute
 from pipeplan.names import hint
 
 
@@ -40,6 +45,14 @@ class JobFile(Strict):
     memory: Bytes | None = None
     objective: Annotated[Objective, BeforeValidator(_objective)] = Objective.STEP
     extrapolate: bool = False
+    replicas: Items[Count] = ()
+    equal_replicas: bool = False
+    recompute: Literal["none", "choose", "full"] = "choose"
+    zero1: bool = False
+    order: Literal["search", "given"] = "search"
+    together: Items[Items[str]] = ()
+    no_cut_after: Items[str] = ()
+    pin: dict[str, str] = Field(default_factory=dict)
 
 
 def read_job(path: Path) -> Job:
@@ -57,7 +70,8 @@ def job_from_data(data: Any, where: str) -> Job:
     """The job that plain data describes; ``where`` is what errors call it."""
     file = check(JobFile, data, where)
     try:
-        return Job(**{field: getattr(file, field) for field in JobFile.model_fields})
+        fields = {field: getattr(file, field) for field in JobFile.model_fields}
+        return Job(**fields | {"pin": tuple(file.pin.items())})
     except InputError as error:
         raise InputError(listing(where, [str(error)])) from error
 
@@ -76,4 +90,12 @@ def job_data(job: Job) -> dict[str, Any]:
         depths=Line(job.depths),
         memory=None if job.memory is None else written_bytes(job.memory),
         extrapolate=job.extrapolate or None,
+        replicas=Line(job.replicas),
+        equal_replicas=job.equal_replicas or None,
+        recompute=None if job.recompute is Recompute.CHOOSE else job.recompute.value,
+        zero1=job.zero1 or None,
+        order=None if job.order is Order.SEARCH else job.order.value,
+        together=[Line(names) for names in job.together],
+        no_cut_after=Line(job.no_cut_after),
+        pin=dict(job.pin),
     )
