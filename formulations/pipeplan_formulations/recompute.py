@@ -1,0 +1,242 @@
+r"""Which layers of a stage to recompute: the least work that makes its memory fit.
+
+A layer that is recomputed holds its output instead of what it saved, from its forward to its backward; it runs its
+forward once more inside its backward, and while that runs, all it saves is there besides its workspace. With k
+micro-batches in flight, a set X of recomputed layers of a stage fits if
+
+    max( max_l workspace_l,  max_{l ∈ X} (saved_l + workspace_l) )  −  k Σ_{l ∈ X} (saved_l − output_l)  ≤  spare,
+
+``spare`` being the stage's limit less what stays (resident bytes, and k times all that is saved and received). Sought
+is the X of least Σ forward; of those, one with the fewest layers. What X means to memory is two numbers, its savings
+and its peak, so a stage has a Pareto list of (cost, savings, peak):
+
+::
+
+    savings │             ○ ──    ○  all layers of peak at most p       each peak p has its staircase; k and spare
+            │       × ────        ×  a cheaper choice                   say how high one must climb at that peak,
+            │  × ──                                                     and the least cost over the peaks wins
+            └──────────────── cost
+
+Lists grow layer by layer. Layers with equal numbers are interchangeable, so stages that hold as many of each sort share
+one list, and a chain of equal layers needs only n lists of at most n + 1 entries. A list that outgrows `CAP` is thinned
+out: its choices remain choices, but the least cost is then only known to lie between that of the fractional knapsack
+and theirs.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.int64]
+
+CAP = 512
+"""Longest list that is kept in full."""
+IMPOSSIBLE = 2**61
+"""Cost where no choice fits. Two of them still fit into int64."""
+
+
+@dataclass(frozen=True)
+class _Sort:
+    """The numbers of a layer that matter here; layers that share them are interchangeable."""
+
+    cost: int
+    savings: int
+    peak: int
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """Choices that none dominates, by (cost, layers) ascending, and how each came about.
+
+    Attributes
+    ----------
+    cost, layers, savings, peak : array of int, shape (choices,)
+    origin : array of int, shape (choices,)
+        Index of the choice in ``before`` that this one extends; those from ``len(before)`` on also take the new layer.
+    sorts : mapping from sort to number of layers
+    exact : bool
+        Whether no choice was thinned out.
+    """
+
+    cost: Array
+    layers: Array
+    savings: Array
+    peak: Array
+    origin: Array
+    before: "_Curve | None" = None
+    added: _Sort | None = None
+    sorts: Counter[_Sort] = field(default_factory=Counter)
+    exact: bool = True
+
+    @cached_property
+    def stairs(self) -> list[tuple[int, Array, Array]]:
+        """For each peak p: p, and the choices up to it that save more than every cheaper one (indices, savings)."""
+        found = []
+        for peak in np.unique(self.peak):
+            below = np.flatnonzero(self.peak <= peak)
+            savings = self.savings[below]
+            best = np.maximum.accumulate(savings)
+            step = np.concatenate([[True], savings[1:] > best[:-1]])
+            found.append((int(peak), below[step], savings[step]))
+        return found
+
+    @cached_property
+    def fractional(self) -> list[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
+        """For each peak p: p, and the corners (savings, cost) of the fractional knapsack over layers up to it."""
+        order = sorted(self.sorts.items(), key=lambda item: item[0].cost / item[0].savings)
+        found = []
+        for peak in sorted({0, *(sort.peak for sort in self.sorts)}):
+            below = [(sort, count) for sort, count in order if sort.peak <= peak]
+            savings = np.cumsum([0.0, *(float(sort.savings * count) for sort, count in below)])
+            cost = np.cumsum([0.0, *(float(sort.cost * count) for sort, count in below)])
+            found.append((peak, savings, cost))
+        return found
+
+    def extended(self, sort: _Sort) -> "_Curve":
+        """The choices with one more layer at hand."""
+        cost = np.concatenate([self.cost, self.cost + sort.cost])
+        layers = np.concatenate([self.layers, self.layers + 1])
+        savings = np.concatenate([self.savings, self.savings + sort.savings])
+        peak = np.concatenate([self.peak, np.maximum(self.peak, sort.peak)])
+        order = np.lexsort((peak, -savings, layers, cost))
+        savings_sorted, peak_sorted = savings[order], peak[order]
+        kept = np.zeros(len(order), np.bool_)
+        for level in np.unique(peak):
+            below = np.flatnonzero(peak_sorted <= level)
+            best = np.maximum.accumulate(savings_sorted[below])
+            step = np.concatenate([[True], savings_sorted[below][1:] > best[:-1]])
+            kept[below[step & (peak_sorted[below] == level)]] = True
+        order = order[kept]
+        thin = len(order) > CAP
+        if thin:
+            order = order[_spread(savings[order], peak[order])]
+        return _Curve(
+            cost[order],
+            layers[order],
+            savings[order],
+            peak[order],
+            order,
+            self,
+            sort,
+            self.sorts + Counter([sort]),
+            self.exact and not thin,
+        )
+
+    def taken(self, choice: int) -> Counter[_Sort]:
+        """How many layers of each sort a choice recomputes."""
+        found: Counter[_Sort] = Counter()
+        curve = self
+        while curve.before is not None:
+            assert curve.added is not None
+            choice = int(curve.origin[choice])
+            if choice >= len(curve.before.cost):
+                found[curve.added] += 1
+                choice -= len(curve.before.cost)
+            curve = curve.before
+        return found
+
+
+class Recomputation:
+    """Least recomputation of every span of layers, on devices where a forward takes ``forward``.
+
+    Parameters
+    ----------
+    forward, saved, output, workspace : array of int, shape (n,)
+    recomputable : array of bool, shape (n,)
+        A layer whose output is not smaller than what it saves is never recomputed: that saves nothing.
+    """
+
+    def __init__(
+        self, forward: Array, saved: Array, output: Array, workspace: Array, recomputable: NDArray[np.bool_]
+    ) -> None:
+        self._workspace = workspace
+        useful = recomputable & (saved > output)
+        self._sorts = [
+            _Sort(int(forward[i]), int(saved[i] - output[i]), int(saved[i] + workspace[i])) if useful[i] else None
+            for i in range(len(forward))
+        ]
+        nothing = np.zeros(1, np.int64)
+        empty = _Curve(nothing, nothing, nothing, nothing, nothing)
+        self._curves: dict[frozenset[tuple[_Sort, int]], _Curve] = {frozenset(): empty}
+        self._of_span: list[list[_Curve]] = [[empty] for _ in self._sorts]
+
+    def least(self, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
+        """Cost of recomputing as little as possible of layers start … end − 1.
+
+        Parameters
+        ----------
+        in_flight, spare : array of int, shape (m,)
+            m questions: k ≥ 1, and the bytes that workspace less savings may take.
+
+        Returns
+        -------
+        floor, cost : array of int, shape (m,)
+            What it costs at least, and what the choice found costs; `IMPOSSIBLE` where nothing fits. They are equal
+            unless a list was thinned out.
+        """
+        curve = self._curve(start, end)
+        cost, _ = self._climb(curve, start, end, in_flight, spare)
+        if curve.exact:
+            return cost, cost
+        work = int(self._workspace[start:end].max())
+        floor = cost.astype(np.float64)
+        for peak, savings, price in curve.fractional:
+            need = np.maximum(-((spare - max(work, peak)) // in_flight), 0).astype(np.float64)
+            np.minimum(floor, np.interp(need, savings, price, right=np.inf), out=floor)
+        # Rounded down by more than a double can be wrong.
+        down = np.floor(floor * (1 - 1e-12)).astype(np.int64)
+        return np.where(cost == IMPOSSIBLE, IMPOSSIBLE, np.minimum(down, cost)), cost
+
+    def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
+        """The layers to recompute, in order; of layers with equal numbers the first. None if nothing fits."""
+        curve = self._curve(start, end)
+        cost, choice = self._climb(curve, start, end, np.array([in_flight]), np.array([spare]))
+        if cost[0] == IMPOSSIBLE:
+            return None
+        taken = curve.taken(int(choice[0]))
+        layers = []
+        for layer in range(start, end):
+            sort = self._sorts[layer]
+            if sort is not None and taken[sort] > 0:
+                taken[sort] -= 1
+                layers.append(layer)
+        return tuple(layers)
+
+    def _climb(self, curve: _Curve, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
+        """Cost and index of the best choice of a curve for each question."""
+        work = int(self._workspace[start:end].max())
+        cost = np.full(len(spare), IMPOSSIBLE)
+        chosen = np.zeros(len(spare), np.int64)
+        for peak, index, savings in curve.stairs:
+            need = -((spare - max(work, peak)) // in_flight)
+            place = np.searchsorted(savings, need)
+            reached = place < len(index)
+            choice = index[np.minimum(place, len(index) - 1)]
+            better = reached & ((curve.cost[choice] < cost) | ((curve.cost[choice] == cost) & (choice < chosen)))
+            cost = np.where(better, curve.cost[choice], cost)
+            chosen = np.where(better, choice, chosen)
+        return cost, chosen
+
+    def _curve(self, start: int, end: int) -> _Curve:
+        known = self._of_span[start]
+        while len(known) <= end - start:
+            sort = self._sorts[start + len(known) - 1]
+            curve = known[-1]
+            if sort is not None:
+                key = frozenset((curve.sorts + Counter([sort])).items())
+                curve = self._curves.get(key) or self._curves.setdefault(key, curve.extended(sort))
+            known.append(curve)
+        return known[end - start]
+
+
+def _spread(savings: Array, peak: Array) -> NDArray[np.bool_]:
+    """At most `CAP` choices evenly spread, and of each peak the one that saves most: what can fit still can."""
+    kept = np.zeros(len(savings), np.bool_)
+    kept[np.linspace(0, len(savings) - 1, CAP).astype(np.int64)] = True
+    for level in np.unique(peak):
+        below = np.flatnonzero(peak <= level)
+        kept[below[int(savings[below].argmax())]] = True
+    return kept
