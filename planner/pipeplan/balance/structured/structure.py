@@ -1,0 +1,96 @@
+"""What a peer with a structure of its own is: it says which devices share a stage, not only where the stages end.
+
+::
+
+    arrangement   boundaries (0, 5, 9, 12), devices ((0, 1, 2), (3,), (4,))
+
+    layers        0 1 2 3 4 │ 5 6 7 8 │ 9 10 11
+    devices       d0 d1 d2  │   d3    │    d4
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeplan.chain import Boundaries
+from pipeplan.cluster import Cluster
+from pipeplan.job import Job, Order, Recompute
+from pipeplan.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Everything about a plan but its micro-batches and its schedule.
+
+    Attributes
+    ----------
+    boundaries : tuple of int
+        ``(0, …, n)``; no stage is empty.
+    devices : tuple of tuple of int
+        For every stage the indices of its devices in the cluster, one a replica.
+    recompute : tuple of int
+        Indices of the layers whose activations are computed again in the backward.
+    """
+
+    boundaries: Boundaries
+    devices: tuple[tuple[int, ...], ...]
+    recompute: tuple[int, ...] = ()
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Devices of every stage."""
+        return tuple(len(stage) for stage in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A peer that chooses replicas and devices as well as cuts.
+
+    Attributes
+    ----------
+    name : str
+    summary : str
+        What it does, in one line for tables.
+    source : str
+        The project or paper whose behaviour it reproduces, and how far.
+    families : tuple of str
+        Schedule families that the peer runs; empty is every one that suits the cluster.
+    arrange : callable
+        ``arrange(model, cluster, job, micro_batch)`` are the arrangements that the peer may take for micro-batches of
+        so many samples; the best of them, judged like every other plan, is the peer's. Raises `NotApplicable`.
+    """
+
+    name: str
+    summary: str
+    source: str
+    families: tuple[str, ...]
+    arrange: Callable[[Model, Cluster, Job, int], tuple[Arrangement, ...]]
+
+
+def outside(arrangement: Arrangement, cluster: Cluster, job: Job) -> str | None:
+    """Why an arrangement is no plan for this job, in words; None if it is one.
+
+    Wishes about single layers (``together``, ``no_cut_after``, ``pin``) are not looked at here.
+    """
+    widths = arrangement.replicas
+    for s, stage in enumerate(arrangement.devices):
+        kinds = tuple(dict.fromkeys(cluster.devices[device].kind.name for device in stage))
+        if len(kinds) > 1:
+            return f"stage {s} lies on devices of unlike kinds ({_listed(kinds)}); replicas are of one kind"
+        if len(stage) > job.batch:
+            return f"stage {s} has {len(stage)} devices for a batch of {job.batch} samples"
+    if job.depths and len(widths) not in job.depths:
+        return f"it has {len(widths)} stages, the job asks for {_listed(job.depths)}"
+    if job.replicas and not set(widths) <= set(job.replicas):
+        return f"its stages have {_listed(widths)} devices, the job allows {_listed(job.replicas)}"
+    if job.equal_replicas and len(set(widths)) > 1:
+        return f"its stages have {_listed(widths)} devices, the job asks for equal numbers"
+    if arrangement.recompute and job.recompute is Recompute.NONE:
+        return "it recomputes activations, which the job does not allow"
+    row = [device for stage in arrangement.devices for device in stage]
+    if job.order is Order.GIVEN and row != sorted(row):
+        return "it takes the devices in another order than the given one"
+    return None
+
+
+def _listed(things: tuple[object, ...]) -> str:
+    return ", ".join(map(str, dict.fromkeys(things)))
