@@ -15,9 +15,9 @@ def pipeline(overlap: Overlap) -> Pipeline:
     """Slightly unequal stages, a transfer of a twentieth of a forward."""
     return Pipeline(
         stages=tuple(Stage(1000 + s % 7, 2000 + s % 5, update=10, held=100) for s in range(DEVICES)),
-        placement=tuple(range(DEVICES)),
-        transfers=tuple(Transfer(1, 50, 5, (f"down {s}",)) for s in range(DEVICES - 1)),
-        returns=tuple(Transfer(1, 50, 5, (f"up {s}",)) for s in range(DEVICES - 1)),
+        placement=tuple((d,) for d in range(DEVICES)),
+        transfers=tuple((Transfer(1, 50, 5, (f"down {s}",)),) for s in range(DEVICES - 1)),
+        returns=tuple((Transfer(1, 50, 5, (f"up {s}",)),) for s in range(DEVICES - 1)),
         overlap=overlap,
         runtime=(0,) * DEVICES,
         limits=(2**62,) * DEVICES,
@@ -27,7 +27,7 @@ def pipeline(overlap: Overlap) -> Pipeline:
 def main() -> None:
     """Print the median for every family."""
     for name, family in FAMILIES.items():
-        schedule = family.write(DEVICES, MICRO_BATCHES)
+        schedule = family.write((1,) * DEVICES, MICRO_BATCHES)
         line = pipeline(min(family.suits, key=str))
         times = []
         for _ in range(ROUNDS):

@@ -40,12 +40,18 @@ def duration(action: Action, schedule: Schedule, pipeline: Pipeline) -> int:
 
 def way(action: Action, pipeline: Pipeline) -> Transfer | None:
     """The transfer that an action starts, if its tensor goes to another device."""
-    s = action.stage
-    if action.kind is F and s + 1 < len(pipeline.stages) and pipeline.placement[s] != pipeline.placement[s + 1]:
-        return pipeline.transfers[s]
-    if action.kind in (B, DX) and s > 0 and pipeline.placement[s] != pipeline.placement[s - 1]:
-        return pipeline.returns[s - 1]
+    s, m = action.stage, action.micro_batch
+    if action.kind is F and s + 1 < len(pipeline.stages) and home(action, pipeline) != home(action, pipeline, 1):
+        return pipeline.transfers[s][m % len(pipeline.transfers[s])]
+    if action.kind in (B, DX) and s > 0 and home(action, pipeline) != home(action, pipeline, -1):
+        return pipeline.returns[s - 1][m % len(pipeline.returns[s - 1])]
     return None
+
+
+def home(action: Action, pipeline: Pipeline, onward: int = 0) -> int:
+    """The device of an action, or of the same micro-batch so many stages further on."""
+    devices = pipeline.placement[action.stage + onward]
+    return devices[action.micro_batch % len(devices)]
 
 
 def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:

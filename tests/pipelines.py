@@ -22,12 +22,12 @@ def line(
     """Equal stages in a row; ``times`` makes them unequal, ``resource`` makes all transfers share one wire."""
     each = times or [(forward, backward)] * stages
     ways = [
-        tuple(Transfer(1, occupancy, latency, (resource or f"{way} {s}",)) for s in range(stages - 1))
+        tuple((Transfer(1, occupancy, latency, (resource or f"{way} {s}",)),) for s in range(stages - 1))
         for way in ("down", "up")
     ]
     return Pipeline(
         stages=tuple(Stage(f, b, held=held) for f, b in each),
-        placement=tuple(range(stages)),
+        placement=tuple((s,) for s in range(stages)),
         transfers=ways[0],
         returns=ways[1],
         overlap=overlap,

@@ -25,7 +25,7 @@ def plan_for(
     ranks = len(schedule.orders)
     spans = list(pairwise(boundaries))
     home = {action.stage: rank for rank, order in enumerate(schedule.orders) for action in order}
-    way = tuple(Transfer() for _ in spans[1:])
+    way = tuple((Transfer(),) for _ in spans[1:])
     return Plan(
         model="test",
         fingerprint=describe("test", module, names).fingerprint,
@@ -44,7 +44,7 @@ def plan_for(
         bound=1,
         pipeline=Pipeline(
             stages=tuple(Stage(1, 1) for _ in spans),
-            placement=tuple(home[s] for s in range(len(spans))),
+            placement=tuple((home[s],) for s in range(len(spans))),
             transfers=way,
             returns=way,
             overlap=Overlap.COPY,

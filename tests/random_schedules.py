@@ -12,6 +12,8 @@ from pipeplan.cluster import Overlap
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedule import Action, Kind, Schedule
 
+Placement = tuple[tuple[int, ...], ...]
+Ways = tuple[tuple[Transfer, ...], ...]
 F, B, DX, DW, R, U = Kind  # forward, backward, input and weight gradient, reduction, update
 
 
@@ -27,14 +29,14 @@ def random_case(seed: int, *, least_time: int = 0, least_latency: int = 0, share
     """Up to four stages, four micro-batches and two slices."""
     random = Random(seed)
     stages, devices = random.randint(1, 4), random.randint(1, 4)
-    placement = tuple(random.randrange(devices) for _ in range(stages))
+    placement = tuple((random.randrange(devices),) for _ in range(stages))
     schedule = random_schedule(random, placement, devices)
     return Case(schedule, random_pipeline(random, placement, devices, least_time, shared_wires, least_latency))
 
 
 def random_pipeline(
     random: Random,
-    placement: tuple[int, ...],
+    placement: Placement,
     devices: int,
     least_time: int,
     shared_wires: bool,
@@ -59,8 +61,8 @@ def random_pipeline(
     return Pipeline(
         stages=tuple(stage() for _ in placement),
         placement=placement,
-        transfers=tuple(way(f"down {s}") for s in boundaries),
-        returns=tuple(way(f"up {s}") for s in boundaries),
+        transfers=tuple((way(f"down {s}"),) for s in boundaries),
+        returns=tuple((way(f"up {s}"),) for s in boundaries),
         overlap=random.choice(list(Overlap)),
         runtime=tuple(random.randint(0, 9) for _ in range(devices)),
         limits=(UNLIMITED,) * devices,
@@ -68,7 +70,7 @@ def random_pipeline(
 
 
 def random_schedule(
-    random: Random, placement: tuple[int, ...], devices: int, *, joined: bool = False, reduces: bool | None = None
+    random: Random, placement: Placement, devices: int, *, joined: bool = False, reduces: bool | None = None
 ) -> Schedule:
     """Play every action once, each time a random one of those whose needs are met."""
     stages, micro_batches, slices = len(placement), random.randint(1, 4), random.randint(1, 2)
@@ -86,7 +88,7 @@ def random_schedule(
         action = random.choice([action for action in left if needs[action] <= done])
         left.remove(action)
         done.add(action)
-        orders[placement[action.stage]].append(action)
+        orders[placement[action.stage][0]].append(action)
     return Schedule("random", tuple(map(tuple, orders)), two_lanes=random.random() < 0.3)
 
 

@@ -25,7 +25,7 @@ def draft(model: Model, cluster: Cluster, optimizer: str, judged: Judged, bound:
         micro_batches=candidate.micro_batches,
         optimizer=optimizer,
         stages=tuple(_stage(judged, s, a, b) for s, (a, b) in enumerate(pairwise(judged.boundaries))),
-        schedule=candidate.family.write(candidate.depth, candidate.micro_batches),
+        schedule=candidate.family.write(candidate.replicas, candidate.micro_batches),
         ranks=tuple(device.index for device in chain.devices),
         step_time=judged.value,
         bound=bound,

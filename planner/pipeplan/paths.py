@@ -40,9 +40,10 @@ def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path
             (send if item.source < item.target else send_back)[link] += 1
         if isinstance(after, Flight) and (after.source, after.target) != (item.source, item.target):
             raise PlanError("the critical path holds two transfers that share a wire; simulate with share=False")
-        if isinstance(after, Span) and after.device == pipeline.placement[item.target]:  # not the sender that waited
+        reader = pipeline.device_of(item.target, item.micro_batch)
+        if isinstance(after, Span) and after.device == reader:  # not the sender that waited
             ways = pipeline.transfers if item.source < item.target else pipeline.returns
-            constant += ways[link].latency
+            constant += min(way.latency for way in ways[link])
     forward, backward, update = (tuple(count[kind]) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE))
     return PathCut(forward, backward, update, tuple(send), tuple(send_back), constant)
 

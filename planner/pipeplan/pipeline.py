@@ -4,22 +4,35 @@
 
     stage 0 ──transfers[0]──▶ stage 1 ──transfers[1]──▶ stage 2
             ◀──returns[0]────         ◀──returns[1]────
+
+A stage may have several *replicas*, each on a device of its own. They share out the micro-batches: micro-batch m runs
+on replica m mod r. Who sends to whom therefore repeats after the least common multiple of two neighbours' replicas:
+
+::
+
+    stage 0, r = 2      d0 ── 0 2 4 …     m = 0: d0 ▶ d2   1: d1 ▶ d3   2: d0 ▶ d4
+                        d1 ── 1 3 5 …     m = 3: d1 ▶ d2   4: d0 ▶ d3   5: d1 ▶ d4   then again from the front
+    stage 1, r = 3      d2 d3 d4
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
+from math import lcm
 
 from pipeplan.cluster import Overlap
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Times (nanoseconds) and memory (bytes) of one stage, per micro-batch unless said otherwise.
+    """Times (nanoseconds) and memory (bytes) of one replica of a stage, per micro-batch unless said otherwise.
 
     Attributes
     ----------
     forward, backward, input_gradient, weight_gradient : int
-    update, reduce : int
+    update : int
         Once a step.
+    reduce : int
+        Once a step: how long the replicas' summing of their gradients takes, once all of them have come to it.
     resident : int
         Bytes that stay for the whole step: parameters, gradients, optimiser state.
     held : int
@@ -63,10 +76,11 @@ class Pipeline:
     Attributes
     ----------
     stages : tuple of Stage
-    placement : tuple of int
-        The device (0 … devices − 1) of each stage.
-    transfers, returns : tuple of Transfer
-        One a boundary: activations forward, gradients back. A boundary inside one device costs nothing.
+    placement : tuple of tuple of int
+        The devices (0 … devices − 1) of each stage, one a replica.
+    transfers, returns : tuple of tuple of Transfer
+        One tuple a boundary: activations forward, gradients back. Micro-batch m takes entry m mod length, and the
+        length is the least common multiple of the replicas on both sides. A transfer inside one device costs nothing.
     overlap : Overlap
     runtime : tuple of int
         Bytes, one a device, that its runtime takes.
@@ -75,9 +89,9 @@ class Pipeline:
     """
 
     stages: tuple[Stage, ...]
-    placement: tuple[int, ...]
-    transfers: tuple[Transfer, ...]
-    returns: tuple[Transfer, ...]
+    placement: tuple[tuple[int, ...], ...]
+    transfers: tuple[tuple[Transfer, ...], ...]
+    returns: tuple[tuple[Transfer, ...], ...]
     overlap: Overlap
     runtime: tuple[int, ...]
     limits: tuple[int, ...]
@@ -86,3 +100,18 @@ class Pipeline:
     def devices(self) -> int:
         """Number of devices."""
         return len(self.limits)
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Number of replicas of each stage."""
+        return tuple(len(devices) for devices in self.placement)
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """For each boundary, the number of micro-batches after which the pairs of devices repeat."""
+        return tuple(lcm(a, b) for a, b in pairwise(self.replicas))
+
+    def device_of(self, stage: int, micro_batch: int) -> int:
+        """The device on which a stage runs a micro-batch."""
+        devices = self.placement[stage]
+        return devices[micro_batch % len(devices)]

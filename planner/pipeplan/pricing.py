@@ -80,9 +80,9 @@ def assemble(chain: Chain, cluster: Cluster, boundaries: Boundaries) -> Pipeline
     hops = list(zip(pairwise(devices), cuts, strict=True))
     return Pipeline(
         stages=tuple(_stage(chain, s, a, b) for s, a, b in spans),
-        placement=tuple(range(len(spans))),
-        transfers=tuple(transfer(cluster, a, b, int(chain.boundary[c])) for (a, b), c in hops),
-        returns=tuple(transfer(cluster, b, a, int(chain.boundary[c])) for (a, b), c in hops),
+        placement=tuple((device,) for device in range(len(spans))),
+        transfers=tuple((transfer(cluster, a, b, int(chain.boundary[c])),) for (a, b), c in hops),
+        returns=tuple((transfer(cluster, b, a, int(chain.boundary[c])),) for (a, b), c in hops),
         overlap=chain.overlap,
         runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans),
         limits=tuple(int(chain.limit[s]) for s, _, _ in spans),

@@ -93,12 +93,14 @@ class Schedule:
         for order in self.orders:
             yield from order
 
-    def device_of(self, stage: int) -> int:
-        """The device that runs a stage."""
+    @property
+    def homes(self) -> tuple[tuple[int, ...], ...]:
+        """The devices in whose lists each stage appears, in the order of their numbers."""
+        found: list[list[int]] = [[] for _ in range(self.stages)]
         for device, order in enumerate(self.orders):
-            if any(action.stage == stage for action in order):
-                return device
-        raise InputError(f"no device runs stage {stage}")
+            for stage in {action.stage for action in order}:
+                found[stage].append(device)
+        return tuple(map(tuple, found))
 
     def as_text(self) -> tuple[str, ...]:
         """One line of actions a device, for files and people."""

@@ -49,7 +49,7 @@ def test_a_run_reports_what_happened() -> None:
     """``run`` gives losses, times, peaks, every action on the time line, and exact gradients."""
     workload = workers.tiny_mlp()
     names = workers.layers_of(workload)
-    schedule = FAMILIES["gpipe"].write(2, 3)
+    schedule = FAMILIES["gpipe"].write((1, 1), 3)
     plan = plan_for(workload.module, names, (0, 1, len(names)), schedule)
     report = run(plan, workers.tiny_mlp, steps=2, warmup=1, verify=True, timeout=60)
     assert report.error is not None
@@ -90,7 +90,7 @@ def test_a_plan_for_another_model_never_starts() -> None:
     """Names that are missing, or a fingerprint that differs, are refused with advice."""
     workload = workers.tiny_mlp()
     names = workers.layers_of(workload)
-    plan = plan_for(workload.module, names, (0, 1, len(names)), FAMILIES["gpipe"].write(2, 2))
+    plan = plan_for(workload.module, names, (0, 1, len(names)), FAMILIES["gpipe"].write((1, 1), 2))
     with pytest.raises(PlanError, match="does not belong"):
         run(plan, workers.tiny_vgg)
     with pytest.raises(PlanError, match="another"):

@@ -101,7 +101,7 @@ def families(micro_batches: int) -> dict[str, float]:
         names = layers_of(workload)
         for name, family in FAMILIES.items():
             cuts = random_cuts(generator, len(names), world)
-            plan = plan_for(workload.module, names, cuts, family.write(world, micro_batches))
+            plan = plan_for(workload.module, names, cuts, family.write((1,) * world, micro_batches))
             found[f"{build.__name__} {name} {cuts}"] = worst_error(plan, build)
     return found
 
@@ -130,7 +130,7 @@ def training(steps: int, optimizer: str) -> tuple[list[float], list[float]]:
     torch.set_num_threads(1)
     workload = tiny_decoder()
     names, world = layers_of(workload), dist.get_world_size()
-    plan = plan_for(workload.module, names, (0, 2, len(names)), FAMILIES["1f1b-sno"].write(world, 4), 2, optimizer)
+    plan = plan_for(workload.module, names, (0, 2, len(names)), FAMILIES["1f1b-sno"].write((1,) * world, 4), 2, optimizer)
     pipeline = Pipeline(plan, tiny_decoder, dtype=torch.float64, learning_rate=0.05)
     fitted = fit(plan, tiny_decoder, torch.float64)
     whole = materialised(fitted, fitted.names, dtype=torch.float64)

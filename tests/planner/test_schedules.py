@@ -21,7 +21,7 @@ names = pytest.mark.parametrize("name", sorted(FAMILIES))
 @pytest.mark.parametrize(("n", "m"), SIZES)
 def test_every_family_writes_valid_lists(name: str, n: int, m: int) -> None:
     """Complete lists that end, stage s on device s, the update last, under the family's own name."""
-    schedule = family(name).write(n, m)
+    schedule = family(name).write((1,) * n, m)
     validate_schedule(schedule, n, m)
     assert schedule.family == name
     assert schedule.two_lanes == family(name).two_lanes
@@ -32,9 +32,8 @@ def test_every_family_writes_valid_lists(name: str, n: int, m: int) -> None:
 
 def test_lists_as_drawn() -> None:
     """Three stages and four micro-batches give the lists of the pictures."""
-    first = {
-        name: each.write(3, 4).as_text()[0].replace("0F", "F").replace("0B", "B") for name, each in FAMILIES.items()
-    }
+    texts = {name: each.write((1, 1, 1), 4).as_text()[0] for name, each in FAMILIES.items()}
+    first = {name: text.replace("0F", "F").replace("0B", "B") for name, text in texts.items()}
     assert first == {
         "gpipe": "F0 F1 F2 F3 B0 B1 B2 B3 0U",
         "1f1b-sno": "F0 F1 F2 B0 F3 B1 B2 B3 0U",
@@ -42,13 +41,13 @@ def test_lists_as_drawn() -> None:
         "1f1b-as": "F0 F1 F2 B0 F3 B1 B2 B3 0U",
         "fbp-as": "F0 F1 F2 F3 B0 B1 B2 B3 0U",
     }
-    assert FAMILIES["1f1b-so"].write(3, 4).as_text()[1] == "1F0 1F1 1F2 1B0 1F3 1B1 1B2 1B3 1U"
-    assert FAMILIES["fbp-as"].write(3, 4).as_text()[2] == "2F0 2F1 2B0 2F2 2B1 2F3 2B2 2B3 2U"
+    assert FAMILIES["1f1b-so"].write((1,) * 3, 4).as_text()[1] == "1F0 1F1 1F2 1B0 1F3 1B1 1B2 1B3 1U"
+    assert FAMILIES["fbp-as"].write((1,) * 3, 4).as_text()[2] == "2F0 2F1 2B0 2F2 2B1 2F3 2B2 2B3 2U"
 
 
 def test_in_flight_counts() -> None:
     """GPipe holds M; 1F1B N − i + 1; doubled warm-up 2(N − i) + 1; two lanes 2(N − i + 1); none more than M."""
-    counts = {name: each.in_flight(4, 100) for name, each in FAMILIES.items()}
+    counts = {name: each.in_flight((1,) * 4, 100) for name, each in FAMILIES.items()}
     assert counts == {
         "gpipe": (100, 100, 100, 100),
         "1f1b-sno": (4, 3, 2, 1),
@@ -56,7 +55,7 @@ def test_in_flight_counts() -> None:
         "1f1b-as": (4, 3, 2, 1),
         "fbp-as": (8, 6, 4, 2),
     }
-    assert all(max(each.in_flight(4, 3)) <= 3 for each in FAMILIES.values())
+    assert all(max(each.in_flight((1,) * 4, 3)) <= 3 for each in FAMILIES.values())
 
 
 @pytest.mark.parametrize("latency", [0, 7, 50])
@@ -66,8 +65,8 @@ def test_no_stage_ever_holds_more_than_its_count(name: str, latency: int) -> Non
     times = [(3, 9), (14, 2), (1, 30), (6, 6)]
     for overlap in Overlap:
         pipeline = line(4, 0, 0, times=times, held=1, latency=latency, occupancy=4, overlap=overlap)
-        peaks = simulate(family(name).write(4, 24), pipeline).peaks
-        assert all(peak <= count for peak, count in zip(peaks, family(name).in_flight(4, 24), strict=True))
+        peaks = simulate(family(name).write((1,) * 4, 24), pipeline).peaks
+        assert all(peak <= count for peak, count in zip(peaks, family(name).in_flight((1,) * 4, 24), strict=True))
 
 
 def test_who_suits_whom() -> None:
@@ -87,11 +86,11 @@ def test_an_unknown_family_lists_the_known_ones() -> None:
 
 
 @names
-@pytest.mark.parametrize(("n", "m"), [(0, 1), (1, 0), (-1, 4)])
-def test_nothing_to_schedule_is_refused(name: str, n: int, m: int) -> None:
-    """A pipeline without stages or a step without micro-batches is an input error."""
-    with pytest.raises(InputError, match="at least one stage and one micro-batch"):
-        family(name).write(n, m)
+@pytest.mark.parametrize(("replicas", "m"), [((), 1), ((1,), 0), ((1, 1, 1), -4), ((2, 0), 4)])
+def test_nothing_to_schedule_is_refused(name: str, replicas: tuple[int, ...], m: int) -> None:
+    """A pipeline without stages, a stage without replicas or a step without micro-batches is an input error."""
+    with pytest.raises(InputError, match="at least one stage, one replica of each and one micro-batch"):
+        family(name).write(replicas, m)
 
 
 def test_two_lanes_need_devices_that_send_while_they_compute() -> None:

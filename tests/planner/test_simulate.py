@@ -17,7 +17,7 @@ FORWARD, BACKWARD = 10, 20
 def step(family: str, stages: int, micro_batches: int, **how: object) -> int:
     """Makespan on equal stages."""
     pipeline: Pipeline = line(stages, FORWARD, BACKWARD, **how)  # type: ignore[arg-type]
-    return simulate(FAMILIES[family].write(stages, micro_batches), pipeline).makespan
+    return simulate(FAMILIES[family].write((1,) * stages, micro_batches), pipeline).makespan
 
 
 @pytest.mark.parametrize(("n", "m"), SIZES)
@@ -52,7 +52,7 @@ def test_minimal_warm_up_pays_for_transfers(n: int, m: int, latency: int) -> Non
 def test_beyond_the_hiding_condition_the_closed_form_breaks() -> None:
     """With N = 4, M = 32, F = 1, B = 2, SR = 2 the simulated step takes 130, the closed form says 117."""
     pipeline = line(4, 1, 2, latency=2)
-    assert simulate(FAMILIES["1f1b-so"].write(4, 32), pipeline).makespan == 130
+    assert simulate(FAMILIES["1f1b-so"].write((1,) * 4, 32), pipeline).makespan == 130
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
@@ -82,22 +82,22 @@ def test_streamed_tensors_hide_under_compute() -> None:
 def test_in_flight_counts_are_what_the_family_says(family: str, n: int, m: int) -> None:
     """The most micro-batches that a stage holds on the time line is the family's count."""
     overlap = Overlap.STREAM if FAMILIES[family].two_lanes else Overlap.COPY
-    timeline = simulate(FAMILIES[family].write(n, m), line(n, FORWARD, BACKWARD, held=1, overlap=overlap))
-    assert timeline.peaks == FAMILIES[family].in_flight(n, m)
+    timeline = simulate(FAMILIES[family].write((1,) * n, m), line(n, FORWARD, BACKWARD, held=1, overlap=overlap))
+    assert timeline.peaks == FAMILIES[family].in_flight((1,) * n, m)
 
 
 def test_unequal_stages_are_bounded_by_the_largest() -> None:
     """Σ (F + B) + 2 Σ SR + (M − 1) max (F + B) is no less than the time under a doubled warm-up."""
     stages = [(3, 5), (7, 9), (2, 6), (5, 5)]
     pipeline = line(4, 0, 0, latency=2, times=stages)
-    makespan = simulate(FAMILIES["1f1b-so"].write(4, 12), pipeline).makespan
+    makespan = simulate(FAMILIES["1f1b-so"].write((1,) * 4, 12), pipeline).makespan
     assert makespan <= sum(f + b for f, b in stages) + 2 * 3 * 2 + 11 * max(f + b for f, b in stages)
 
 
 def test_shared_cards_serve_one_tensor_at_a_time() -> None:
     """Two boundaries that share a card take turns; with wires of their own they do not."""
     pipeline = line(3, 1, 1, occupancy=10, resource="card")
-    schedule = FAMILIES["gpipe"].write(3, 4)
+    schedule = FAMILIES["gpipe"].write((1,) * 3, 4)
     assert simulate(schedule, pipeline).makespan > simulate(schedule, pipeline, share=False).makespan
 
 

@@ -98,7 +98,7 @@ def test_long_lists_of_violations_are_cut() -> None:
 
 def test_memory_is_counted_against_the_limit() -> None:
     """A device over its limit is named with what it holds in flight; within it, the peaks are returned."""
-    schedule, pipeline = FAMILIES["gpipe"].write(2, 6), line(2, 1, 1, held=2**20)
+    schedule, pipeline = FAMILIES["gpipe"].write((1, 1), 6), line(2, 1, 1, held=2**20)
     assert validate_memory(schedule, pipeline) == (6 * 2**20, 6 * 2**20)
     tight = replace(pipeline, limits=(6 * 2**20, 5 * 2**20))
     (fault,) = violations(validate_memory, schedule, tight)
@@ -135,7 +135,7 @@ def spoil(plan: Plan, **stage: Any) -> Plan:
         (lambda p: spoil(p, devices=(1,)), "uses device 1 2 times"),
         (lambda p: spoil(p, devices=(7,)), "uses device 7; the cluster has devices 0 to 1"),
         (lambda p: replace(p, ranks=(0,)), "2 lists of actions for 1 ranks"),
-        (lambda p: replace(p, ranks=(1, 0)), "rank 0 on device 1 runs stage 0, which is on 0"),
+        (lambda p: replace(p, ranks=(1, 0)), "stage 0 is timed for rank 0 on device 1, but says that it is on device"),
         (lambda p: replace(p, micro_batches=2), "4 micro-batches, but 2 of 1 samples make its batch of 2"),
         (lambda p: replace(p, bound=p.step_time + 1), "lies above its step time"),
         (lambda p: replace(p, step_time=1, bound=1), "alone takes longer than the step time"),

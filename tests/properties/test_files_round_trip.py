@@ -171,9 +171,9 @@ def plans(draw: st.DrawFn) -> Plan:
         bound=draw(whole),
         pipeline=Pipeline(
             stages=row(st.builds(Stage, *[whole] * 8, st.none() | whole, whole), stages),
-            placement=tuple(range(stages)),
-            transfers=row(transfers, stages - 1),
-            returns=row(transfers, stages - 1),
+            placement=tuple((s,) for s in range(stages)),
+            transfers=row(st.tuples(transfers), stages - 1),
+            returns=row(st.tuples(transfers), stages - 1),
             overlap=draw(st.sampled_from(Overlap)),
             runtime=row(whole, stages),
             limits=row(whole, stages),

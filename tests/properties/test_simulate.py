@@ -23,15 +23,15 @@ def pipelines(draw: st.DrawFn, stages: int, overlap: Overlap, latency: int = 1) 
     """Every boundary has a wire of its own in each direction."""
     number = st.integers(0, 9)
 
-    def ways(name: str) -> tuple[Transfer, ...]:
-        return tuple(Transfer(1, draw(number), latency, (f"{name} {s}",)) for s in range(stages - 1))
+    def ways(name: str) -> tuple[tuple[Transfer, ...], ...]:
+        return tuple((Transfer(1, draw(number), latency, (f"{name} {s}",)),) for s in range(stages - 1))
 
     return Pipeline(
         stages=tuple(
             Stage(draw(number), draw(number), update=draw(number), resident=draw(number), held=draw(number))
             for _ in range(stages)
         ),
-        placement=tuple(range(stages)),
+        placement=tuple((s,) for s in range(stages)),
         transfers=ways("down"),
         returns=ways("up"),
         overlap=overlap,
@@ -75,9 +75,9 @@ def naive(schedule: Schedule, pipeline: Pipeline) -> dict[Action, tuple[int, int
 
     def way(action: Action) -> Transfer | None:
         if action.kind is F and action.stage < last:
-            return pipeline.transfers[action.stage]
+            return pipeline.transfers[action.stage][0]
         if action.kind is B and action.stage > 0:
-            return pipeline.returns[action.stage - 1]
+            return pipeline.returns[action.stage - 1][0]
         return None
 
     def arrival(action: Action) -> int:
@@ -156,14 +156,14 @@ def test_a_path_cut_is_exact_where_it_was_found_and_a_bound_elsewhere(data: st.D
     stages, micro_batches = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
     overlap = data.draw(st.sampled_from(list(Overlap)))
     family = FAMILIES[data.draw(st.sampled_from(sorted(FAMILIES)))]
-    schedule = family.write(stages, micro_batches)
+    schedule = family.write((1,) * stages, micro_batches)
     here, there = (data.draw(pipelines(stages, overlap)) for _ in range(2))
     timeline = simulate(schedule, here, share=False)
     cut = path_cut(timeline, here, schedule)
 
     def value(pipeline: Pipeline) -> int:
         times = [[getattr(s, name) for s in pipeline.stages] for name in ("forward", "backward", "update")]
-        sends = [[way.occupancy for way in ways] for ways in (pipeline.transfers, pipeline.returns)]
+        sends = [[way.occupancy for (way,) in ways] for ways in (pipeline.transfers, pipeline.returns)]
         return int(cut.length(*times, *sends))
 
     assert value(here) == timeline.makespan

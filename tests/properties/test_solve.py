@@ -52,7 +52,7 @@ def exhaustive(model: Model, cluster: Cluster, job: Job) -> int | None:
             for family in FAMILIES.values():
                 if cluster.overlap not in family.suits:
                     continue
-                schedule = family.write(depth, job.batch // size)
+                schedule = family.write((1,) * depth, job.batch // size)
                 for inner in combinations(range(1, n), depth - 1):
                     pipeline = assemble(chain, cluster, (0, *inner, n))
                     timeline = simulate(schedule, pipeline)

@@ -79,9 +79,9 @@ class PipelineEntry(Strict):
     """What the plan was simulated from; see `pipeplan.pipeline.Pipeline`."""
 
     stages: Items[StageEntry]
-    placement: Items[Whole]
-    transfers: Items[TransferEntry]
-    returns: Items[TransferEntry]
+    placement: Items[Items[Whole]]
+    transfers: Items[Items[TransferEntry]]
+    returns: Items[Items[TransferEntry]]
     overlap: Annotated[Overlap, BeforeValidator(Overlap)]
     runtime: Items[Whole]
     limits: Items[Whole]
@@ -193,7 +193,7 @@ def _sizes(file: PlanFile) -> list[str]:
     devices = len(file.device_kinds)
     for path, indices, end in [
         ("ranks", file.ranks, devices),
-        ("pipeline.placement", pipeline.placement, ranks),
+        *[(f"pipeline.placement[{n}]", homes, ranks) for n, homes in enumerate(pipeline.placement)],
         *[(f"stages[{n}].devices", stage.devices, devices) for n, stage in enumerate(file.stages)],
     ]:
         complaints += [f"{path}: there is no number {i}, they end at {end - 1}" for i in indices if i >= end]
@@ -211,7 +211,7 @@ def _stage(entry: PlanStageEntry) -> PlanStage:
 def _pipeline(entry: PipelineEntry) -> Pipeline:
     return Pipeline(
         stages=tuple(Stage(**_fields(stage)) for stage in entry.stages),
-        transfers=tuple(Transfer(**_fields(transfer)) for transfer in entry.transfers),
-        returns=tuple(Transfer(**_fields(transfer)) for transfer in entry.returns),
+        transfers=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.transfers),
+        returns=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.returns),
         **_fields(entry, "stages", "transfers", "returns"),
     )

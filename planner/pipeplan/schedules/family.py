@@ -1,25 +1,26 @@
 """What a schedule family is: somebody who writes action lists."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeplan.cluster import Overlap
 from pipeplan.errors import InputError
-from pipeplan.schedule import Schedule
+from pipeplan.schedule import Action, Kind, Schedule
 
 
 @dataclass(frozen=True)
 class Family:
-    """A way to order the actions of any number of stages and micro-batches.
+    """A way to order the actions of any number of stages, replicas and micro-batches.
 
     Attributes
     ----------
     name : str
     write : callable
-        ``write(stages, micro_batches)`` is the `Schedule`.
+        ``write(replicas, micro_batches)`` is the `Schedule`: stage s has ``replicas[s]`` replicas, and devices are
+        numbered stage by stage, replica by replica.
     in_flight : callable
-        ``in_flight(stages, micro_batches)``: for every stage, the most micro-batches that it holds at a time (from the
-        start of a forward to the end of its backward), whatever the times are.
+        ``in_flight(replicas, micro_batches)``: for every stage, the most micro-batches that any of its replicas holds
+        at a time (from the start of a forward to the end of its backward), whatever the times are.
     suits : frozenset of Overlap
         The clusters for which `pipeplan.solve` considers the family unless told otherwise.
     summary : str
@@ -29,17 +30,45 @@ class Family:
     """
 
     name: str
-    write: Callable[[int, int], Schedule]
-    in_flight: Callable[[int, int], tuple[int, ...]]
+    write: Callable[[Sequence[int], int], Schedule]
+    in_flight: Callable[[Sequence[int], int], tuple[int, ...]]
     suits: frozenset[Overlap]
     summary: str
     two_lanes: bool = False
 
 
-def check_size(stages: int, micro_batches: int) -> None:
-    """Refuse a pipeline without stages or a step without micro-batches."""
-    if stages < 1 or micro_batches < 1:
+def check_size(replicas: Sequence[int], micro_batches: int) -> None:
+    """Refuse a pipeline without stages, a stage without replicas or a step without micro-batches."""
+    if not replicas or min(replicas) < 1 or micro_batches < 1:
         raise InputError(
-            f"a schedule needs at least one stage and one micro-batch, not {stages} stages and {micro_batches} "
-            "micro-batches"
+            f"a schedule needs at least one stage, one replica of each and one micro-batch, not replicas "
+            f"{tuple(replicas)} and {micro_batches} micro-batches"
         )
+
+
+def shares(replicas: Sequence[int], micro_batches: int) -> Iterator[tuple[int, range]]:
+    """Every device's stage and the micro-batches that it works on: replica j takes j, j + r, j + 2 r, …"""
+    for stage, count in enumerate(replicas):
+        for replica in range(count):
+            yield stage, range(replica, micro_batches, count)
+
+
+def devices_from(replicas: Sequence[int]) -> tuple[int, ...]:
+    """R_s = r_s + r_{s+1} + …: how many devices a micro-batch has before it from each stage on."""
+    return tuple(sum(replicas[s:]) for s in range(len(replicas)))
+
+
+def per_replica(wanted: Sequence[int], replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """Shares out what each stage wants in flight over its replicas, none of which holds more than its own."""
+    return tuple(min(-(-want // r), largest_share(r, micro_batches)) for want, r in zip(wanted, replicas, strict=True))
+
+
+def largest_share(replicas: int, micro_batches: int) -> int:
+    """⌈M / r⌉: no replica works on more micro-batches, so none holds more."""
+    return -(-micro_batches // replicas)
+
+
+def closing(stage: int, replicas: int) -> tuple[Action, ...]:
+    """What ends a stage's list: replicas sum their gradients first, then each updates."""
+    update = Action(Kind.UPDATE, stage)
+    return (Action(Kind.REDUCE, stage), update) if replicas > 1 else (update,)

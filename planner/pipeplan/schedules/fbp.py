@@ -12,7 +12,8 @@
 
 A device gives its two lanes shares of its arithmetic units in proportion to F and B, so that either takes F + B. A
 micro-batch then comes back to stage i (from 1) after 2(N − i + 1) units, which is what the stage holds, and a step of
-equal stages takes (M + 2N − 1)(F + B). The links carry one tensor per F + B each way, which is less than 1F1B asks of
+equal stages takes (M + 2N − 1)(F + B). With replicas, and R_i = r_i + … + r_N, each of a stage's r_i replicas holds
+⌈2 R_i / r_i⌉. The links carry one tensor per F + B each way, which is less than 1F1B asks of
 them. The name is BaPipe's, as we understand it (arXiv 2012.12544).
 
 A list is both lanes merged by start time, the forward first where both start together. That makes it the 1F1B list with
@@ -20,23 +21,25 @@ A list is both lanes merged by start time, the forward first where both start to
 forward may start: not before the backwards that stand ahead of it have freed their memory.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from pipeplan.cluster import Overlap
 from pipeplan.schedule import Schedule
-from pipeplan.schedules.alternate import alternate
-from pipeplan.schedules.family import Family, check_size
+from pipeplan.schedules.alternate import one_forward_one_backward
+from pipeplan.schedules.family import Family, check_size, devices_from, per_replica
 
 
-def in_flight(stages: int, micro_batches: int) -> tuple[int, ...]:
-    """2(N − i + 1) at stage i, and never more than there are micro-batches."""
-    check_size(stages, micro_batches)
-    return tuple(min(2 * (stages - stage), micro_batches) for stage in range(stages))
+def in_flight(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """⌈2 R_i / r_i⌉ at stage i (2(N − i + 1) without replicas), and never more than a replica's share."""
+    check_size(replicas, micro_batches)
+    return per_replica([2 * behind for behind in devices_from(replicas)], replicas, micro_batches)
 
 
-def write(stages: int, micro_batches: int) -> Schedule:
-    """Both lanes of every device merged by start time, stage s on device s."""
-    counts = in_flight(stages, micro_batches)
-    orders = tuple(alternate(stage, count, micro_batches) for stage, count in enumerate(counts))
-    return Schedule("fbp-as", orders, two_lanes=True)
+def write(replicas: Sequence[int], micro_batches: int) -> Schedule:
+    """Both lanes of every device merged by start time."""
+    one_lane = one_forward_one_backward(replicas, micro_batches, in_flight(replicas, micro_batches), "fbp-as")
+    return replace(one_lane, two_lanes=True)
 
 
 FAMILY = Family(

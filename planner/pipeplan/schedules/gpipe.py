@@ -10,27 +10,30 @@
 With equal stages and free links a step takes (M + N − 1)(F + B).
 """
 
+from collections.abc import Sequence
+
 from pipeplan.cluster import Overlap
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan.schedules.family import Family, check_size
+from pipeplan.schedules.family import Family, check_size, closing, largest_share, shares
 
 
-def in_flight(stages: int, micro_batches: int) -> tuple[int, ...]:
-    """Every stage holds all micro-batches."""
-    check_size(stages, micro_batches)
-    return (micro_batches,) * stages
+def in_flight(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """Every replica holds all of its micro-batches."""
+    check_size(replicas, micro_batches)
+    return tuple(largest_share(count, micro_batches) for count in replicas)
 
 
-def write(stages: int, micro_batches: int) -> Schedule:
-    """GPipe's order, stage s on device s. Backwards run in the order of the forwards, as they do in torch."""
-    check_size(stages, micro_batches)
-    return Schedule("gpipe", tuple(_order(stage, micro_batches) for stage in range(stages)))
+def write(replicas: Sequence[int], micro_batches: int) -> Schedule:
+    """GPipe's order. Backwards run in the order of the forwards, as they do in torch."""
+    check_size(replicas, micro_batches)
+    devices = shares(replicas, micro_batches)
+    return Schedule("gpipe", tuple(_order(stage, own, replicas[stage]) for stage, own in devices))
 
 
-def _order(stage: int, micro_batches: int) -> tuple[Action, ...]:
-    forwards = [Action(Kind.FORWARD, stage, m) for m in range(micro_batches)]
-    backwards = [Action(Kind.BACKWARD, stage, m) for m in range(micro_batches)]
-    return (*forwards, *backwards, Action(Kind.UPDATE, stage))
+def _order(stage: int, own: Sequence[int], replicas: int) -> tuple[Action, ...]:
+    forwards = [Action(Kind.FORWARD, stage, m) for m in own]
+    backwards = [Action(Kind.BACKWARD, stage, m) for m in own]
+    return (*forwards, *backwards, *closing(stage, replicas))
 
 
 FAMILY = Family(

@@ -7,28 +7,30 @@
     device 1     . F0 F1  . B0 F2 B1 F3 B2  . B3  .
     device 2     .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .
 
-Stage i (from 1) of N warms up with N − i + 1 forwards. With free links a step of equal stages takes
-(M + N − 1)(F + B); every hop's time is paid again and again, since nothing is left to do while a tensor travels.
+Stage i (from 1) of N warms up with N − i + 1 forwards. With replicas, the R_i = r_i + … + r_N devices from there on
+want one micro-batch each, so each of its r_i replicas warms up with ⌈R_i / r_i⌉. With free links a step of equal stages
+takes (M + N − 1)(F + B); every hop's time is paid again and again, since nothing is left to do while a tensor travels.
 The order is that of PipeDream-flush and of Megatron-LM's schedule without interleaving; the name (synchronous device,
 no overlap) is BaPipe's, as we understand it (arXiv 2012.12544).
 """
 
+from collections.abc import Sequence
+
 from pipeplan.cluster import Overlap
 from pipeplan.schedule import Schedule
-from pipeplan.schedules.alternate import alternate
-from pipeplan.schedules.family import Family, check_size
+from pipeplan.schedules.alternate import one_forward_one_backward
+from pipeplan.schedules.family import Family, check_size, devices_from, per_replica
 
 
-def in_flight(stages: int, micro_batches: int) -> tuple[int, ...]:
-    """N − i + 1 at stage i, and never more than there are micro-batches."""
-    check_size(stages, micro_batches)
-    return tuple(min(stages - stage, micro_batches) for stage in range(stages))
+def in_flight(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """⌈R_i / r_i⌉ at stage i (N − i + 1 without replicas), and never more than a replica's share."""
+    check_size(replicas, micro_batches)
+    return per_replica(devices_from(replicas), replicas, micro_batches)
 
 
-def write(stages: int, micro_batches: int) -> Schedule:
-    """1F1B with the least warm-up, stage s on device s."""
-    counts = in_flight(stages, micro_batches)
-    return Schedule("1f1b-sno", tuple(alternate(stage, count, micro_batches) for stage, count in enumerate(counts)))
+def write(replicas: Sequence[int], micro_batches: int) -> Schedule:
+    """1F1B with the least warm-up."""
+    return one_forward_one_backward(replicas, micro_batches, in_flight(replicas, micro_batches), "1f1b-sno")
 
 
 FAMILY = Family(

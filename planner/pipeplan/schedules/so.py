@@ -8,28 +8,30 @@
     device 2     .  .  .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .  .  .
 
 Stage i (from 1) of N holds 2(N − i) + 1 micro-batches: one for every device and for every link on the way to the end
-and back. With equal stages and hops that take SR ≤ (F + B) / 2 without occupying a device, a step takes
-(M + N − 1)(F + B) + (N − 1) 2 SR: a link's time is paid once, not per micro-batch. The name (synchronous device,
-overlap) is BaPipe's, as we understand it (arXiv 2012.12544); DAPPLE's policy of 2(S − s) − 1 in flight is the same
-count.
+and back. With replicas, and R_i = r_i + … + r_N, each of its r_i replicas holds ⌈(2 R_i − r_i) / r_i⌉. With equal
+stages and hops that take SR ≤ (F + B) / 2 without occupying a device, a step takes (M + N − 1)(F + B) + (N − 1) 2 SR:
+a link's time is paid once, not per micro-batch. The name (synchronous device, overlap) is BaPipe's, as we understand it
+(arXiv 2012.12544); DAPPLE's policy of 2(S − s) − 1 in flight is the same count.
 """
+
+from collections.abc import Sequence
 
 from pipeplan.cluster import Overlap
 from pipeplan.schedule import Schedule
-from pipeplan.schedules.alternate import alternate
-from pipeplan.schedules.family import Family, check_size
+from pipeplan.schedules.alternate import one_forward_one_backward
+from pipeplan.schedules.family import Family, check_size, devices_from, per_replica
 
 
-def in_flight(stages: int, micro_batches: int) -> tuple[int, ...]:
-    """2(N − i) + 1 at stage i, and never more than there are micro-batches."""
-    check_size(stages, micro_batches)
-    return tuple(min(2 * (stages - stage) - 1, micro_batches) for stage in range(stages))
+def in_flight(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """⌈(2 R_i − r_i) / r_i⌉ at stage i (2(N − i) + 1 without replicas), and never more than a replica's share."""
+    check_size(replicas, micro_batches)
+    wanted = [2 * behind - r for behind, r in zip(devices_from(replicas), replicas, strict=True)]
+    return per_replica(wanted, replicas, micro_batches)
 
 
-def write(stages: int, micro_batches: int) -> Schedule:
-    """1F1B with the doubled warm-up, stage s on device s."""
-    counts = in_flight(stages, micro_batches)
-    return Schedule("1f1b-so", tuple(alternate(stage, count, micro_batches) for stage, count in enumerate(counts)))
+def write(replicas: Sequence[int], micro_batches: int) -> Schedule:
+    """1F1B with the doubled warm-up."""
+    return one_forward_one_backward(replicas, micro_batches, in_flight(replicas, micro_batches), "1f1b-so")
 
 
 FAMILY = Family(

@@ -11,6 +11,7 @@ hide, and a step of equal stages takes (M + N − 1)(F + B). The name (asynchron
 it (arXiv 2012.12544).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeplan.cluster import Overlap
@@ -19,9 +20,9 @@ from pipeplan.schedules import sno
 from pipeplan.schedules.family import Family
 
 
-def write(stages: int, micro_batches: int) -> Schedule:
-    """The order of 1F1B-SNO under its own name, stage s on device s."""
-    return replace(sno.write(stages, micro_batches), family="1f1b-as")
+def write(replicas: Sequence[int], micro_batches: int) -> Schedule:
+    """The order of 1F1B-SNO under its own name."""
+    return replace(sno.write(replicas, micro_batches), family="1f1b-as")
 
 
 FAMILY = Family(

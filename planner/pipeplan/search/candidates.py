@@ -30,6 +30,11 @@ class Candidate:
         return self.chain.stages
 
     @property
+    def replicas(self) -> tuple[int, ...]:
+        """Number of devices that share each stage."""
+        return (1,) * self.depth
+
+    @property
     def label(self) -> str:
         """For people: ``'4 stages, 8 micro-batches of 2, 1f1b-sno'``."""
         stages = "1 stage" if self.depth == 1 else f"{self.depth} stages"
@@ -39,7 +44,7 @@ class Candidate:
     def in_flight(self) -> tuple[int, ...]:
         """Most micro-batches that each stage holds; an endless pipeline is filled however few there are in a step."""
         many = self.micro_batches if self.objective is Objective.STEP else max(self.micro_batches, 2 * self.depth)
-        return self.family.in_flight(self.depth, many)
+        return self.family.in_flight(self.replicas, many)
 
     @cached_property
     def problem(self) -> ChainPartition:
@@ -118,4 +123,4 @@ def default_families(cluster: Cluster, job: Job) -> list[Family]:
 
 def leanest(families: list[Family], depth: int) -> Family:
     """The family that holds the fewest micro-batches; on one device, where nothing overlaps, that is all there is."""
-    return min(families, key=lambda family: sum(family.in_flight(depth, 64)))
+    return min(families, key=lambda family: sum(family.in_flight((1,) * depth, 64)))

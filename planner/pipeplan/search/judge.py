@@ -34,7 +34,7 @@ def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Jud
     For the bottleneck objective the value is the largest stage load, and the time line shows one step.
     """
     candidate, boundaries = without_empty_stages(candidate, boundaries)
-    schedule = candidate.family.write(candidate.depth, candidate.micro_batches)
+    schedule = candidate.family.write(candidate.replicas, candidate.micro_batches)
     timeline = simulate(schedule, assemble(candidate.chain, cluster, boundaries))
     bottleneck = candidate.objective is Objective.BOTTLENECK
     value = candidate.problem.evaluate(boundaries) if bottleneck else timeline.makespan

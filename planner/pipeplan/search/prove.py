@@ -167,7 +167,7 @@ class Prover:
         if node.candidate.objective is not Objective.STEP:
             return False
         pipeline = assemble(node.candidate.chain, self.cluster, boundaries)
-        schedule = node.candidate.family.write(node.candidate.depth, node.candidate.micro_batches)
+        schedule = node.candidate.family.write(node.candidate.replicas, node.candidate.micro_batches)
         cut = path_cut(simulate(schedule, pipeline, share=False), pipeline, schedule)
         if cut in paths:
             return False

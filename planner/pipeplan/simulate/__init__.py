@@ -7,7 +7,7 @@ A device runs its list in order, one action at a time. What an action waits for:
     F(s, m)   the tensor of F(s − 1, m)
     B, I      F(s, m), and the gradient of B or I(s + 1, m)
     W         its I
-    R, U      all B and W of the stage;  U also R
+    R, U      all B and W of the replica;  U also R
     slices    F(s, m, k) also F(s, m, k − 1);  B, I(s, m, k) also B, I(s, m, k + 1): attention looks back
 
 What a tensor's way to another device costs, with a transfer of occupancy o and latency l:
@@ -21,6 +21,9 @@ What a tensor's way to another device costs, with a transfer of occupancy o and 
     stream    F━━━━F━━━━        may leave while it is being made: its wires are busy for o, the last byte leaves
               ═══o══             when o is over and the action has ended; there l later
                    ╌l╌▷
+
+Micro-batch m of a stage with r replicas runs on replica m mod r, and each pair of replicas has a transfer of its own. R
+is a collective: it begins on all replicas of a stage when the last of them has come to it, and lasts as long on each.
 
 A wire that several transfers share serves them in order of readiness. A transfer that needs two wires (the network
 cards of two nodes) takes both at once.
@@ -53,8 +56,8 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
         One list a device of the pipeline. In a token-sliced schedule a stage's times and bytes are those of one slice.
     pipeline : Pipeline
     share : bool
-        False gives every boundary a wire of its own in each direction. That is a relaxation (never later than with
-        sharing) in which the order of everything is known before the times are, as inequalities over all
+        False gives every pair of replicas a wire of its own in each direction. That is a relaxation (never later than
+        with sharing) in which the order of everything is known before the times are, as inequalities over all
         partitions need (`pipeplan.paths`).
 
     Raises
@@ -71,10 +74,8 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
 
     ends = trace.signals
     span_of = [
-        Span(
-            pipeline.placement[action.stage], int(schedule.two_lanes and action.kind is not Kind.FORWARD), action, a, b
-        )
-        for action, a, b in zip(program.actions, trace.starts, ends, strict=False)
+        Span(home, int(schedule.two_lanes and action.kind is not Kind.FORWARD), action, a, b)
+        for home, action, a, b in zip(program.homes, program.actions, trace.starts, ends, strict=False)
     ]
     flight_of = {}
     n = len(program.actions)

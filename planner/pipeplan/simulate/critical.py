@@ -35,7 +35,7 @@ def critical_path(
     i = max(last, key=trace.signals.__getitem__)
     while i != NOTHING:
         path.append(span_of[i])
-        cause = _cause(program, trace, i, before[i])
+        cause = _cause(program, trace, i, before)
         if cause < n:
             i = cause
             continue
@@ -47,8 +47,18 @@ def critical_path(
     return tuple(reversed(path))
 
 
-def _cause(program: Program, trace: Trace, i: int, before: int) -> int:
-    """What released action i: an action's number, n + the number of a transfer's sender, or `NOTHING`."""
+def _cause(program: Program, trace: Trace, i: int, before: Sequence[int]) -> int:
+    """What released action i, or the last of those that began with it.
+
+    An action's number, n + the number of a transfer's sender, or `NOTHING`.
+    """
+    meeting = program.meeting_of[i]
+    together = [i] if meeting == NOTHING else program.collectives[meeting]
+    causes = (_cause_of_one(program, trace, each, before[each]) for each in together)
+    return next((cause for cause in causes if cause != NOTHING), NOTHING)
+
+
+def _cause_of_one(program: Program, trace: Trace, i: int, before: int) -> int:
     start = trace.starts[i]
     if before != NOTHING:
         if program.overlap is Overlap.NONE and program.channel_of[before] != NOTHING:

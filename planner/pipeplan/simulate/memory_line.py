@@ -28,8 +28,9 @@ def memory_lines(spans: Sequence[Span], pipeline: Pipeline) -> tuple[tuple[Step,
     for span in spans:
         of_device[span.device].append(span)
     base = list(pipeline.runtime)
-    for stage, device in zip(pipeline.stages, pipeline.placement, strict=True):
-        base[device] += stage.resident
+    for stage, devices in zip(pipeline.stages, pipeline.placement, strict=True):
+        for device in devices:
+            base[device] += stage.resident
     effects = [{kind: _effect(stage, kind) for kind in Kind} for stage in pipeline.stages]
     return tuple(_line(own, effects, held) for own, held in zip(of_device, base, strict=True))
 

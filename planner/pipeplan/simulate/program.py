@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, chain
 
 from pipeplan.cluster import Overlap
-from pipeplan.errors import PlanError
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.simulate.cells import Cells
 from pipeplan.simulate.dependencies import find_needs
+from pipeplan.simulate.fit import check_fit
 from pipeplan.simulate.numbers import NOTHING
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One boundary in one direction.
+    """One boundary in one direction, between one pair of replicas.
 
     ``wires`` are numbers of what the transfer keeps busy; ``alone`` says that no other channel uses them.
     """
@@ -33,6 +34,8 @@ class Program:
     ----------
     actions : list of Action
         By number.
+    homes : list of int
+        The device of each action.
     lanes : list of list of int
         Lane ``2 d`` and, for two-lane devices, ``2 d + 1`` of device d.
     durations : list of int
@@ -42,16 +45,23 @@ class Program:
     channel_of : list of int
         Index into ``channels`` of what each action sends, or `NOTHING`.
     channels : tuple of Channel
-        Forward boundaries, then backward ones.
+        Forward boundaries, then backward ones, each with its pairs of replicas in the order of `Pipeline.transfers`.
+    collectives : list of list of int
+        Actions that begin together: a stage's reductions, one a replica.
+    meeting_of : list of int
+        Index into ``collectives`` of each action, or `NOTHING`.
     overlap : Overlap
     """
 
     actions: list[Action]
+    homes: list[int]
     lanes: list[list[int]]
     durations: list[int]
     needs: list[tuple[int, ...]]
     channel_of: list[int]
     channels: tuple[Channel, ...]
+    collectives: list[list[int]]
+    meeting_of: list[int]
     overlap: Overlap
 
 
@@ -63,15 +73,26 @@ def number(schedule: Schedule, pipeline: Pipeline, share: bool) -> Program:
     PlanError
         If schedule and pipeline do not fit each other, or actions are missing or doubled.
     """
-    _check_fit(schedule, pipeline)
+    check_fit(schedule, pipeline)
     actions = list(schedule.actions())
+    homes = [device for device, order in enumerate(schedule.orders) for _ in order]
+    cells = Cells(schedule, pipeline, actions, homes)
+    crosses = _crossings(pipeline)
+    collectives = cells.collectives()
+    meeting_of = [NOTHING] * len(actions)
+    for meeting, together in enumerate(collectives):
+        for i in together:
+            meeting_of[i] = meeting
     return Program(
         actions=actions,
+        homes=homes,
         lanes=_lanes(schedule),
         durations=_durations(actions, pipeline.stages, schedule.two_lanes),
-        needs=find_needs(schedule, pipeline, actions),
-        channel_of=_channel_of(actions, pipeline),
-        channels=_channels(pipeline, share),
+        needs=find_needs(schedule, pipeline, actions, cells, crosses),
+        channel_of=_channel_of(actions, pipeline, crosses),
+        channels=_channels(pipeline, share, crosses),
+        collectives=collectives,
+        meeting_of=meeting_of,
         overlap=pipeline.overlap,
     )
 
@@ -110,22 +131,6 @@ def one_lane_durations(stage: Stage) -> dict[Kind, int]:
     }
 
 
-def _check_fit(schedule: Schedule, pipeline: Pipeline) -> None:
-    if len(schedule.orders) != pipeline.devices:
-        raise PlanError(
-            f"the schedule has lists for {len(schedule.orders)} devices, the pipeline {pipeline.devices}; "
-            "write one list a device, empty where a device does nothing"
-        )
-    stages = len(pipeline.stages)
-    for device, order in enumerate(schedule.orders):
-        for action in order:
-            if action.stage >= stages:
-                raise PlanError(f"{action} on device {device}: the pipeline has stages 0 to {stages - 1} only")
-            if pipeline.placement[action.stage] != device:
-                owner = pipeline.placement[action.stage]
-                raise PlanError(f"{action} stands in device {device}'s list, but stage {action.stage} is on {owner}")
-
-
 def _lanes(schedule: Schedule) -> list[list[int]]:
     lanes: list[list[int]] = []
     first = 0
@@ -147,25 +152,36 @@ def _durations(actions: list[Action], stages: Sequence[Stage], two_lanes: bool) 
     return [by_kind[action.kind][action.stage] for action in actions]
 
 
-def _channel_of(actions: list[Action], pipeline: Pipeline) -> list[int]:
-    boundaries = len(pipeline.stages) - 1
-    crosses = [a != b for a, b in pairwise(pipeline.placement)]
-    onward = [s if crosses[s] else NOTHING for s in range(boundaries)] + [NOTHING]
-    back = [NOTHING] + [boundaries + s if crosses[s] else NOTHING for s in range(boundaries)]
-    none = [NOTHING] * len(pipeline.stages)
+def _crossings(pipeline: Pipeline) -> list[list[bool]]:
+    """For each boundary and residue of the micro-batch's number: whether the tensor goes to another device."""
+    return [
+        [pipeline.device_of(s, m) != pipeline.device_of(s + 1, m) for m in range(period)]
+        for s, period in enumerate(pipeline.periods)
+    ]
+
+
+def _channel_of(actions: list[Action], pipeline: Pipeline, crosses: list[list[bool]]) -> list[int]:
+    first = [0, *accumulate(len(row) for row in crosses)]
+    onward = [
+        [a + p if other else NOTHING for p, other in enumerate(row)] for a, row in zip(first, crosses, strict=False)
+    ]
+    back = [[c + first[-1] if c != NOTHING else NOTHING for c in row] for row in onward]
+    nowhere = [[NOTHING]]
+    none = nowhere * len(pipeline.stages)
     table = {
-        Kind.FORWARD: onward,
-        Kind.BACKWARD: back,
-        Kind.INPUT_GRADIENT: back,
+        Kind.FORWARD: onward + nowhere,
+        Kind.BACKWARD: nowhere + back,
+        Kind.INPUT_GRADIENT: nowhere + back,
         Kind.WEIGHT_GRADIENT: none,
         Kind.REDUCE: none,
         Kind.UPDATE: none,
     }
-    return [table[action.kind][action.stage] for action in actions]
+    rows = [table[action.kind][action.stage] for action in actions]
+    return [row[action.micro_batch % len(row)] for action, row in zip(actions, rows, strict=True)]
 
 
-def _channels(pipeline: Pipeline, share: bool) -> tuple[Channel, ...]:
-    transfers: list[Transfer] = [*pipeline.transfers, *pipeline.returns]
+def _channels(pipeline: Pipeline, share: bool, crosses: list[list[bool]]) -> tuple[Channel, ...]:
+    transfers: list[Transfer] = list(chain(*pipeline.transfers, *pipeline.returns))
     if not share:  # a wire for each channel; one that kept nothing busy still keeps nothing busy
         own = [(c,) if transfer.resources else () for c, transfer in enumerate(transfers)]
         return tuple(Channel(t.occupancy, t.latency, wires, True) for t, wires in zip(transfers, own, strict=True))
@@ -175,9 +191,9 @@ def _channels(pipeline: Pipeline, share: bool) -> tuple[Channel, ...]:
             names.setdefault(resource, len(names))
     wires = [tuple(names[resource] for resource in dict.fromkeys(t.resources)) for t in transfers]
     uses = [0] * len(names)
-    for row, boundary in zip(wires, 2 * list(pairwise(pipeline.placement)), strict=True):
+    for row, used in zip(wires, chain(*crosses, *crosses), strict=True):
         for wire in row:
-            uses[wire] += boundary[0] != boundary[1]
+            uses[wire] += used
     alone = [all(uses[wire] <= 1 for wire in row) for row in wires]
     return tuple(
         Channel(t.occupancy, t.latency, row, each) for t, row, each in zip(transfers, wires, alone, strict=True)

@@ -63,6 +63,10 @@ def run(program: Program) -> Trace:
 
     streams, blocks = program.overlap is Overlap.STREAM, program.overlap is Overlap.NONE
     durations, needs, channel_of, channels = program.durations, program.needs, program.channel_of, program.channels
+    meeting_of = program.meeting_of
+    begun = [UNKNOWN] * len(program.collectives)
+    latest = [0] * len(program.collectives)  # when the last replica that has come so far was there
+    here: list[list[int]] = [[] for _ in program.collectives]  # lanes
 
     def serve(i: int, ready: int) -> None:
         """Put the tensor of action i on its wires."""
@@ -83,6 +87,16 @@ def run(program: Program) -> Trace:
         if n + i in waiting:
             movable.append(waiting.pop(n + i))
 
+    def meet(meeting: int, lane: int, now: int) -> int:
+        """When a collective begins, to which a lane comes now; `UNKNOWN` while others are missing."""
+        if begun[meeting] == UNKNOWN:
+            latest[meeting] = max(latest[meeting], now)
+            here[meeting].append(lane)
+            if len(here[meeting]) == len(program.collectives[meeting]):
+                begun[meeting] = latest[meeting]
+                movable.extend(other for other in here[meeting] if other != lane)
+        return begun[meeting]
+
     def advance(lane: int) -> None:
         """Run a lane's actions until one has to wait."""
         order = program.lanes[lane]
@@ -98,6 +112,11 @@ def run(program: Program) -> Trace:
                     return
                 if given > start:
                     start = given
+            if meeting_of[i] != NOTHING:
+                start = meet(meeting_of[i], lane, start)
+                if start == UNKNOWN:
+                    free[lane], reached[lane] = now, position
+                    return
             starts[i] = start
             signals[i] = now = start + durations[i]
             if i in waiting:

@@ -3,30 +3,36 @@
 from collections.abc import Iterator
 
 from pipeplan.schedule import Schedule
-from pipeplan.validate.inventory import missing_and_doubled, strayed
+from pipeplan.validate.inventory import Placement, likely_placement, missing_and_doubled, strayed
 from pipeplan.validate.play import backwards_too_early, stuck
 from pipeplan.validate.violations import refuse
 
 
-def validate_schedule(schedule: Schedule, stages: int, micro_batches: int) -> None:
+def validate_schedule(schedule: Schedule, stages: int, micro_batches: int, placement: Placement | None = None) -> None:
     """Check that a schedule takes every micro-batch through every stage and back, and ends.
 
     The lists are played as one-lane devices would play them. Two lanes wait for less than one, so an order that passes
     runs on either, as every schedule must.
 
+    Parameters
+    ----------
+    placement : sequence of sequence of int, optional
+        The devices of each stage, one a replica; without it every stage has one, that which holds most of it.
+
     Raises
     ------
     PlanError
-        Listing every violation: actions that are missing, doubled, unknown or on another stage's device, a joined
+        Listing every violation: actions that are missing, doubled, unknown or on another device than theirs, a joined
         backward beside a split one, a backward ahead of its forward, and who waits for whom in a deadlock.
     """
-    refuse(f"the schedule {schedule.family!r}", _violations(schedule, stages, micro_batches))
+    refuse(f"the schedule {schedule.family!r}", _violations(schedule, stages, micro_batches, placement))
 
 
-def _violations(schedule: Schedule, stages: int, micro_batches: int) -> Iterator[str]:
+def _violations(schedule: Schedule, stages: int, micro_batches: int, placement: Placement | None) -> Iterator[str]:
+    placement = likely_placement(schedule, stages) if placement is None else placement
     found = [
-        *strayed(schedule, stages, micro_batches),
-        *missing_and_doubled(schedule, stages, micro_batches),
+        *strayed(schedule, stages, micro_batches, placement),
+        *missing_and_doubled(schedule, stages, micro_batches, placement),
         *backwards_too_early(schedule),
     ]
     yield from found

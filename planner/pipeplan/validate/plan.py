@@ -1,7 +1,7 @@
 """Does a plan belong to its model and its cluster, and is what it claims consistent?"""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pipeplan.cluster import Cluster
 from pipeplan.model import Model
@@ -25,8 +25,9 @@ def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
     """
     what = f"the plan for {plan.model!r}"
     refuse(what, [*_layers(plan, model), *_devices(plan, cluster), *_shape(plan)])
-    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches)
-    refuse(what, [*_ranks(plan), *_claims(plan), *_memory(plan, cluster)])
+    refuse(what, _ranks(plan))
+    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement)
+    refuse(what, [*_claims(plan), *_memory(plan, cluster)])
     validate_memory(plan.schedule, plan.pipeline)
 
 
@@ -87,14 +88,13 @@ def _shape(plan: Plan) -> Iterator[str]:
 
 def _ranks(plan: Plan) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
-        rank = plan.schedule.device_of(number)
-        if plan.ranks[rank] not in stage.devices:
+        homes = plan.pipeline.placement[number]
+        on = tuple(plan.ranks[rank] for rank in homes)
+        if on != stage.devices:
             yield (
-                f"rank {rank} on device {plan.ranks[rank]} runs stage {number}, which is on "
-                f"{', '.join(map(str, stage.devices))}"
+                f"stage {number} is timed for {_named('rank', homes)} on {_named('device', on)}, but says that it is "
+                f"on {_named('device', stage.devices)}"
             )
-        if plan.pipeline.placement[number] != rank:
-            yield f"rank {rank} runs stage {number}, whose times are for rank {plan.pipeline.placement[number]}"
 
 
 def _claims(plan: Plan) -> Iterator[str]:
@@ -108,16 +108,16 @@ def _claims(plan: Plan) -> Iterator[str]:
             )
         if stage.forward + stage.backward > plan.step_time:
             yield f"stage {number} alone takes longer than the step time of {plan.step_time} ns"
-        held = most_in_flight(plan.schedule.orders[plan.schedule.device_of(number)], number)
+        held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in plan.pipeline.placement[number])
         if held > stage.in_flight:
             yield f"stage {number} says that it holds {stage.in_flight} micro-batches; its list makes it hold {held}"
 
 
 def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
-        rank, parts = plan.schedule.device_of(number), stage.memory
-        priced = plan.pipeline.stages[number]
-        needed = priced.resident + stage.in_flight * priced.held + priced.workspace + plan.pipeline.runtime[rank]
+        priced, parts = plan.pipeline.stages[number], stage.memory
+        runtime = max(plan.pipeline.runtime[rank] for rank in plan.pipeline.placement[number])
+        needed = priced.resident + stage.in_flight * priced.held + priced.workspace + runtime
         if needed > parts.total:
             yield (
                 f"stage {number} counts {format_bytes(parts.total)}; with {stage.in_flight} micro-batches in flight it "
@@ -133,3 +133,8 @@ def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
                     f"({stage.in_flight} in flight), workspace {format_bytes(parts.workspace)}, runtime "
                     f"{format_bytes(parts.runtime)}; hold fewer micro-batches, make them smaller, or move layers"
                 )
+
+
+def _named(what: str, numbers: Sequence[int]) -> str:
+    """``'rank 3'``, ``'devices 0, 1'``."""
+    return f"{what if len(numbers) == 1 else what + 's'} {', '.join(map(str, numbers))}"

@@ -35,7 +35,7 @@ def stuck(schedule: Schedule) -> Iterator[str]:
     for device, order in enumerate(schedule.orders):
         if game.position[device] < len(order):
             action = order[game.position[device]]
-            yield f"device {device} waits at {action} for {game.missing(action)}, which waits in turn; move it ahead"
+            yield f"device {device} waits at {action} for {game.missing(device)}, which waits in turn; move it ahead"
 
 
 class _Game:
@@ -47,8 +47,15 @@ class _Game:
         self.last_stage = schedule.stages - 1
         self.last_slice = max((action.slice for action in schedule.actions()), default=0)
         self.done: set[Action] = set()
-        self.reduces = {action.stage for action in schedule.actions() if action.kind is Kind.REDUCE}
-        self.backwards_left = Counter(action.stage for action in schedule.actions() if _returns(action))
+        self.backwards_left = Counter(
+            (device, action.stage) for device, order in enumerate(self.orders) for action in order if _returns(action)
+        )
+        self.reduces: dict[int, list[int]] = {}  # stage -> devices whose gradients are summed
+        for device, order in enumerate(self.orders):
+            for action in order:
+                if action.kind is Kind.REDUCE:
+                    self.reduces.setdefault(action.stage, []).append(device)
+        self.reduced: set[tuple[int, int]] = set()  # device, stage
 
     def play(self) -> None:
         """Let every device run as far as it can, until none can."""
@@ -56,26 +63,38 @@ class _Game:
         while moved:
             moved = False
             for device, order in enumerate(self.orders):
-                while self.position[device] < len(order) and not self.missing(order[self.position[device]]):
+                while self.position[device] < len(order) and not self.missing(device):
                     action = order[self.position[device]]
+                    if action.kind is Kind.REDUCE:
+                        self.reduced.add((device, action.stage))
                     self.done.add(action)
-                    self.backwards_left[action.stage] -= _returns(action)
+                    self.backwards_left[device, action.stage] -= _returns(action)
                     self.position[device] += 1
                     moved = True
 
-    def missing(self, action: Action) -> str:
-        """What an action still waits for, in words; empty if it may run."""
+    def missing(self, device: int) -> str:
+        """What a device's next action still waits for, in words; empty if it may run."""
+        action = self.orders[device][self.position[device]]
         if not action.kind.per_micro_batch:
-            left = self.backwards_left[action.stage]
+            left = self.backwards_left[device, action.stage]
             if left:
                 return f"{left} more backward actions of stage {action.stage}"
-            reduction = Action(Kind.REDUCE, action.stage)
-            waits = action.kind is Kind.UPDATE and action.stage in self.reduces and reduction not in self.done
-            return str(reduction) if waits else ""
+            if action.kind is Kind.REDUCE:
+                absent = next((d for d in self.reduces[action.stage] if not self.has_come(d, action)), None)
+                return "" if absent is None else f"{action} on device {absent}"
+            waits = device in self.reduces.get(action.stage, ()) and (device, action.stage) not in self.reduced
+            return str(Action(Kind.REDUCE, action.stage)) if waits else ""
         for alternatives in self._needs(action):
             if not any(each in self.done for each in alternatives):
                 return " or ".join(map(str, alternatives))
         return ""
+
+    def has_come(self, device: int, reduction: Action) -> bool:
+        """Whether a device has nothing before a reduction any more: replicas begin it together."""
+        order, position = self.orders[device], self.position[device]
+        stands_there = position < len(order) and order[position] == reduction
+        ready = stands_there and not self.backwards_left[device, reduction.stage]
+        return ready or (device, reduction.stage) in self.reduced
 
     def _needs(self, action: Action) -> Iterator[list[Action]]:
         """Groups of actions, one of each of which must have run."""

@@ -25,8 +25,8 @@ def plan() -> Plan:
         schedule=Schedule.from_text("gpipe", ["0F0 0F1 0B0 0B1 0U", "1F0 1F1 1B0 1B1 1U"]),
         ranks=(0, 1), step_time=100, bound=90,
         pipeline=Pipeline(
-            (Stage(10, 20), Stage(10, 20)), (0, 1), (Transfer(3, 2, 1, ("w",)),), (Transfer(),), Overlap.COPY,
-            (0, 0), (UNLIMITED, 2**40),
+            (Stage(10, 20), Stage(10, 20)), ((0,), (1,)), ((Transfer(3, 2, 1, ("w",)),),), ((Transfer(),),),
+            Overlap.COPY, (0, 0), (UNLIMITED, 2**40),
         ),
     )  # fmt: skip
 

@@ -1,0 +1,56 @@
+"""Do a schedule and a pipeline fit each other?"""
+
+from pipeplan.errors import PlanError
+from pipeplan.pipeline import Pipeline
+from pipeplan.schedule import Action, Schedule
+
+
+def check_fit(schedule: Schedule, pipeline: Pipeline) -> None:
+    """Refuse lists of actions for other devices, stages or replicas than the pipeline's, and transfers that miss some.
+
+    Raises
+    ------
+    PlanError
+        With the first fault.
+    """
+    _check_ways(pipeline)
+    if len(schedule.orders) != pipeline.devices:
+        raise PlanError(
+            f"the schedule has lists for {len(schedule.orders)} devices, the pipeline {pipeline.devices}; "
+            "write one list a device, empty where a device does nothing"
+        )
+    stages = len(pipeline.stages)
+    for device, order in enumerate(schedule.orders):
+        for action in order:
+            stage = action.stage
+            if stage >= stages:
+                raise PlanError(f"{action} on device {device}: the pipeline has stages 0 to {stages - 1} only")
+            homes = pipeline.placement[stage]
+            right = homes[action.micro_batch % len(homes)] == device if action.kind.per_micro_batch else device in homes
+            if not right:
+                raise PlanError(f"{action} stands in device {device}'s list, but {_where(action, pipeline)}")
+
+
+def _where(action: Action, pipeline: Pipeline) -> str:
+    homes = pipeline.placement[action.stage]
+    if len(homes) == 1 or not action.kind.per_micro_batch:
+        return f"stage {action.stage} is on {', '.join(map(str, homes))}"
+    owner = pipeline.device_of(action.stage, action.micro_batch)
+    replica = action.micro_batch % len(homes)
+    return f"micro-batch {action.micro_batch} of stage {action.stage} is its replica {replica}'s, on {owner}"
+
+
+def _check_ways(pipeline: Pipeline) -> None:
+    stages = len(pipeline.stages)
+    for stage, homes in enumerate(pipeline.placement):
+        if not homes or len(set(homes)) != len(homes):
+            raise PlanError(f"stage {stage} is on devices {homes}; it needs one device a replica, each another one")
+    for name, rows in (("transfers", pipeline.transfers), ("returns", pipeline.returns)):
+        if len(rows) != stages - 1:
+            raise PlanError(f"the pipeline has {name} for {len(rows)} boundaries, and {stages - 1} boundaries")
+        for s, (row, period) in enumerate(zip(rows, pipeline.periods, strict=True)):
+            if len(row) != period:
+                raise PlanError(
+                    f"boundary {s} has {len(row)} {name}; {pipeline.replicas[s]} and {pipeline.replicas[s + 1]} "
+                    f"replicas need {period}, their least common multiple"
+                )
