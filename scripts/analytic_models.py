@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 from analytic.convolutional import resnet_50, vgg_16
-from analytic.recurrent import gnmt
 from analytic.transformer import SHAPES, transformer
 
 from pipeplan.files.model_file import write_model
 from pipeplan.model import Model
+from pipeplan.series.gnmt import gnmt
 
 FOLDER = Path(__file__).resolve().parent.parent / "datasets" / "models"
 

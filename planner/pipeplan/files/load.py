@@ -16,6 +16,7 @@ from pipeplan.files.piper import piper_from_data
 from pipeplan.files.text import parse_data, read_text
 from pipeplan.model import Model
 from pipeplan.names import hint
+from pipeplan.series import member
 
 _PIPEDREAM = re.compile(r"^\S+ -- .* -- forward_compute_time=", re.MULTILINE)
 _FILE_SUFFIXES = {".yaml", ".yml", ".json", ".txt"}
@@ -28,7 +29,7 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
     ----------
     name_or_path : str or Path
         ``'gpt2-small'``, or a file whose format is known by its content: pipeplan's own YAML or JSON, a PipeDream
-        ``graph.txt``, a dnn-partitioning JSON, a Piper JSON.
+        ``graph.txt``, a dnn-partitioning JSON, a Piper JSON; or a member of a series, like ``'gnmt-32'``.
     **options
         Given to the importer: ``merge_misbooked`` and ``samples`` for PipeDream, ``corrected`` for the two others.
 
@@ -37,6 +38,9 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
     InputError
         If there is no such name or file, or something in it is wrong; every wrong field is named.
     """
+    made = _made(name_or_path)
+    if made is not None:
+        return made
     path = _find(name_or_path, "models", "model")
     text = read_text(path)
     if _PIPEDREAM.search(text):
@@ -72,6 +76,8 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 
 def load_carried_cluster(name_or_path: str | Path, **options: Any) -> Cluster | None:
     """The cluster that a workload file brings along, or None where it brings none."""
+    if _made(name_or_path) is not None:
+        return None
     path = _find(name_or_path, "models", "model")
     text = read_text(path)
     if _PIPEDREAM.search(text):
@@ -79,6 +85,11 @@ def load_carried_cluster(name_or_path: str | Path, **options: Any) -> Cluster | 
     data = parse_data(text, str(path))
     workload = _workload(data)
     return None if workload is None else _call(workload, options, data, str(path), _stem(path))[1]
+
+
+def _made(name_or_path: str | Path) -> Model | None:
+    """The member of a series that is meant; None if it is a file, shipped or not."""
+    return None if str(name_or_path) in shipped("models") else member(str(name_or_path))
 
 
 def _workload(data: Any) -> Callable[..., tuple[Model, Cluster]] | None:

@@ -25,7 +25,7 @@ def device_orders(cluster: Cluster, most: int = MOST) -> list[tuple[Device, ...]
     devices = cluster.devices
     labels: list[tuple[Hashable, ...]] = [(device.kind.name, device.node) for device in devices]
     if len({kind for kind, _ in labels}) > 1 and distinct(labels) <= most:
-        groups = [(device.index,) for device in devices]
+        groups: list[Row] = [(device.index,) for device in devices]
     else:
         groups = [tuple(d.index for d in own) for _, own in groupby(devices, key=lambda d: labels[d.index])]
         labels = [(labels[group[0]][0], len(group), _look(cluster, group)) for group in groups]

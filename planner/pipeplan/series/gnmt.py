@@ -5,6 +5,7 @@ embedding, one layer with attention, then L − 1 layers that read the layer bel
 layer of n inputs and h units costs 2 · 4 h (n + h) operations a token forward, the same for each of its gradients.
 """
 
+from pipeplan.errors import InputError
 from pipeplan.model import Layer, Model, Work
 
 ITEM = 4
@@ -33,8 +34,18 @@ def _embedding(name: str) -> Layer:
 
 
 def gnmt(depth: int) -> Model:
-    """``depth`` LSTM layers, half of them in the encoder."""
+    """``depth`` LSTM layers, half of them in the encoder.
+
+    Raises
+    ------
+    InputError
+        If the depth is odd or below 4: a half has a first layer of its own kind and one that follows it.
+    """
     half = depth // 2
+    if depth < 4 or depth % 2:
+        raise InputError(
+            f"gnmt-{depth}: GNMT has an even number of LSTM layers, 4 or more, half in the encoder"
+        )
     layers = [_embedding("encoder.embedding"), _lstm("encoder.0", HIDDEN, ("encoder.embedding",), directions=2)]
     for i in range(1, half):
         layers.append(_lstm(f"encoder.{i}", (2 if i == 1 else 1) * HIDDEN, (f"encoder.{i - 1}",)))
