@@ -1,7 +1,8 @@
 """A naive oracle of the simulator: every rule as an arc between two moments, then the longest path to each moment.
 
-Moments of an action a: ``(a, "start")``, ``(a, "end")``, and of the tensor that it sends ``(a, "left")`` (it begins to
-move), ``(a, "gone")`` (its last byte left), ``(a, "there")``.
+Moments of an action and its device, together a: ``(a, "start")``, ``(a, "end")``, and of the tensor that it sends
+``(a, "left")`` (it begins to move), ``(a, "gone")`` (its last byte left), ``(a, "there")``. Replicas that reduce together
+share one more moment, ``((-1, action), "start")``, at which the last of them is there.
 """
 
 from fractions import Fraction
@@ -13,9 +14,9 @@ from pipeplan.cluster import Overlap
 from pipeplan.pipeline import Pipeline, Transfer
 from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.timeline import Timeline
-from random_schedules import all_needs
+from random_schedules import Item, all_items, all_needs
 
-Moment = tuple[Action, str]
+Moment = tuple[Item, str]
 Arcs = dict[Moment, dict[Moment, int]]
 F, B, DX, DW, R, U = Kind  # forward, backward, input and weight gradient, reduction, update
 
@@ -56,17 +57,22 @@ def home(action: Action, pipeline: Pipeline, onward: int = 0) -> int:
 
 def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:
     """The arcs that hold whatever the wires do: ``arcs[later][earlier]`` is the least distance."""
-    actions = list(schedule.actions())
+    items = all_items(schedule)
     arcs: Arcs = {}
 
     def after(later: Moment, earlier: Moment, distance: int = 0) -> None:
+        (_, action), name = later
+        if action.kind is R and name == "start":
+            later = ((-1, action), name)
         known = arcs.setdefault(later, {})
         known[earlier] = max(distance, known.get(earlier, 0))
 
     released = {}  # the moment at which an action's lane is free again
-    for a in actions:
-        after((a, "end"), (a, "start"), duration(a, schedule, pipeline))
-        transfer = way(a, pipeline)
+    for a in items:
+        after((a, "end"), (a, "start"), duration(a[1], schedule, pipeline))
+        if a[1].kind is R:
+            arcs[a, "start"] = {((-1, a[1]), "start"): 0}
+        transfer = way(a[1], pipeline)
         released[a] = (a, "gone") if transfer and pipeline.overlap is Overlap.NONE else (a, "end")
         if transfer:
             streams = pipeline.overlap is Overlap.STREAM
@@ -74,20 +80,21 @@ def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:
             after((a, "gone"), (a, "left"), transfer.occupancy)
             after((a, "gone"), (a, "end"))
             after((a, "there"), (a, "gone"), transfer.latency)
-    for order in schedule.orders:
-        forwards = [a for a in order if a.kind is F]
-        others = [a for a in order if a.kind is not F]
+    for device, listed in enumerate(schedule.orders):
+        order = [(device, action) for action in listed]
+        forwards = [a for a in order if a[1].kind is F]
+        others = [a for a in order if a[1].kind is not F]
         for lane in (forwards, others) if schedule.two_lanes else (order,):
             for earlier, later in pairwise(lane):
                 after((later, "start"), released[earlier])
         if schedule.two_lanes:
             for j, later in enumerate(order):
-                for earlier in order[:j] if later.kind is F else ():
-                    if earlier.kind is not F:
+                for earlier in order[:j] if later[1].kind is F else ():
+                    if earlier[1].kind is not F:
                         after((later, "start"), (earlier, "end"))
-    for later, wanted in all_needs(actions).items():
+    for later, wanted in all_needs(items).items():
         for earlier in wanted:
-            sent = earlier.stage != later.stage and way(earlier, pipeline)
+            sent = earlier[1].stage != later[1].stage and way(earlier[1], pipeline)
             after((later, "start"), (earlier, "there" if sent else "end"))
     return arcs
 
@@ -104,15 +111,17 @@ def with_wires(arcs: Arcs, schedule: Schedule, pipeline: Pipeline, timeline: Tim
     """Add that a wire serves one tensor after another.
 
     In the order in which the tensors are ready on the time line, then by device and list; without a time line every
-    boundary has a wire of its own in each direction, in list order.
+    pair of replicas has a wire of its own in each direction, in list order.
     """
-    times = {span.action: (span.start, span.end) for span in timeline.spans} if timeline else {}
-    of_wire: dict[object, list[tuple[int, int, Action, int]]] = {}
-    for number, a in enumerate(schedule.actions()):
-        transfer = way(a, pipeline)
+    times = {(span.device, span.action): (span.start, span.end) for span in timeline.spans} if timeline else {}
+    of_wire: dict[object, list[tuple[int, int, Item, int]]] = {}
+    for number, a in enumerate(all_items(schedule)):
+        device, action = a
+        transfer = way(action, pipeline)
         if transfer:
             ready = times[a][pipeline.overlap is not Overlap.STREAM] if timeline else 0
-            own = [(a.stage, a.kind is F)] if transfer.resources else []
+            onward = 1 if action.kind is F else -1
+            own = [(device, home(action, pipeline, onward), action.stage, onward)] if transfer.resources else []
             for wire in transfer.resources if timeline else own:
                 of_wire.setdefault(wire, []).append((ready, number, a, transfer.occupancy))
     result = {moment: dict(earlier) for moment, earlier in arcs.items()}

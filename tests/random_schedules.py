@@ -1,10 +1,12 @@
 """Random pipelines and random action lists that can be played to the end, from a seed.
 
-Wider than what any family writes: several stages on a device, devices without a stage, split and joined backwards side
-by side, token slices, reductions, two lanes, wires that transfers share.
+Wider than what any family writes: several stages on a device, several replicas of a stage, devices without a stage,
+split and joined backwards side by side, token slices, reductions, two lanes, wires that transfers share.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 from random import Random
 
 from pipeplan.chain import UNLIMITED
@@ -14,6 +16,8 @@ from pipeplan.schedule import Action, Kind, Schedule
 
 Placement = tuple[tuple[int, ...], ...]
 Ways = tuple[tuple[Transfer, ...], ...]
+Item = tuple[int, Action]
+"""An action and the device that runs it: replicas of a stage reduce and update alike."""
 F, B, DX, DW, R, U = Kind  # forward, backward, input and weight gradient, reduction, update
 
 
@@ -26,12 +30,18 @@ class Case:
 
 
 def random_case(seed: int, *, least_time: int = 0, least_latency: int = 0, shared_wires: bool = True) -> Case:
-    """Up to four stages, four micro-batches and two slices."""
+    """Up to four stages on up to five devices, four micro-batches and two slices."""
     random = Random(seed)
-    stages, devices = random.randint(1, 4), random.randint(1, 4)
-    placement = tuple((random.randrange(devices),) for _ in range(stages))
+    devices = random.randint(1, 5)
+    placement = random_placement(random, random.randint(1, 4), devices)
     schedule = random_schedule(random, placement, devices)
     return Case(schedule, random_pipeline(random, placement, devices, least_time, shared_wires, least_latency))
+
+
+def random_placement(random: Random, stages: int, devices: int) -> Placement:
+    """Half of the stages on one device, the others on up to three, in any order."""
+    most = [random.choice([1, random.randint(1, min(3, devices))]) for _ in range(stages)]
+    return tuple(tuple(random.sample(range(devices), count)) for count in most)
 
 
 def random_pipeline(
@@ -57,12 +67,15 @@ def random_pipeline(
         wires = random.sample(["x", "y", "z"], random.randint(0, 2)) if shared_wires else [name]
         return Transfer(1, random.randint(0, 9), random.randint(least_latency, 4), tuple(wires))
 
-    boundaries = range(len(placement) - 1)
+    def ways(name: str) -> Ways:
+        periods = [lcm(len(a), len(b)) for a, b in zip(placement, placement[1:], strict=False)]
+        return tuple(tuple(way(f"{name} {s}.{p}") for p in range(period)) for s, period in enumerate(periods))
+
     return Pipeline(
         stages=tuple(stage() for _ in placement),
         placement=placement,
-        transfers=tuple((way(f"down {s}"),) for s in boundaries),
-        returns=tuple((way(f"up {s}"),) for s in boundaries),
+        transfers=ways("down"),
+        returns=ways("up"),
         overlap=random.choice(list(Overlap)),
         runtime=tuple(random.randint(0, 9) for _ in range(devices)),
         limits=(UNLIMITED,) * devices,
@@ -72,43 +85,60 @@ def random_pipeline(
 def random_schedule(
     random: Random, placement: Placement, devices: int, *, joined: bool = False, reduces: bool | None = None
 ) -> Schedule:
-    """Play every action once, each time a random one of those whose needs are met."""
+    """Play every action once, each time a random one of those whose needs are met; all replicas reduce at once."""
     stages, micro_batches, slices = len(placement), random.randint(1, 4), random.randint(1, 2)
     reduces = random.random() < 0.3 if reduces is None else reduces
-    left: list[Action] = [Action(U, s) for s in range(stages)] + [Action(R, s) for s in range(stages) if reduces]
+    left: list[Action] = []
     for s in range(stages):
         for m in range(micro_batches):
             for k in range(slices):
                 left.append(Action(F, s, m, k))
                 left += [Action(kind, s, m, k) for kind in ((B,) if joined else random.choice([(B,), (DX, DW)]))]
-    needs = all_needs(left)
+    items: list[tuple[Item, ...]] = [((owner(a, placement), a),) for a in left]
+    for s, homes in enumerate(placement):
+        items += [((device, Action(U, s)),) for device in homes]
+        items += [tuple((device, Action(R, s)) for device in homes)] if reduces or len(homes) > 1 else []
+    needs = all_needs([item for together in items for item in together])
     orders: list[list[Action]] = [[] for _ in range(devices)]
-    done: set[Action] = set()
-    while left:
-        action = random.choice([action for action in left if needs[action] <= done])
-        left.remove(action)
-        done.add(action)
-        orders[placement[action.stage][0]].append(action)
+    done: set[Item] = set()
+    while items:
+        chosen = random.choice([together for together in items if all(needs[item] <= done for item in together)])
+        items.remove(chosen)
+        done.update(chosen)
+        for device, action in chosen:
+            orders[device].append(action)
     return Schedule("random", tuple(map(tuple, orders)), two_lanes=random.random() < 0.3)
 
 
-def all_needs(actions: list[Action]) -> dict[Action, set[Action]]:
-    """Every action that each one has to wait for, all of them spelled out."""
-    there = set(actions)
-    backwards = {a for a in there if a.kind in (B, DX, DW)}
+def owner(action: Action, placement: Placement) -> int:
+    """The device of a forward or backward."""
+    homes = placement[action.stage]
+    return homes[action.micro_batch % len(homes)]
 
-    def needs(a: Action) -> set[Action]:
+
+def all_items(schedule: Schedule) -> list[Item]:
+    """Every action with its device, device by device."""
+    return [(device, action) for device, order in enumerate(schedule.orders) for action in order]
+
+
+def all_needs(items: Sequence[Item]) -> dict[Item, set[Item]]:
+    """Everything that each action has to wait for, all of it spelled out, but for replicas that reduce together."""
+    home = {action: device for device, action in items if action.kind not in (R, U)}
+    backwards = {a for a in home if a.kind in (B, DX, DW)}
+    there = set(items)
+
+    def needs(device: int, a: Action) -> set[Item]:
+        if a.kind in (R, U):
+            own = {(device, b) for b in backwards if b.stage == a.stage and home[b] == device}
+            return own | ({(device, Action(R, a.stage))} & there if a.kind is U else set())
         if a.kind is F:
             wanted = {a._replace(stage=a.stage - 1), a._replace(slice=a.slice - 1)}
         elif a.kind is DW:
             wanted = {a._replace(kind=DX)}
-        elif a.kind in (B, DX):
+        else:
             behind = [(a.stage + 1, a.slice), (a.stage, a.slice + 1)]
             wanted = {a._replace(kind=F)}
             wanted |= {a._replace(kind=kind, stage=s, slice=k) for kind in (B, DX) for s, k in behind}
-        else:
-            wanted = {b for b in backwards if b.stage == a.stage}
-            wanted |= {Action(R, a.stage)} if a.kind is U else set()
-        return wanted & there
+        return {(home[b], b) for b in wanted if b in home}
 
-    return {action: needs(action) for action in actions}
+    return {item: needs(*item) for item in items}
