@@ -2,24 +2,26 @@
 
 ::
 
-    rank 0   0F0 send 0F1 send                        receive 0B0 ...
+    rank 0   0F0 send 0F1 send                        receive 0B0 settle ...
     rank 1   receive receive 1F0 1B0 send 1F1 ...
 
 A send stands right behind the action that makes the tensor. Messages between two ranks carry no tag and are matched in
 order, so for every ordered pair of ranks the receives stand in the order of the sends. Within that, a receive is posted
 one action ahead of the one that reads it: early enough for the tensor to arrive meanwhile, late enough not to hold a
 buffer for long.
+
+A sent tensor must stay until it is taken. A settle stands where that is known without waiting: behind the first action
+that read something which the receiver made after it had read the message. What is never answered settles at the end.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from pipeplan.errors import PlanError
 from pipeplan.schedule import Action, Kind, Schedule
-
-BACKWARD = (Kind.BACKWARD, Kind.INPUT_GRADIENT)
-"""The actions that make a gradient for the stage ahead."""
+from pipeplan_executor.order import BACKWARD, Owners, check_order, find_owners
 
 
 class Message(NamedTuple):
@@ -43,12 +45,16 @@ class Receive(NamedTuple):
     message: Message
 
 
-Step: TypeAlias = Action | Send | Receive
-Owners: TypeAlias = Mapping[tuple[int, int], int]
-"""The rank that runs each (stage, micro-batch)."""
+class Settle(NamedTuple):
+    """Let go of a message that was sent."""
+
+    message: Message
 
 
-def lower(schedule: Schedule, ahead: int = 1) -> tuple[tuple[Step, ...], ...]:
+Step: TypeAlias = Action | Send | Receive | Settle
+
+
+def lower(schedule: Schedule, ahead: int = 1, sharded: bool = False) -> tuple[tuple[Step, ...], ...]:
     """One list of steps for every rank.
 
     Parameters
@@ -56,6 +62,8 @@ def lower(schedule: Schedule, ahead: int = 1) -> tuple[tuple[Step, ...], ...]:
     schedule : Schedule
     ahead : int
         How many actions before its reader a receive is posted.
+    sharded : bool
+        The replicas of a stage update a share each and exchange them: an update is then an act of all of them.
 
     Raises
     ------
@@ -64,102 +72,21 @@ def lower(schedule: Schedule, ahead: int = 1) -> tuple[tuple[Step, ...], ...]:
         says what every rank waits for.
     """
     owners = find_owners(schedule)
-    check_order(schedule, owners)
-    place = {action: i for order in schedule.orders for i, action in enumerate(order)}
-    posts = _receives(schedule, owners, place, ahead)
-    return tuple(tuple(_steps(rank, order, posts)) for rank, order in enumerate(schedule.orders))
-
-
-def find_owners(schedule: Schedule) -> Owners:
-    """Who runs what, after checking that every stage does every micro-batch exactly once."""
-    done: dict[tuple[int, int], list[tuple[Kind, int]]] = defaultdict(list)
-    once: set[Action] = set()
-    ranks: dict[int, set[int]] = defaultdict(set)
-    for rank, order in enumerate(schedule.orders):
-        if not order:
-            raise PlanError(f"rank {rank} has nothing to do; a plan gives every rank at least one stage")
-        for action in order:
-            if action.slice:
-                raise PlanError(f"{action}: sequences cut into slices cannot be run yet; plan without slices")
-            ranks[action.stage].add(rank)
-            if action.kind.per_micro_batch:
-                done[action.stage, action.micro_batch].append((action.kind, rank))
-            elif action in once:
-                raise PlanError(f"{action} stands twice in the schedule; a stage does it once a step")
-            once.add(action)
-    for stage, where in sorted(ranks.items()):
-        if len(where) > 1:
-            raise PlanError(f"stage {stage} is on ranks {sorted(where)}; replicated stages cannot be run yet")
-    for stage in range(schedule.stages):
-        for micro_batch in range(schedule.micro_batches):
-            _check_complete(stage, micro_batch, [kind for kind, _ in done[stage, micro_batch]])
-    return {key: entries[0][1] for key, entries in done.items()}
-
-
-def _check_complete(stage: int, micro_batch: int, kinds: list[Kind]) -> None:
-    joined, split = sorted("FB"), sorted("FIW")
-    if sorted(kinds) not in (joined, split):
-        found = " ".join(kinds) or "nothing"
-        raise PlanError(
-            f"stage {stage}, micro-batch {micro_batch}: the schedule has {found}; it needs one F, and one B or one I "
-            "and one W"
-        )
-
-
-def needs(action: Action, schedule: Schedule, split: frozenset[tuple[int, int]]) -> Iterator[Action]:
-    """What must have run before an action; ``split`` holds the (stage, micro-batch) whose backward is I and W."""
-    kind, stage, micro_batch, _ = action
-
-    def backward(at: int, number: int) -> Action:
-        return Action(Kind.INPUT_GRADIENT if (at, number) in split else Kind.BACKWARD, at, number)
-
-    if kind is Kind.FORWARD:
-        if stage:
-            yield Action(Kind.FORWARD, stage - 1, micro_batch)
-    elif kind in BACKWARD:
-        yield Action(Kind.FORWARD, stage, micro_batch)
-        if stage < schedule.stages - 1:
-            yield backward(stage + 1, micro_batch)
-    elif kind is Kind.WEIGHT_GRADIENT:
-        yield Action(Kind.INPUT_GRADIENT, stage, micro_batch)
-    else:
-        for number in range(schedule.micro_batches):
-            last = Kind.WEIGHT_GRADIENT if (stage, number) in split else Kind.BACKWARD
-            yield Action(last, stage, number)
-
-
-def check_order(schedule: Schedule, owners: Owners) -> None:
-    """Run the lists on paper; raise if they block each other."""
-    split = frozenset((a.stage, a.micro_batch) for a in schedule.actions() if a.kind is Kind.INPUT_GRADIENT)
-    reduces = {a.stage for a in schedule.actions() if a.kind is Kind.REDUCE}
-    done: set[Action] = set()
-    position = [0] * len(schedule.orders)
-
-    def missing(action: Action) -> Action | None:
-        if action.kind is Kind.UPDATE and action.stage in reduces:
-            reduce = Action(Kind.REDUCE, action.stage)
-            if reduce not in done:
-                return reduce
-        return next((need for need in needs(action, schedule, split) if need not in done), None)
-
-    moved = True
-    while moved:
-        moved = False
-        for rank, order in enumerate(schedule.orders):
-            while position[rank] < len(order) and missing(order[position[rank]]) is None:
-                done.add(order[position[rank]])
-                position[rank] += 1
-                moved = True
-    stuck = [(rank, order[position[rank]]) for rank, order in enumerate(schedule.orders) if position[rank] < len(order)]
-    if stuck:
-        lines = []
-        for rank, action in stuck:
-            need = missing(action)
-            assert need is not None
-            holder = owners[need.stage, need.micro_batch]
-            where = "further down its own list" if holder == rank else f"of rank {holder}"
-            lines.append(f"rank {rank} stands at {action} and waits for {need} {where}")
-        raise PlanError("this schedule would deadlock: " + "; ".join(lines))
+    check_order(schedule, owners, frozenset({Kind.REDUCE, Kind.UPDATE} if sharded else {Kind.REDUCE}))
+    place = {a: i for order in schedule.orders for i, a in enumerate(order) if a.kind.per_micro_batch}
+    pairs: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    for message in messages(schedule, owners):
+        pairs[message.source, message.target].append(message)
+    before: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
+    behind: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
+    for (source, target), row in pairs.items():
+        for message, post in zip(row, _posts(row, place, ahead), strict=True):
+            before[target][post].append(Receive(message))
+            behind[source][place[message.made]].append(Send(message))
+        last = len(schedule.orders[source]) - 1
+        for message, proof in zip(row, _proofs(row, pairs.get((target, source), ()), place, last), strict=True):
+            behind[source][proof].append(Settle(message))
+    return tuple(tuple(_steps(order, before[r], behind[r])) for r, order in enumerate(schedule.orders))
 
 
 def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
@@ -177,29 +104,24 @@ def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
                 yield Message(action, reads, rank, owners[reads.stage, micro_batch])
 
 
-def _receives(
-    schedule: Schedule, owners: Owners, place: Mapping[Action, int], ahead: int
-) -> dict[int, dict[int, list[Message]]]:
-    """For every rank: place in its list -> messages to expect just before it."""
-    pairs: dict[tuple[int, int], list[Message]] = defaultdict(list)
-    for message in messages(schedule, owners):
-        pairs[message.source, message.target].append(message)
-    posts: dict[int, dict[int, list[Message]]] = defaultdict(lambda: defaultdict(list))
-    for row in pairs.values():
-        deadline = len(place)
-        late: list[tuple[int, Message]] = []
-        for message in reversed(row):  # an earlier message is never expected after a later one
-            deadline = min(deadline, place[message.reads])
-            late.append((max(0, deadline - ahead), message))
-        for post, message in reversed(late):
-            posts[message.target][post].append(message)
-    return posts
+def _posts(row: Sequence[Message], place: Mapping[Action, int], ahead: int) -> list[int]:
+    """Places in the target's list ahead of which each message of a pair is expected, in the order of the sends."""
+    latest = accumulate((place[message.reads] for message in reversed(row)), min)  # never after a later message
+    return [max(0, position - ahead) for position in latest][::-1]
 
 
-def _steps(rank: int, order: tuple[Action, ...], posts: Mapping[int, Mapping[int, list[Message]]]) -> Iterator[Step]:
-    sends = {m.made: m for row in posts.values() for group in row.values() for m in group if m.source == rank}
+def _proofs(row: Sequence[Message], replies: Sequence[Message], place: Mapping[Action, int], last: int) -> list[int]:
+    """Places in the source's list behind which each message of a pair is known to have been read."""
+    made = [place[reply.made] for reply in replies]  # ascending
+    known = list(accumulate((place[reply.reads] for reply in reversed(replies)), min))[::-1]
+    firsts = [bisect_left(made, place[message.reads]) for message in row]
+    return [known[first] if first < len(known) else last for first in firsts]
+
+
+def _steps(
+    order: Sequence[Action], before: Mapping[int, Sequence[Step]], behind: Mapping[int, Sequence[Step]]
+) -> Iterator[Step]:
     for number, action in enumerate(order):
-        yield from map(Receive, posts.get(rank, {}).get(number, ()))
+        yield from before.get(number, ())
         yield action
-        if action in sends:
-            yield Send(sends[action])
+        yield from sorted(behind.get(number, ()), key=lambda step: isinstance(step, Settle))  # sends come first

@@ -78,7 +78,7 @@ def _bounce() -> tuple[int, int, int]:
 
 def _bare_worker() -> int:
     """Bytes of a worker that holds no layer but has used everything that it will need: engine, kernels, optimiser."""
-    import_module("pipeplan_executor.adapter")
+    import_module("pipeplan_executor.pipeline")
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 6 * 6, 8))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
     for _ in range(2):

@@ -10,16 +10,23 @@ from torch import Tensor, nn
 from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
 from pipeplan.schedule import Action, Kind
-from pipeplan_executor.adapter import Engine, EngineStage
-from pipeplan_executor.lower import find_owners, lower
+from pipeplan_executor.engine import Engine
+from pipeplan_executor.lower import lower
 from pipeplan_executor.observe import Recorder
+from pipeplan_executor.optimise import StageOptimizer
+from pipeplan_executor.order import find_replicas
 from pipeplan_executor.split import Source, build_stage, fit
+from pipeplan_executor.stage import StageWork
 
 LEARNING_RATE = 1e-3
 
 
 class Pipeline:
     """The stages of one rank.
+
+    Replicas of a stage begin with the same weights and stay alike, since they update from the same sum of gradients.
+    Buffers are each replica's own, as in data-parallel training without broadcasts: batch norm's running statistics
+    come from the micro-batches that this replica has seen.
 
     Parameters
     ----------
@@ -56,34 +63,37 @@ class Pipeline:
         check_world(plan, dist.get_world_size())
         self.plan, self.dtype, self.device = plan, dtype, torch.device(device)
         self.recorder = Recorder()
-        steps = lower(plan.schedule)
-        owners = find_owners(plan.schedule)
+        rank = dist.get_rank()
+        steps = lower(plan.schedule, sharded=_zero1(plan))[rank]
         fitted = fit(plan, source, dtype)
         self.workload = fitted.workload
-        rank = dist.get_rank()
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.modules = {
             number: build_stage(fitted, number, seed=seed, weights=weights, device=self.device, dtype=dtype)
             for number in self.numbers
         }
-        stages = [
-            EngineStage(module, number, len(plan.stages), fitted.boundaries[number], owners, self.device, self.recorder)
-            for number, module in self.modules.items()
-        ]
-        self._last_rank = owners[len(plan.stages) - 1, 0]
-        self._engine = Engine(stages, plan.micro_batches, self._weighted_loss, steps, self.recorder)
+        groups = _groups(find_replicas(plan.schedule), rank)
         self._optimizers = {
-            number: _optimizer(plan.optimizer, module, learning_rate) for number, module in self.modules.items()
+            number: StageOptimizer(module, plan.optimizer, learning_rate, groups.get(number), _zero1(plan))
+            for number, module in self.modules.items()
         }
+        last = len(plan.stages) - 1
+        stages = {
+            number: StageWork(module, number > 0, self._weighted_loss if number == last else None)
+            for number, module in self.modules.items()
+        }
+        self._engine = Engine(stages, fitted.boundaries, steps, self._once_a_step, self.recorder, self.device)
+        self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
+        self._updates = True
 
     @property
     def holds_first(self) -> bool:
-        """Whether this rank reads the batch's inputs."""
+        """Whether this rank reads inputs of the batch."""
         return 0 in self.numbers
 
     @property
     def holds_last(self) -> bool:
-        """Whether this rank reads the batch's targets."""
+        """Whether this rank reads targets of the batch."""
         return len(self.plan.stages) - 1 in self.numbers
 
     def step(self, inputs: Tensor | None, targets: Tensor | None, *, update: bool = True) -> float:
@@ -92,29 +102,28 @@ class Pipeline:
         Parameters
         ----------
         inputs, targets : Tensor or None
-            The whole batch; a rank without the first (last) stage may pass None. Gradients are added to those that
-            are there; with ``update`` the optimiser uses and clears them.
+            The whole batch; a rank without the first (last) stage may pass None.
+        update : bool
+            The optimiser uses the gradients and clears them. Otherwise they stay, and the next step adds to them;
+            under ZeRO-1 each replica then has the sums of its own share only.
         """
-        losses = self.compute(inputs, targets)
-        if update:
-            self.update()
-        return self.shared_loss(losses)
+        return self.shared_loss(self.compute(inputs, targets, update=update))
 
-    def compute(self, inputs: Tensor | None, targets: Tensor | None) -> dict[int, float]:
-        """Forward and backward of every micro-batch; weighted losses of those whose last stage is here."""
-        return self._engine.run(self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last))
-
-    def update(self) -> None:
-        """The optimiser step of the local stages, and gradients cleared."""
-        for number, optimizer in self._optimizers.items():
-            with self.recorder.during(Action(Kind.UPDATE, number)):
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=False)
+    def compute(self, inputs: Tensor | None, targets: Tensor | None, *, update: bool = True) -> dict[int, float]:
+        """The same step; weighted losses of those micro-batches whose last stage is here."""
+        self._updates = update
+        for optimizer in self._optimizers.values():
+            optimizer.begin()
+        losses = self._engine.run(self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last))
+        for number in self.numbers:
+            if number not in self._planned:
+                self._once_a_step(Action(Kind.UPDATE, number))
+        return losses
 
     def shared_loss(self, losses: dict[int, float]) -> float:
-        """The sum of the last stage's losses, told to every rank."""
+        """The sum of all losses, told to every rank."""
         total = torch.tensor([sum(losses.values())], dtype=torch.float64, device=self.device)
-        dist.broadcast(total, src=self._last_rank)
+        dist.all_reduce(total)
         return float(total)
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -130,6 +139,16 @@ class Pipeline:
     def state_dict(self) -> dict[str, Tensor]:
         """Of the local stages, with the unsplit names."""
         return {name: value for module in self.modules.values() for name, value in module.state_dict().items()}
+
+    def optimizer_state(self, stage: int) -> dict[object, dict[str, object]]:
+        """What the optimiser of a local stage keeps, by the parameter (or piece of one) that it updates."""
+        return self._optimizers[stage].state
+
+    def _once_a_step(self, action: Action) -> None:
+        if action.kind is Kind.REDUCE:
+            self._optimizers[action.stage].reduce()
+        elif self._updates:
+            self._optimizers[action.stage].update()
 
     def _parts(self, batch: Tensor | None, needed: bool) -> list[Tensor | None]:
         count, size = self.plan.micro_batches, self.plan.micro_batch
@@ -148,6 +167,10 @@ class Pipeline:
         return self.workload.loss(outputs, targets) / self.plan.micro_batches
 
 
+def _zero1(plan: Plan) -> bool:
+    return bool(getattr(plan, "zero1", False))
+
+
 def check_world(plan: Plan, world: int) -> None:
     """Refuse a process group of another size than the plan's."""
     if world != len(plan.ranks):
@@ -157,10 +180,10 @@ def check_world(plan: Plan, world: int) -> None:
         )
 
 
-def _optimizer(name: str, module: nn.Module, rate: float) -> torch.optim.Optimizer:
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    if not parameters:
-        parameters = [nn.Parameter(torch.zeros(()))]  # a stage of poolings only; torch refuses an empty list
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=rate)
-    return torch.optim.SGD(parameters, lr=rate, momentum=0.9 if name == "momentum" else 0.0)
+def _groups(replicas: tuple[tuple[int, ...], ...], rank: int) -> dict[int, dist.ProcessGroup]:
+    """A process group for every local stage that has several replicas, made in the order of the stages by all."""
+    return {
+        stage: dist.new_group(ranks, use_local_synchronization=True)
+        for stage, ranks in enumerate(replicas)
+        if len(ranks) > 1 and rank in ranks
+    }

@@ -153,7 +153,6 @@ def _train(plan: Plan, source: Source, options: Options, seen: _Seen) -> None:
         dist.barrier()
         start = now()
         losses = pipeline.compute(inputs_here, targets_here)
-        pipeline.update()
         end = now()
         loss = pipeline.shared_loss(losses)
         if number >= options.warmup:

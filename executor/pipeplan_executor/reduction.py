@@ -1,0 +1,117 @@
+"""The gradients and parameters of a stage side by side in one piece of memory, shared among its replicas.
+
+::
+
+    parameters   weight ─────────┬ bias ┬ padding        gradients lie the same way; ``grad`` of every parameter is a
+    flat         ┊ share of 0 ┊ share of 1 ┊             view, so that a reduction is one collective without copies
+
+With ZeRO-1 (Rajbhandari et al., ZeRO, 2020, section 5.1) a replica keeps optimiser state for its share only: gradients
+are reduce-scattered, the share is updated, parameters are gathered.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+ALIGNMENT = 16
+"""Every parameter begins at a multiple of so many numbers, as kernels like it."""
+
+
+class Flat:
+    """Parameters of one number format, with their gradients.
+
+    Parameters
+    ----------
+    parameters : sequence of torch.nn.Parameter
+        Of one format, on one device.
+    group : ProcessGroup or None
+        The stage's replicas; None if it has one only.
+    sharded : bool
+        Each replica updates a share (ZeRO-1). The parameters then move into one piece of memory too.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup | None, sharded: bool) -> None:
+        self._group = group
+        self._shares = dist.get_world_size(group) if group is not None and sharded else 1
+        self._share = dist.get_rank(group) if self._shares > 1 else 0
+        self._parameters = tuple(parameters)
+        self._summed = False
+        self._edges = [0]
+        for parameter in parameters:
+            self._edges.append(self._edges[-1] + _padded(parameter.numel(), ALIGNMENT))
+        size = _padded(self._edges[-1], ALIGNMENT * self._shares)
+        self.gradients = parameters[0].new_zeros(size)
+        for parameter, start in zip(parameters, self._edges, strict=False):
+            parameter.grad = self.gradients[start : start + parameter.numel()].view_as(parameter)
+        self._values: Tensor | None = None
+        if self._shares > 1:
+            self._values = parameters[0].new_zeros(size)
+            for parameter, start in zip(parameters, self._edges, strict=False):
+                place = self._values[start : start + parameter.numel()].view_as(parameter)
+                place.copy_(parameter.detach())
+                parameter.data = place
+
+    def updated(self) -> Iterator[nn.Parameter]:
+        """What this replica's optimiser updates: whole parameters, or the pieces of them that lie in its share."""
+        if self._values is None:
+            yield from self._parameters
+            return
+        part = len(self.gradients) // self._shares
+        low, high = part * self._share, part * (self._share + 1)
+        for start, end in pairwise(self._edges):
+            a, b = max(start, low), min(end, high)
+            if a < b:
+                piece = nn.Parameter(self._values[a:b])
+                piece.grad = self.gradients[a:b]
+                yield piece
+
+    def begin(self) -> None:
+        """Ahead of a step: gradients that are summed already and were not used must count once in the next sum."""
+        if self._summed and self._group is not None:
+            if self._values is not None:
+                for number, part in enumerate(self.gradients.chunk(self._shares)):
+                    if number != self._share:
+                        part.zero_()
+            elif dist.get_rank(self._group) > 0:
+                self.clear()
+        self._summed = False
+
+    def reduce(self) -> None:
+        """Sum the gradients over the replicas: all of them, or (ZeRO-1) this replica's share."""
+        if self._values is not None:
+            total = torch.empty_like(self._own(self.gradients))
+            dist.reduce_scatter_single(total, self.gradients, group=self._group)
+            self._own(self.gradients).copy_(total)
+        elif self._group is not None:
+            dist.all_reduce(self.gradients, group=self._group)
+        self._summed = True
+
+    def exchange(self) -> None:
+        """After an update: give every replica all parameters."""
+        if self._values is not None:
+            dist.all_gather_single(self._values, self._own(self._values).clone(), group=self._group)
+
+    def clear(self) -> None:
+        """Gradients become zero."""
+        self.gradients.zero_()
+        self._summed = False
+
+    def _own(self, flat: Tensor) -> Tensor:
+        """This replica's share of a piece of memory."""
+        return flat.chunk(self._shares)[self._share]
+
+
+def flattened(module: nn.Module, group: dist.ProcessGroup | None, sharded: bool) -> tuple[Flat, ...]:
+    """The trainable parameters of a stage, one `Flat` for each number format."""
+    kinds: dict[torch.dtype, list[nn.Parameter]] = {}
+    for parameter in module.parameters():
+        if parameter.requires_grad and parameter.numel():
+            kinds.setdefault(parameter.dtype, []).append(parameter)
+    return tuple(Flat(parameters, group, sharded) for parameters in kinds.values())
+
+
+def _padded(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
