@@ -1,8 +1,8 @@
 """A naive oracle of the simulator: every rule as an arc between two moments, then the longest path to each moment.
 
 Moments of an action and its device, together a: ``(a, "start")``, ``(a, "end")``, and of the tensor that it sends
-``(a, "left")`` (it begins to move), ``(a, "gone")`` (its last byte left), ``(a, "there")``. Replicas that reduce together
-share one more moment, ``((-1, action), "start")``, at which the last of them is there.
+``(a, "left")`` (it begins to move), ``(a, "gone")`` (its last byte left), ``(a, "there")``. Replicas that reduce
+together share one more moment, ``((-1, action), "start")``, at which the last of them is there.
 """
 
 from fractions import Fraction

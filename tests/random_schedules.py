@@ -6,6 +6,7 @@ split and joined backwards side by side, token slices, reductions, two lanes, wi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import lcm
 from random import Random
 
@@ -68,7 +69,7 @@ def random_pipeline(
         return Transfer(1, random.randint(0, 9), random.randint(least_latency, 4), tuple(wires))
 
     def ways(name: str) -> Ways:
-        periods = [lcm(len(a), len(b)) for a, b in zip(placement, placement[1:], strict=False)]
+        periods = [lcm(len(a), len(b)) for a, b in pairwise(placement)]
         return tuple(tuple(way(f"{name} {s}.{p}") for p in range(period)) for s, period in enumerate(periods))
 
     return Pipeline(

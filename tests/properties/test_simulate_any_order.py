@@ -44,7 +44,7 @@ def moments(timeline: Timeline) -> dict[Moment, int]:
 @given(seeds, st.booleans())
 @settings(max_examples=600, deadline=None)
 def test_every_moment_is_the_longest_path_to_it(seed: int, share: bool) -> None:
-    """Starts, ends, departures and arrivals equal the oracle's: replicas, reductions, slices, split backwards, wires."""
+    """Starts, ends, departures and arrivals equal the oracle's, with replicas, reductions, slices, lanes and wires."""
     # at a wire, a tensor that took no time at all would tie with those that it causes, and the oracle could not tell
     case = random_case(seed, least_latency=int(share))
     timeline = simulate(case.schedule, case.pipeline, share=share)

@@ -2,6 +2,9 @@
 
 To add one, write its file (a picture, ``in_flight``, ``write``, a `Family`) and list it here. A family may place
 several stages on a device: a `Schedule` only says which device runs which action.
+
+Beside the families, which fix how many micro-batches each stage holds, `one_forward_one_backward` writes the 1F1B lists
+for any numbers that do not deadlock.
 """
 
 from collections.abc import Mapping
@@ -9,9 +12,10 @@ from types import MappingProxyType
 
 from pipeplan.errors import InputError
 from pipeplan.schedules import fbp, gpipe, sno, so, streamed
+from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
 from pipeplan.schedules.family import Family
 
-__all__ = ["FAMILIES", "Family", "family"]
+__all__ = ["FAMILIES", "Family", "family", "first_deadlock", "one_forward_one_backward"]
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {module.FAMILY.name: module.FAMILY for module in (gpipe, sno, so, streamed, fbp)}
