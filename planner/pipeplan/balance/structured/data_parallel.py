@@ -14,9 +14,7 @@ from pipeplan.model import Model
 
 
 def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple[Arrangement, ...]:
-    """One stage on all devices of a kind; once with all activations kept, once with all of them recomputed.
-
-    Replicas are of one kind, so unlike devices give one choice a kind.
+    """One stage on all devices of a kind. Replicas are of one kind, so unlike devices give one choice a kind.
 
     Raises
     ------
@@ -34,9 +32,7 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
             f"data parallelism on {count} devices needs a micro-batch for each of them: a batch of {job.batch} in "
             f"micro-batches of {micro_batch} has {shares}"
         )
-    return tuple(
-        Arrangement((0, layers), (stage,), recompute) for stage in stages for recompute in ((), tuple(range(layers)))
-    )
+    return tuple(Arrangement((0, layers), (stage,)) for stage in stages)
 
 
 STRUCTURE = Structure(

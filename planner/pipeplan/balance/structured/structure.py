@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from pipeplan.chain import Boundaries
 from pipeplan.cluster import Cluster
-from pipeplan.job import Job, Order, Recompute
+from pipeplan.job import Job, Order
 from pipeplan.model import Model
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Everything about a plan but its micro-batches and its schedule.
+    """Where layers lie; micro-batches, schedule and recomputation (the least that fits) are chosen as for every plan.
 
     Attributes
     ----------
@@ -27,13 +27,10 @@ class Arrangement:
         ``(0, …, n)``; no stage is empty.
     devices : tuple of tuple of int
         For every stage the indices of its devices in the cluster, one a replica.
-    recompute : tuple of int
-        Indices of the layers whose activations are computed again in the backward.
     """
 
     boundaries: Boundaries
     devices: tuple[tuple[int, ...], ...]
-    recompute: tuple[int, ...] = ()
 
     @property
     def replicas(self) -> tuple[int, ...]:
@@ -84,8 +81,6 @@ def outside(arrangement: Arrangement, cluster: Cluster, job: Job) -> str | None:
         return f"its stages have {_listed(widths)} devices, the job allows {_listed(job.replicas)}"
     if job.equal_replicas and len(set(widths)) > 1:
         return f"its stages have {_listed(widths)} devices, the job asks for equal numbers"
-    if arrangement.recompute and job.recompute is Recompute.NONE:
-        return "it recomputes activations, which the job does not allow"
     row = [device for stage in arrangement.devices for device in stage]
     if job.order is Order.GIVEN and row != sorted(row):
         return "it takes the devices in another order than the given one"
