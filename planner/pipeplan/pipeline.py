@@ -16,6 +16,7 @@ on replica m mod r. Who sends to whom therefore repeats after the least common m
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import lcm
 
@@ -110,6 +111,15 @@ class Pipeline:
     def periods(self) -> tuple[int, ...]:
         """For each boundary, the number of micro-batches after which the pairs of devices repeat."""
         return tuple(lcm(a, b) for a, b in pairwise(self.replicas))
+
+    @cached_property
+    def stages_on(self) -> tuple[tuple[int, ...], ...]:
+        """The stages of which each device has a replica."""
+        found: list[list[int]] = [[] for _ in range(self.devices)]
+        for stage, devices in enumerate(self.placement):
+            for device in devices:
+                found[device].append(stage)
+        return tuple(map(tuple, found))
 
     def device_of(self, stage: int, micro_batch: int) -> int:
         """The device on which a stage runs a micro-batch."""

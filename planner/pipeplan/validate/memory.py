@@ -50,7 +50,7 @@ def most_in_flight(order: Sequence[Action], stage: int) -> int:
 
 def peak_of_list(order: Sequence[Action], device: int, pipeline: Pipeline, two_lanes: bool) -> int:
     """Most bytes that a device holds while it runs a list."""
-    own = [stage for stage, homes in zip(pipeline.stages, pipeline.placement, strict=True) if device in homes]
+    own = [pipeline.stages[stage] for stage in pipeline.stages_on[device]]
     other_lane = max((stage.workspace for stage in own), default=0) if two_lanes else 0
     held = pipeline.runtime[device] + sum(stage.resident for stage in own)
     peak = held

@@ -15,8 +15,8 @@ from pipeplan.validate.violations import refuse
 def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
     """Check a plan against the questions it answers.
 
-    First that it belongs here: fingerprint, layers, devices, ranks. Then its schedule, then its memory and its claims,
-    each recounted from the action lists.
+    First that it belongs here: fingerprint, layers, devices, replicas, ranks. Then its schedule, then its memory and
+    its claims, each recounted from the action lists.
 
     Raises
     ------
@@ -50,6 +50,11 @@ def _layers(plan: Plan, model: Model) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
         if not stage.layers:
             yield f"stage {number} has no layers; drop it"
+        for name, count in Counter(stage.recompute).items():
+            if name not in stage.layers:
+                yield f"stage {number} recomputes {name!r}, which is not one of its layers"
+            if count > 1:
+                yield f"stage {number} recomputes {name!r} {count} times; once is enough"
 
 
 def _devices(plan: Plan, cluster: Cluster) -> Iterator[str]:
@@ -65,6 +70,12 @@ def _devices(plan: Plan, cluster: Cluster) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
         if not stage.devices:
             yield f"stage {number} has no device"
+        replicated = sorted({kinds[device] for device in stage.devices if 0 <= device < len(kinds)})
+        if len(replicated) > 1:
+            yield (
+                f"stage {number} has replicas on {' and '.join(replicated)}, but its times and bytes hold for one kind "
+                "of device only, and the slower kind would hold up the other; give each kind stages of its own"
+            )
 
 
 def _shape(plan: Plan) -> Iterator[str]:
@@ -79,6 +90,12 @@ def _shape(plan: Plan) -> Iterator[str]:
             f"its times are for {len(plan.pipeline.stages)} stages on {plan.pipeline.devices} devices, it has "
             f"{len(plan.stages)} stages on {len(plan.ranks)}"
         )
+    for number, (stage, homes) in enumerate(zip(plan.stages, plan.pipeline.placement, strict=False)):
+        if stage.replicas != len(homes) or not all(0 <= rank < len(plan.ranks) for rank in homes):
+            yield (
+                f"stage {number} has {stage.replicas} replicas, its times are for {_named('rank', homes)} of "
+                f"{len(plan.ranks)}"
+            )
     if plan.micro_batch < 1:
         yield f"its micro-batches hold {plan.micro_batch} samples; they need at least one"
     if plan.schedule.micro_batches != plan.micro_batches:
