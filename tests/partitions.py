@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from pipeplan_formulations.partition import ChainPartition, PathCut
+from pipeplan_formulations.partition import ChainPartition, PathCut, Tie
 from pipeplan_formulations.partition.problem import Boundaries
 from pipeplan_formulations.report import Report, Status, Stop
 
@@ -56,21 +56,50 @@ def every_partition(problem: ChainPartition) -> Iterator[Boundaries]:
         yield (0, *inner, n)
 
 
-def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
-    """Left side of (1), layer by layer."""
+def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=()) -> int:
+    """Left side of (1), layer by layer, where the layers ``again`` are recomputed."""
     layers = range(boundaries[s], boundaries[s + 1])
     received = int(problem.received[layers[0] - 1]) if s else 0
-    flight = int(problem.in_flight[s]) * (sum(int(problem.saved[i]) for i in layers) + received)
-    return sum(int(problem.resident[i]) for i in layers) + flight + max(int(problem.workspace[i]) for i in layers)
+    held = sum(int(problem.output[i] if i in again else problem.saved[i]) for i in layers)
+    table = problem.resident if problem.resident.ndim == 2 else [problem.resident] * (s + 1)
+    stays = sum(int(table[s][i]) for i in layers)
+    stays += sum(tie.resident for tie in problem.ties if (tie.first in layers) != (tie.last in layers))
+    peaks = [int(problem.workspace[i]) + (int(problem.saved[i]) if i in again else 0) for i in layers]
+    return stays + int(problem.in_flight[s]) * (held + received) + max(peaks)
+
+
+def recomputed(problem: ChainPartition, boundaries: Boundaries, s: int) -> tuple[int, ...] | None:
+    """Of all sets of layers that make stage s fit one that costs least, of those one of fewest; None if none fits."""
+    layers = range(boundaries[s], boundaries[s + 1])
+    may = [i for i in layers if problem.recomputable is not None and problem.recomputable[i]]
+    sets = (x for size in range(len(may) + 1) for x in itertools.combinations(may, size))
+    fit = (x for x in sets if memory_of(problem, boundaries, s, x) <= problem.limit[s])
+    return min(fit, key=lambda x: (sum(int(problem.forward[s, i]) for i in x), len(x)), default=None)
+
+
+def allowed(problem: ChainPartition, boundaries: Boundaries) -> bool:
+    """The wishes: no forbidden cut, no layer where it may not lie."""
+    cuts = problem.cuts is None or all(problem.cuts[b - 1] for b in boundaries[1:-1])
+    spans = enumerate(itertools.pairwise(boundaries))
+    return cuts and (problem.where is None or all(problem.where[s, i] for s, (a, b) in spans for i in range(a, b)))
 
 
 def fits(problem: ChainPartition, boundaries: Boundaries) -> bool:
-    """(1) for every stage."""
-    return all(memory_of(problem, boundaries, s) <= limit for s, limit in enumerate(problem.limit))
+    """(1) for every stage, and the wishes."""
+    stages = range(len(boundaries) - 1)
+    return allowed(problem, boundaries) and all(recomputed(problem, boundaries, s) is not None for s in stages)
+
+
+def reduction(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
+    """R_s, part by part."""
+    layers = range(boundaries[s], boundaries[s + 1])
+    parts = [int(problem.reduce[s, i]) if problem.reduce is not None else 0 for i in layers]
+    base = int(problem.reduce_base[s]) if problem.reduce_base is not None and any(parts) else 0
+    return sum(parts) + base + sum(t.reduce for t in problem.ties if (t.first in layers) != (t.last in layers))
 
 
 def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
-    """The largest right side of (3), or of (4) to (6)."""
+    """The largest right side of (3), or of (4) to (8); what does not fit is taken to recompute nothing."""
     p, stages = problem, range(len(boundaries) - 1)
     cut = [b - 1 for b in boundaries[1:-1]]
 
@@ -78,40 +107,53 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
         return sum(int(table[s, i]) for i in range(boundaries[s], boundaries[s + 1]))
 
     forward, backward, update = ([total(t, s) for s in stages] for t in (p.forward, p.backward, p.update))
+    for s in stages:
+        backward[s] += sum(int(p.forward[s, i]) for i in recomputed(p, boundaries, s) or ())
     send, back, link = ([int(t[s, c]) for s, c in enumerate(cut)] for t in (p.send, p.send_back, p.link))
-    latency, many, last = [int(x) for x in p.latency], p.micro_batches, stages[-1]
+    latency, last = [int(x) for x in p.latency], stages[-1]
+    many = [p.micro_batches if p.counts is None else int(p.counts[s]) for s in stages]
+    if p.link_counts is not None:
+        wires = [int(x) for x in p.link_counts]
+    else:  # a stage whose busiest replica has all micro-batches has one; then the other's replicas have a wire each
+        wires = [min(x, y) if p.micro_batches in (x, y) else 1 for x, y in itertools.pairwise(many)]
     waits = p.overlap == "none"
     work = [
         forward[s] + backward[s] + (send[s] if waits and s < last else 0) + (back[s - 1] if waits and s > 0 else 0)
         for s in stages
     ]
     if p.objective == "bottleneck":
-        return max(work if waits else work + link)
+        busy = [] if waits else [wires[s] * link[s] // p.micro_batches for s in range(last)]
+        return max([many[s] * work[s] // p.micro_batches for s in stages] + busy)
 
+    reduce = [reduction(p, boundaries, s) for s in stages]
+    ending = [update[s] + reduce[s] for s in stages]
     sides = []
-    for s in stages:  # (4): forwards before it, M micro-batches, backwards after it
-        way = sum(forward[t] + backward[t] + 2 * latency[t] for t in range(s)) + update[0]
+    for s in stages:  # (4): forwards before it, its micro-batches, backwards after it or the end of its own step
+        there, home = sum(forward[:s]) + sum(latency[:s]), sum(backward[:s]) + sum(latency[:s])
         if p.overlap == "copy":
-            way += sum(send[:s]) + sum(back[:s])
+            there, home = there + sum(send[:s]), home + sum(back[:s])
         elif waits:
-            way += sum(send[:s]) + sum(back[: max(s - 1, 0)])
-        sides.append(way + many * work[s])
-    alone = update[0] + sum(forward) + sum(backward) + 2 * sum(latency)
+            there, home = there + sum(send[:s]), home + sum(back[: max(s - 1, 0)])
+        sides += [there + many[s] * work[s] + home + ending[0], there + many[s] * work[s] + ending[s]]
+    alone = ending[0] + sum(forward) + sum(backward) + 2 * sum(latency)
     if p.overlap != "stream":
         alone += sum(send) + sum(back)
-    for s in stages:  # (5) for devices
-        out = send[s] if waits and s < last else 0
-        into = back[s - 1] if waits and s > 0 else 0
-        sides += [alone + (many - 1) * (forward[s] + out), alone + (many - 1) * (backward[s] + into)]
+    for s in stages:  # (5) and (8) for devices
+        one = forward[s] + (send[s] if waits and s < last else 0)
+        other = backward[s] + (back[s - 1] if waits and s > 0 else 0)
+        sides += [alone + (many[s] - 1) * one, alone + (many[s] - 1) * other]
+        if p.alternating:
+            first = max(1, int(p.in_flight[s]))
+            sides.append(alone + max(many[s] - first, 0) * one + (many[s] - 1) * other)
     for s, (f, g) in enumerate(zip(send, back, strict=True)):  # (5) for links
         if p.overlap == "copy":
-            sides += [alone + (many - 1) * f, alone + (many - 1) * g]
+            sides += [alone + (wires[s] - 1) * f, alone + (wires[s] - 1) * g]
         elif p.overlap == "stream":
-            sides += [alone - forward[s] + many * f, alone - backward[s + 1] + many * g]
+            sides += [alone - forward[s] + wires[s] * f, alone - backward[s + 1] + wires[s] * g]
     for path in p.paths:  # (6)
-        rows = [(path.forward, forward), (path.backward, backward), (path.update, update)]
+        rows = [(path.forward, forward), (path.backward, backward), (path.update, update), (path.reduce, reduce)]
         rows += [(path.send, send), (path.send_back, back)]
-        sides.append(path.constant + sum(a * x for row, times in rows for a, x in zip(row, times, strict=True)))
+        sides.append(path.constant + sum(a * x for row, times in rows for a, x in zip(row, times, strict=bool(row))))
     return max(sides)
 
 
@@ -121,8 +163,11 @@ def brute_force(problem: ChainPartition) -> int | None:
 
 
 @st.composite
-def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False) -> ChainPartition:
-    """Small instances of every sort: ties (times 0 to 3), large numbers, unequal devices, tight and hopeless memory."""
+def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False) -> ChainPartition:
+    """Small instances of every sort: ties (times 0 to 3), large numbers, unequal devices, tight and hopeless memory.
+
+    Unless ``plain``, each may also have replicas, reductions, (8), recomputation, tied weights and wishes.
+    """
     n = draw(st.integers(1, layers))
     depth = draw(st.integers(1, min(n, stages)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -142,13 +187,21 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False) -> ChainPart
         return tuple(int(x) for x in rng.integers(0, many + 1, length))
 
     paths = tuple(
-        PathCut(counts(depth), counts(depth), counts(depth), counts(depth - 1), counts(depth - 1), int(rng.integers(9)))
+        PathCut(
+            counts(depth),
+            counts(depth),
+            counts(depth),
+            counts(depth - 1),
+            counts(depth - 1),
+            int(rng.integers(9)),
+            counts(depth) if rng.integers(2) else (),
+        )
         for _ in range(draw(st.integers(0, cuts)) if kind == "step" else 0)
     )
     problem = ChainPartition(
         forward=table(depth, n, largest),
         backward=table(depth, n, 2 * largest),
-        update=table(depth, n, largest // 2),
+        update=table(depth, n, draw(st.sampled_from([0, largest // 2, 9 * largest]))),
         send=table(depth - 1, n - 1, linked * largest),
         send_back=table(depth - 1, n - 1, linked * largest),
         link=table(depth - 1, n - 1, linked * largest),
@@ -164,13 +217,50 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False) -> ChainPart
         objective=kind,
         paths=paths,
     )
+    if not plain:
+        problem = replace(problem, **draw(extras(problem, rng, largest)))
     if memory == "free":
         return problem
     # Just enough for one partition, so that some fit and others do not; or less than that, so that perhaps none does.
     inner = np.sort(rng.choice(np.arange(1, n), depth - 1, replace=False)) if depth > 1 else []
-    need = np.array([memory_of(problem, (0, *map(int, inner), n), s) for s in range(depth)])
+    spots = [int(i) for i in np.flatnonzero(problem.recomputable)] if problem.recomputable is not None else []
+    again = [i for i in spots if rng.integers(2)]
+    need = np.array([memory_of(problem, (0, *map(int, inner), n), s, again) for s in range(depth)])
     spare = rng.integers(0, 6, depth) if memory == "tight" else -rng.integers(0, 3, depth)
     return replace(problem, limit=np.maximum(need + spare, 0))
+
+
+@st.composite
+def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int) -> dict:
+    """Fields beyond the plain problem, each there or not."""
+    depth, n = problem.forward.shape
+    many, found = problem.micro_batches, {}
+    if draw(st.booleans()):
+        found["counts"] = -(-many // rng.integers(1, 4, depth))
+        if draw(st.booleans()):
+            found["link_counts"] = rng.integers(1, many + 1, depth - 1)
+    if draw(st.booleans()):
+        found["reduce"] = rng.integers(0, 3 * largest, (depth, n)) * rng.integers(0, 2, (depth, n))
+        if draw(st.booleans()):
+            found["reduce_base"] = rng.integers(0, 3 * largest, depth)
+    found["alternating"] = draw(st.booleans())
+    if draw(st.booleans()):
+        sorts = rng.integers(1, n + 1)  # layers of few sorts have equal numbers
+        found["saved"] = np.resize(rng.integers(0, 12, sorts), n)
+        found["output"] = np.resize(rng.integers(0, 6, sorts), n)
+        found["recomputable"] = rng.integers(0, 4, n) > 0
+    if draw(st.booleans()):
+        found["resident"] = rng.integers(0, 10, (depth, n))
+    if n > 1 and draw(st.booleans()):
+        pairs = [sorted(rng.choice(n, 2, replace=False).tolist()) for _ in range(draw(st.integers(1, 2)))]
+        found["ties"] = tuple(
+            Tie(first, last, int(rng.integers(0, 9)), int(rng.integers(0, largest))) for first, last in pairs
+        )
+    if n > 1 and draw(st.booleans()):
+        found["cuts"] = rng.integers(0, 4, n - 1) > 0
+    if draw(st.integers(0, 2)) == 0:
+        found["where"] = rng.integers(0, 6, (depth, n)) > 0
+    return found
 
 
 def unequal_chain(seed: int, stages: int, layers: int, **settings) -> ChainPartition:

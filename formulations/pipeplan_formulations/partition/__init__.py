@@ -2,10 +2,12 @@
 
 from importlib import import_module
 
-from pipeplan_formulations.partition.problem import Boundaries, ChainPartition, PathCut
+from pipeplan_formulations.partition.path_cut import PathCut
+from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
+from pipeplan_formulations.partition.tie import Tie
 from pipeplan_formulations.report import Limits, Progress, Report
 
-__all__ = ["BACKENDS", "ChainPartition", "PathCut", "solve"]
+__all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "solve"]
 
 BACKENDS = ("cpsat", "cbc", "exact")
 """The ways to solve the problem: one file each."""

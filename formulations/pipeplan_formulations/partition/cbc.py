@@ -13,7 +13,8 @@ from typing import Any
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.partition.begin import begin
-from pipeplan_formulations.partition.linear import LinearModel, linear_model
+from pipeplan_formulations.partition.linear import linear_model
+from pipeplan_formulations.partition.model import LinearModel, Unit
 from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.scaling import scale_for
@@ -50,7 +51,7 @@ def solve(
     progress: Progress | None = None,
     start: Report[Boundaries] | None = None,
 ) -> Report[Boundaries]:
-    """Minimise T under (1) to (6). Same call as every solver of this problem; see `cpsat.solve` for ``start``.
+    """Minimise T under (1) to (8). Same call as every solver of this problem; see `cpsat.solve` for ``start``.
 
     CBC is told the start's bound but not its partition: given one, CBC 2.10.3 has been seen to call problems infeasible
     that are not, and to prove the start optimal when it is not. ``progress`` hears of the start only.
@@ -80,9 +81,11 @@ def _variables(model: LinearModel, size: float) -> tuple[Any, list[Any]]:
     module = pulp()
     lp = module.LpProblem("partition", module.LpMinimize)
     variables = []
-    for i, (low, high, switch) in enumerate(zip(model.lows, model.highs, model.is_switch, strict=True)):
-        if switch:
+    for i, (low, high, unit) in enumerate(zip(model.lows, model.highs, model.units, strict=True)):
+        if unit is Unit.CHOICE:
             variables.append(lp.add_variable(f"x{i}", low, high, module.LpInteger))
+        elif unit is Unit.FLAG:
+            variables.append(lp.add_variable(f"f{i}", low, high))
         else:
             # No upper ends: they are implied, and a value that meets one exactly may look infeasible to a double.
             variables.append(lp.add_variable(f"t{i}", low / size if i == model.objective else 0))
@@ -90,15 +93,20 @@ def _variables(model: LinearModel, size: float) -> tuple[Any, list[Any]]:
 
 
 def _constraints(lp: Any, model: LinearModel, variables: list[Any], size: float) -> None:
-    """Rows over switches alone stay as they are; rows with times are divided by ``size``, times being so already."""
+    """Rows over switches alone stay as they are; rows with times or bytes are divided, those being so already."""
     affine = pulp().LpAffineExpression
-    switch = model.is_switch
+    sizes = {Unit.CHOICE: 1.0, Unit.FLAG: 1.0, Unit.TIME: size, Unit.BYTES: max(1.0, _largest_bytes(model) / 1e4)}
     for row in model.rows:
         terms = row.expression.terms
-        unit = 1.0 if all(switch[v] for v in terms) else size
-        total = affine({variables[v]: (c / unit if switch[v] else c) for v, c in terms.items()})
+        unit = max((sizes[model.units[v]] for v in terms), default=1.0)
+        total = affine({variables[v]: c * (sizes[model.units[v]] / unit) for v, c in terms.items()})
         total += row.expression.constant / unit
         lp += (total == 0) if row.equal else (total >= 0)
+
+
+def _largest_bytes(model: LinearModel) -> int:
+    rows = (row.expression for row in model.rows)
+    return max((abs(e.constant) for e in rows if any(model.units[v] is Unit.BYTES for v in e.terms)), default=0)
 
 
 def _objective(lp: Any, model: LinearModel, variables: list[Any]) -> None:

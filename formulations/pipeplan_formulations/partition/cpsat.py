@@ -6,7 +6,8 @@ from typing import Any
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.partition.begin import begin
-from pipeplan_formulations.partition.linear import LinearModel, linear_model
+from pipeplan_formulations.partition.linear import linear_model
+from pipeplan_formulations.partition.model import LinearModel
 from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.scaling import Scale, scale_for
@@ -22,7 +23,7 @@ def solve(
     progress: Progress | None = None,
     start: Report[Boundaries] | None = None,
 ) -> Report[Boundaries]:
-    """Minimise T under (1) to (6). Same call as every solver of this problem; see `exact.solve` for the parameters.
+    """Minimise T under (1) to (8). Same call as every solver of this problem; see `exact.solve` for the parameters.
 
     The search begins from ``start``, a report on the same problem; by default the dynamic programme's, which bounds
     the problem without (6). Where there is no (6) CP-SAT then checks the claim from its own model.
@@ -74,7 +75,7 @@ def _objective(
     """Minimise T. The hint names every variable, T included: a hint without T is dropped as incomplete."""
     sat.minimize(variables[model.objective])
     if start is not None and problem.feasible(start):
-        for variable, value in zip(variables, model.point(start, model.highs[model.objective]), strict=True):
+        for variable, value in zip(variables, model.point(problem, start, model.highs[model.objective]), strict=True):
             sat.add_hint(variable, value)
 
 
@@ -99,8 +100,9 @@ def _watcher(
             point = [0.0] * len(variables)
             for variable in switches:
                 point[variable] = float(self.value(variables[variable]))
-            value = problem.evaluate(model.boundaries(point, problem.layers))
-            if self.best is None or value < self.best:
+            boundaries = model.boundaries(point, problem.layers)
+            value = problem.evaluate(boundaries)
+            if (self.best is None or value < self.best) and problem.feasible(boundaries):
                 self.best = value
                 self.tell()
 
@@ -135,7 +137,9 @@ def _extract(
     """Boundaries from switches, judged on the unscaled tables; the better of CP-SAT's and the start's."""
     found = [first.solution] if first.solution is not None else []
     if status in (cp.OPTIMAL, cp.FEASIBLE):
-        found.append(model.boundaries([float(solver.value(v)) for v in variables], problem.layers))
+        boundaries = model.boundaries([float(solver.value(v)) for v in variables], problem.layers)
+        # Bytes beyond the solver's integers are rounded down in (1), so that it may overfill a stage.
+        found += [boundaries] if problem.feasible(boundaries) else []
     if status == cp.INFEASIBLE:
         if not found:
             return _report(problem, clock, limits, Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)

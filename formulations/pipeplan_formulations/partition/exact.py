@@ -6,7 +6,7 @@ from pipeplan_formulations.partition.pareto import solve_step
 from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.partition.search import Bracket
 from pipeplan_formulations.partition.spans import NEVER
-from pipeplan_formulations.partition.windows import last_ends, open_boundaries
+from pipeplan_formulations.partition.windows import windows
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 
 NAME = "exact"
@@ -15,7 +15,7 @@ NAME = "exact"
 def solve(
     problem: ChainPartition, limits: Limits, hint: Boundaries | None = None, progress: Progress | None = None
 ) -> Report[Boundaries]:
-    """Minimise T under (1) to (5); (6) only judges the answer.
+    """Minimise T under (1) to (5) and (8); (6) only judges the answer.
 
     Parameters
     ----------
@@ -30,7 +30,8 @@ def solve(
     Returns
     -------
     Report
-        With `PathCut` the bound is the optimum without them, and the answer optimal only if it meets that bound.
+        With `PathCut` the bound is the optimum without them, and the answer optimal only if it meets that bound. So it
+        is where a span has too many choices of recomputation to know the least one: the bound then is optimistic.
 
     Raises
     ------
@@ -42,14 +43,13 @@ def solve(
     bracket = Bracket(problem, limits, progress)
     stop = Stop.OPTIMALITY
     try:
-        last = last_ends(problem)
-        open_ = open_boundaries(last)
-        if not open_[0, 0]:
+        room = windows(problem)
+        if not room.possible:
             return _report(problem, bracket, Status.INFEASIBLE, stop, None)
         if hint is not None and problem.feasible(hint):
             bracket.offer(hint)
-        (solve_minmax if problem.objective == "bottleneck" else solve_step)(problem, last, open_, bracket)
-        stop = Stop.OPTIMALITY if bracket.low == bracket.high else Stop.GAP
+        (solve_minmax if problem.objective == "bottleneck" else solve_step)(problem, room, bracket)
+        stop = Stop.OPTIMALITY if bracket.proven else Stop.GAP
     except OutOfTimeError:
         stop = Stop.TIME
     except KeyboardInterrupt:

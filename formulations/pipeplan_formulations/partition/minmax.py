@@ -9,23 +9,23 @@ O(n² S) at worst; spans longer than a target are left out, and the target doubl
 
 import numpy as np
 
-from pipeplan_formulations.partition.problem import Array, ChainPartition
+from pipeplan_formulations.partition.problem import ChainPartition
 from pipeplan_formulations.partition.search import Bracket
 from pipeplan_formulations.partition.spans import NEVER, spans
-from pipeplan_formulations.partition.windows import Flags
+from pipeplan_formulations.partition.windows import Windows
 
 
-def solve_minmax(problem: ChainPartition, last: Array, open_: Flags, bracket: Bracket) -> None:
+def solve_minmax(problem: ChainPartition, room: Windows, bracket: Bracket) -> None:
     """Close the bracket: its incumbent is optimal afterwards. Some partition must keep (1)."""
     target = max(1, bracket.low)
-    while bracket.high is None or bracket.low < bracket.high:
+    while not bracket.proven:
         target = target if bracket.high is None else min(target, bracket.high)
-        value = _within(problem, last, open_, target, bracket)
+        value = _within(problem, room, target, bracket)
         bracket.raise_low(min(value, target + 1))
         target *= 2
 
 
-def _within(problem: ChainPartition, last: Array, open_: Flags, target: int, bracket: Bracket) -> int:
+def _within(problem: ChainPartition, room: Windows, target: int, bracket: Bracket) -> int:
     """The optimum if it is at most ``target`` (then the bracket has it), otherwise more than ``target``."""
     n, stages = problem.layers, problem.stages
     best = np.full((stages + 1, n + 1), NEVER)
@@ -33,7 +33,7 @@ def _within(problem: ChainPartition, last: Array, open_: Flags, target: int, bra
     best[0, 0] = 0
     for s in range(stages):
         bracket.clock.check()
-        table = spans(problem, s, np.flatnonzero(best[s] <= target), last, open_[s + 1], target)
+        table = spans(problem, s, np.flatnonzero(best[s] <= target), room, room.open[s + 1], target)
         if not len(table.starts):
             return target + 1
         value = np.maximum(best[s, table.starts][:, None], table.work)

@@ -1,12 +1,13 @@
 """Objective 'step' without (6): is there a partition with T ≤ target? Labels over (stage, boundary), by bisection.
 
-With a target, (4) is a test of one stage: H_s + M w_s ≤ target. What a prefix of stages leaves to the rest is two
-numbers, its H (smaller is better) and the largest delay e so far (smaller is better), because (5) compares R, known at
-the end only, with the largest e. So each boundary holds a Pareto set of labels (H, e):
+With a target, (4a) is a test of one stage: H_s + M_s w_s ≤ target, where H_s = E_0 + Σ_{t<s} (p_t + q_t). What a prefix
+of stages leaves to the rest is three numbers: its H (smaller is better); the largest delay e so far (smaller is
+better), because (5) and (8) compare R, known at the end only, with the largest e; and its slack D_s = E_0 + Σ_{t<s} q_t
+(larger is better), because (4b) is H_s − D_s + M_s w_s + E_s ≤ target. So each boundary holds a Pareto set of labels:
 
 ::
 
-    e │ ×                       × kept, nothing lies left of and below it
+    e │ ×                       × kept, nothing lies left of and below it (with as much slack)
       │    ×     ·              · dominated
       │       ×       ·
       └─────────────────── H
@@ -14,47 +15,49 @@ the end only, with the largest e. So each boundary holds a Pareto set of labels 
 Looking back from the end tells, for each boundary, the largest H that can still succeed, the least and the most that R
 can still grow, and the least e that the stages to come have anyway. A label beyond the first is dropped, and so is one
 whose e is too much even for the least R. An e below the one that comes anyway counts as that one, and so does an e that
-is harmless even for the most R. Balanced stages have nearly the same e, so few labels a boundary are left.
+is harmless even for the most R. Slack beyond what any stage to come spends on ending its step is worth nothing, and as
+that is little, all labels of a boundary usually have the same. Balanced stages have nearly the same e, so few labels a
+boundary are left.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPartition
 from pipeplan_formulations.partition.search import Bracket, least
 from pipeplan_formulations.partition.spans import NEVER, Spans, spans
-from pipeplan_formulations.partition.windows import Flags
+from pipeplan_formulations.partition.undominated import spread, undominated
+from pipeplan_formulations.partition.windows import Windows
 
 BEAM = 12
 """Labels a boundary in the quick attempt that goes before each exhaustive one."""
 
 
-def solve_step(problem: ChainPartition, last: Array, open_: Flags, bracket: Bracket) -> None:
+def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket) -> None:
     """Close the bracket for the problem without (6). Some partition must keep (1)."""
     target = max(1, bracket.low) if bracket.high is None else bracket.high
     while True:
-        tables = _tables(problem, last, open_, target)
-        view = _look_back(tables, problem, target, bracket)
+        stages = _Stages(problem, room, target)
+        view = _look_back(stages, target, bracket)
         if view.possible:
             break
         bracket.raise_low(target + 1)
         target *= 2
-    bracket.offer(view.follow(tables))
+    bracket.offer(view.follow(stages.tables))
 
     def relaxed(limit: int) -> bool:
-        view = _look_back(tables, problem, limit, bracket)
+        view = _look_back(stages, limit, bracket)
         if view.possible:
-            bracket.offer(view.follow(tables))
+            bracket.offer(view.follow(stages.tables))
         return view.possible
 
     bracket.raise_low(least(bracket.low, target, relaxed, bracket.clock))
     assert bracket.high is not None
-    tables = _tables(problem, last, open_, bracket.high)
+    stages = _Stages(problem, room, bracket.high)
     target, failures = bracket.low, 0
     while not bracket.closed:
-        found = _labels(tables, problem, target, bracket, BEAM) or _labels(tables, problem, target, bracket)
+        found = _labels(stages, target, bracket, BEAM) or _labels(stages, target, bracket)
         if found is None:
             bracket.raise_low(target + 1)
             failures += 1
@@ -65,12 +68,37 @@ def solve_step(problem: ChainPartition, last: Array, open_: Flags, bracket: Brac
         target = bracket.high - 1 if failures == 2 else (bracket.low + bracket.high - 1) // 2
 
 
+class _Stages:
+    """Every stage's spans for a target, and what (4b) asks of them.
+
+    Attributes
+    ----------
+    tables : list of Spans
+    slack : array, shape (S + 1, n + 1), or None
+        The most slack with which any prefix reaches a boundary; None where (4b) adds nothing to (4a).
+    """
+
+    def __init__(self, problem: ChainPartition, room: Windows, target: int) -> None:
+        self.shape = (problem.stages + 1, problem.layers + 1)
+        self.tables = [
+            spans(problem, s, np.flatnonzero(room.open[s, : problem.layers]), room, room.open[s + 1], target)
+            for s in range(problem.stages)
+        ]
+        self.slack = self._most_slack() if any(np.any(table.ending) for table in self.tables[1:]) else None
+
+    def _most_slack(self) -> Array:
+        slack = np.zeros(self.shape, np.int64)
+        for s, table in enumerate(self.tables):
+            np.maximum.at(slack[s + 1], table.ends, slack[s, table.starts][:, None] + table.behind)
+        return slack
+
+
 @dataclass(frozen=True)
 class _View:
     """What the end tells each boundary. Rows are stages 0 … S, columns boundaries 0 … n.
 
     ``cap``: largest H that may still succeed. ``near``, ``far``: least and most that R can still grow.
-    ``worst``: least e that the stages to come can have as their largest.
+    ``worst``: least e that the stages to come can have as their largest. ``spent``: slack beyond it is worth nothing.
     ``caps``: for each stage and span, the largest H before it that may still succeed through it.
     """
 
@@ -78,6 +106,7 @@ class _View:
     near: Array
     far: Array
     worst: Array
+    spent: Array
     caps: list[Array]
 
     @property
@@ -93,99 +122,86 @@ class _View:
         return tuple(boundaries)
 
 
-def _tables(problem: ChainPartition, last: Array, open_: Flags, target: int) -> list[Spans]:
-    return [
-        spans(problem, s, np.flatnonzero(open_[s, : problem.layers]), last, open_[s + 1], target)
-        for s in range(problem.stages)
-    ]
+def _look_back(stages: _Stages, target: int, bracket: Bracket, heads: Array | None = None) -> _View:
+    """(4a) exactly; (4b) with the most slack; (5) and (8) for the largest e from a span on, with the least R.
 
-
-def _look_back(
-    tables: list[Spans], problem: ChainPartition, target: int, bracket: Bracket, heads: Array | None = None
-) -> _View:
-    """(4) exactly; (5) for the largest e from a span on, with the least R. ``heads``: least H known of a boundary."""
-    shape = (problem.stages + 1, problem.layers + 1)
-    cap, near, far, worst = (np.full(shape, start) for start in (-NEVER, NEVER, -NEVER, NEVER))
+    ``heads``: least H known of a boundary.
+    """
+    cap, near, far, worst = (np.full(stages.shape, start) for start in (-NEVER, NEVER, -NEVER, NEVER))
+    spent = np.zeros(stages.shape, np.int64)
     cap[-1, -1], near[-1, -1], far[-1, -1], worst[-1, -1] = target, 0, 0, 0
     every = []
-    for s in reversed(range(problem.stages)):
+    for s, table in reversed(list(enumerate(stages.tables))):
         bracket.clock.check()
-        table = tables[s]
-        ahead = near[s + 1][table.ends]
-        caps = np.minimum(target - table.update - table.work, cap[s + 1][table.ends] - table.advance)
+        following = near[s + 1][table.ends]
+        caps = np.minimum(target - table.work, cap[s + 1][table.ends] - table.advance)
+        if s == 0:
+            np.minimum(caps, target - table.work - table.ending, out=caps)
+        elif stages.slack is not None:
+            slack = stages.slack[s, table.starts][:, None]
+            np.minimum(caps, target - table.work - table.ending + slack, out=caps)
         delay = np.maximum(table.delay, worst[s + 1][table.ends])
-        np.minimum(caps, target - delay - table.advance - ahead, out=caps)
+        np.minimum(caps, target - delay - table.advance - following, out=caps)
         cap[s, table.starts] = caps.max(axis=1, initial=-NEVER)  # never less, or sums would leave int64
         alive = caps >= (0 if heads is None else heads[s, table.starts][:, None])
-        near[s, table.starts] = np.where(alive, table.advance + ahead, NEVER).min(axis=1, initial=NEVER)
+        near[s, table.starts] = np.where(alive, table.advance + following, NEVER).min(axis=1, initial=NEVER)
         worst[s, table.starts] = np.where(alive, delay, NEVER).min(axis=1, initial=NEVER)
         grown = table.advance + far[s + 1][table.ends]
         far[s, table.starts] = np.where(alive, grown, -NEVER).max(axis=1, initial=-NEVER)
+        if stages.slack is not None:
+            asked = np.maximum(table.ending, spent[s + 1][table.ends] - table.behind)
+            spent[s, table.starts] = np.where(alive, asked, 0).max(axis=1, initial=0)
         every.append(caps)
-    return _View(cap, near, far, worst, every[::-1])
+    return _View(cap, near, far, worst, spent, every[::-1])
 
 
-def _least_heads(tables: list[Spans], problem: ChainPartition, view: _View) -> Array:
+def _least_heads(stages: _Stages, view: _View) -> Array:
     """The least H at each boundary over prefixes that may still succeed; shape (S + 1, n + 1)."""
-    heads = np.full((problem.stages + 1, problem.layers + 1), NEVER)
+    heads = np.full(stages.shape, NEVER)
     heads[0, 0] = 0
-    for s, (table, caps) in enumerate(zip(tables, view.caps, strict=True)):
+    for s, (table, caps) in enumerate(zip(stages.tables, view.caps, strict=True)):
         head = heads[s, table.starts][:, None]
         reached = np.where(caps >= head, head + table.advance, NEVER)
         np.minimum.at(heads[s + 1], table.ends, np.minimum(reached, NEVER))
     return heads
 
 
-def _labels(
-    tables: list[Spans], problem: ChainPartition, target: int, bracket: Bracket, beam: int | None = None
-) -> Boundaries | None:
+def _labels(stages: _Stages, target: int, bracket: Bracket, beam: int | None = None) -> Boundaries | None:
     """A partition with T ≤ target, or None if there is none (with at most ``beam`` labels a boundary: none found)."""
-    view = _look_back(tables, problem, target, bracket)
-    view = _look_back(tables, problem, target, bracket, _least_heads(tables, problem, view))
-    boundary, head, delay = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
+    view = _look_back(stages, target, bracket)
+    view = _look_back(stages, target, bracket, _least_heads(stages, view))
+    boundary, head, delay, slack = (np.zeros(1, np.int64) for _ in range(4))
     history: list[tuple[Array, Array]] = []
-    for s, (table, caps) in enumerate(zip(tables, view.caps, strict=True)):
+    for s, (table, caps) in enumerate(zip(stages.tables, view.caps, strict=True)):
         bracket.clock.check()
         row = np.searchsorted(table.starts, boundary)
-        label, column = np.nonzero(caps[row] >= head[:, None])
+        reaches = caps[row] >= head[:, None]
+        if s and stages.slack is not None:  # (4b)
+            ends_at = table.work[row] + (table.ending[row] if isinstance(table.ending, np.ndarray) else 0)
+            reaches &= (head - slack)[:, None] + ends_at <= target
+        label, column = np.nonzero(reaches)
         row = row[label]
         ends = table.ends[row, column]
         heads = head[label] + table.advance[row, column]
         least = view.worst[s + 1, ends]
         delays = np.maximum(np.maximum(delay[label], table.delay[row, column]), least)
         fits = heads + view.near[s + 1, ends] + delays <= target
-        label, ends, heads, delays, least = label[fits], ends[fits], heads[fits], delays[fits], least[fits]
+        label, row, column = label[fits], row[fits], column[fits]
+        ends, heads, delays, least = ends[fits], heads[fits], delays[fits], least[fits]
         delays = np.where(heads + view.far[s + 1, ends] + delays <= target, least, delays)
-        kept = _undominated(ends, heads, delays)
+        slacks = None
+        if stages.slack is not None:
+            slacks = np.minimum(slack[label] + table.behind[row, column], view.spent[s + 1, ends])
+        kept = undominated(ends, heads, delays, slacks)
         if not len(kept):
             return None
         if beam is not None:
-            kept = kept[_spread(ends[kept], beam)]
+            kept = kept[spread(ends[kept], beam)]
         boundary, head, delay = ends[kept], heads[kept], delays[kept]
+        slack = np.zeros(len(kept), np.int64) if slacks is None else slacks[kept]
         history.append((boundary, label[kept]))
     index, boundaries = 0, []
     for ends, parents in reversed(history):
         boundaries.append(int(ends[index]))
         index = int(parents[index])
     return (0, *reversed(boundaries))
-
-
-def _undominated(groups: Array, first: Array, second: Array) -> NDArray[np.intp]:
-    """Indices of the pairs (first, second) that no other pair of the same group matches in both."""
-    order = np.lexsort((second, first, groups))
-    _, group = np.unique(groups[order], return_inverse=True)
-    _, rank = np.unique(second[order], return_inverse=True)
-    # Later groups lie lower by more than any rank, so that one running minimum serves every group.
-    height = rank - group * (len(order) + 1)
-    lowest = np.minimum.accumulate(height)
-    kept = np.ones(len(order), np.bool_)
-    kept[1:] = height[1:] < lowest[:-1]
-    return order[kept]
-
-
-def _spread(groups: Array, most: int) -> NDArray[np.bool_]:
-    """At most ``most`` members of each group, evenly spread, the first one always; groups come sorted."""
-    _, first, inverse, count = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
-    rank, size = np.arange(len(groups)) - first[inverse], count[inverse]
-    chosen: NDArray[np.bool_] = (size <= most) | (rank * most // size != (rank - 1) * most // size)
-    return chosen

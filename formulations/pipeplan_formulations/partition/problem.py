@@ -1,6 +1,6 @@
-r"""The chain partition problem: which contiguous layers does each stage hold?
+r"""The chain partition problem: which contiguous layers does each stage hold, and which of them does it recompute?
 
-Given n layers in a row and S stages, stage s on its own device, choose boundaries
+Given n layers in a row and S stages, stage s on r_s equal devices (its *replicas*), choose boundaries
 0 = b_0 < b_1 < … < b_S = n; stage s holds the layers b_s … b_{s+1} − 1, and *cut* c = b_{s+1} − 1 lies on *link* s.
 
 ::
@@ -11,13 +11,21 @@ Given n layers in a row and S stages, stage s on its own device, choose boundari
                    (cut 2)    (cut 4)
 
 Sums over a stage's layers: F_s, B_s (forward, backward time of one micro-batch), U_s (update time), A_s (bytes saved
-for backward), P_s (resident bytes), Z_s (largest workspace). At link s: f_s, g_s (time to send activations forward and
-gradients back), l_s (latency), c_s (time per micro-batch that the link is busy, in its busier direction if it has two),
-r_{s+1} (bytes that stage s + 1 holds of what it received; r_0 = 0). Beyond the ends f_{S−1} = g_{−1} = 0.
+for backward), P_s (resident bytes), Z_s (largest workspace). At link s: f_s, g_s (least time to send activations
+forward and gradients back), l_s (latency), c_s (time per micro-batch that the link is busy, in its busier direction if
+it has two), r_{s+1} (bytes that stage s + 1 holds of what it received; r_0 = 0). Beyond the ends f_{S−1} = g_{−1} = 0.
 
-Memory, with k_s micro-batches in flight, for every stage:
+Of M micro-batches the busiest replica of stage s works on M_s = ⌈M / r_s⌉, and the busiest wire of link s carries m_s.
+Once a step a stage adds up its replicas' gradients and updates: E_s = R_s + U_s, where R_s = Σ reduce of its layers,
+plus reduce_base if one of them reduces at all, plus what split `Tie` cost (which add to P_s too).
 
-(1)  P_s + k_s (A_s + r_s) + Z_s ≤ L_s
+A stage recomputes some of its layers, X_s: each holds its output instead of what it saved, and has its forward once
+more in B_s. X_s is no variable but a function of the span: of all sets that keep (1) it is one of least Σ forward, of
+those one of fewest layers.
+
+Memory, with k_s micro-batches in flight on a replica, for every stage:
+
+(1)  P_s + k_s (A_s − Σ_{X_s} (saved − output) + r_s) + max(Z_s, max_{X_s} (saved + workspace)) ≤ L_s
 
 Time a device works on one micro-batch, where a device that cannot overlap also pays for what it sends:
 
@@ -26,31 +34,32 @@ Time a device works on one micro-batch, where a device that cannot overlap also 
 
 Objective ``bottleneck``: minimise T subject to
 
-(3)  T ≥ w_s,   and, if transfers overlap,   T ≥ c_s.
+(3)  T ≥ ⌊M_s w_s / M⌋,   and, if transfers overlap,   T ≥ ⌊m_s c_s / M⌋.
 
-Objective ``step``: minimise the proven lower bound on the time of a synchronous step of M micro-batches under *any*
-schedule:
+Objective ``step``: minimise the proven lower bound on the time of a synchronous step under *any* schedule ((8): any
+that runs at most k_s forwards of a stage before its first backward, one action at a time). With
 
-(4)  T ≥ H_s + M w_s
-     H_s = U_0 + Σ_{t<s} (F_t + B_t) + Σ_{t<s} 2 l_t + exposed sends, which are
-           Σ_{t<s} (f_t + g_t)                       if tensors leave after they are complete (copy),
-           Σ_{t<s} f_t + Σ_{t<s−1} g_t               if the sender waits (none: g_{s−1} is in w_s),
-           0                                         if tensors leave while they are made (stream).
+     p_t = F_t + l_t + f_t  (stream: without f_t)                  how much later stage t + 1 can start than stage t
+     q_t = B_t + l_t + g_t  (stream: without; none: g_{t−1})       how much earlier its backwards must have ended
 
-(5)  T ≥ R + e   for every e below,   R = H_{S−1} + w_{S−1}: one micro-batch alone, there and back
-     copy      (M − 1) F_s,   (M − 1) B_s,   (M − 1) f_s,   (M − 1) g_s
-     none      (M − 1) (F_s + f_s),   (M − 1) (B_s + g_{s−1})
-     stream    (M − 1) F_s,   (M − 1) B_s,   M f_s − F_s,   M g_s − B_{s+1}
+(4a) T ≥ Σ_{t<s} (p_t + q_t) + M_s w_s + E_0
+(4b) T ≥ Σ_{t<s} p_t         + M_s w_s + E_s
 
-(6)  T ≥ q + Σ_s (α_s F_s + β_s B_s + υ_s U_s) + Σ_s (φ_s f_s + γ_s g_s)   for each `PathCut`.
+(5)  T ≥ R + e   for every e below,   R = E_0 + Σ (p_t + q_t): one micro-batch alone, there and back
+     copy      (M_s − 1) F_s,   (M_s − 1) B_s,   (m_s − 1) f_s,   (m_s − 1) g_s
+     none      (M_s − 1) (F_s + f_s),   (M_s − 1) (B_s + g_{s−1})
+     stream    (M_s − 1) F_s,   (M_s − 1) B_s,   m_s f_s − F_s,   m_s g_s − B_{s+1}
 
-Why (4) holds: before its first forward the device of stage s waits for stages 0 … s − 1; it then works M w_s; its last
-backward is the last of its work (but for the send that w_s contains), because a micro-batch's backward follows its
-forward; after it the gradient still travels back through stages s − 1 … 0, and the last backward of stage 0 precedes
-its update. (5) is the same argument for anything that serves all M micro-batches one by one in one direction (the
-forwards of a device, its backwards, a link one way): the first one's way to it, M services, the last one's way on.
-(6): a path through the actions of one given order is a chain of things that follow one another whatever the partition,
-so its length bounds that order's time. docs/bounds.md has the proofs; `terms` has (2), (4) and (5) as code.
+(6)  T ≥ q + Σ_s (α_s F_s + β_s B_s + υ_s U_s + ρ_s R_s) + Σ_s (φ_s f_s + γ_s g_s)   for each `PathCut`.
+
+(8)  T ≥ R + max(M_s − k_s, 0) F_s + (M_s − 1) B_s       (none: F_s + f_s and B_s + g_{s−1}), if ``alternating``.
+
+Why they hold: (4) a replica of stage s waits for stages 0 … s − 1, then works M_s w_s; after its last backward the
+gradient still travels back, and stage 0 ends its step (4a); or stage s itself does (4b). (5) is the same argument for
+anything that serves micro-batches one by one in one direction. (6): a path through the actions of one given order is a
+chain of things that follow one another whatever the partition. (8): between the first and the end of the last backward
+of a replica lie all its backwards and all forwards but k_s. docs/bounds.md has the proofs; `terms` has (2), (4), (5)
+and (8) as code.
 
 All times are integers of one unit, all sizes integers of another.
 """
@@ -63,43 +72,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.partition.terms import Number, Overlap, advance, delays, load
+from pipeplan_formulations.partition.check import check
+from pipeplan_formulations.partition.floor import lower_bound
+from pipeplan_formulations.partition.memory import Memory
+from pipeplan_formulations.partition.path_cut import PathCut
+from pipeplan_formulations.partition.recomputing import Recomputing
+from pipeplan_formulations.partition.terms import Counts, Overlap
+from pipeplan_formulations.partition.tie import Tie
+from pipeplan_formulations.partition.value import value
 
 Array = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 Boundaries = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PathCut:
-    """Coefficients of one inequality (6). ``forward``, ``backward``, ``update``: one per stage; sends: one per link.
-
-    Raises
-    ------
-    ValueError
-        If a coefficient is negative: an action lies on a path or it does not.
-    """
-
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
-    update: tuple[int, ...]
-    send: tuple[int, ...]
-    send_back: tuple[int, ...]
-    constant: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("forward", "backward", "update", "send", "send_back"):
-            if any(coefficient < 0 for coefficient in getattr(self, name)):
-                raise ValueError(f"a path counts actions; {name} has a negative coefficient: {getattr(self, name)}")
-
-    def length(self, forward: Number, backward: Number, update: Number, send: Number, send_back: Number) -> Number:
-        """Right side of (6) for these times, each a sequence with one entry per stage or link."""
-        total = self.constant
-        rows = (self.forward, self.backward, self.update, self.send, self.send_back)
-        for row, times in zip(rows, (forward, backward, update, send, send_back), strict=True):
-            for coefficient, time in zip(row, times, strict=True):
-                if coefficient:
-                    total = total + coefficient * time
-        return total
 
 
 @dataclass(frozen=True)
@@ -109,11 +93,13 @@ class ChainPartition:
     Attributes
     ----------
     forward, backward, update : array of int, shape (S, n)
-        F, B, U of each layer on each stage's device.
+        F, B (nothing recomputed), U of each layer on each stage's device.
     send, send_back, link : array of int, shape (S − 1, n − 1)
-        f, g, c of each cut on each link.
+        f, g, c of each cut on each link; where a link's wires differ, f and g on its fastest.
     latency : array of int, shape (S − 1,)
-    resident, saved, workspace : array of int, shape (n,)
+        Of the fastest wire.
+    resident : array of int, shape (n,) or (S, n)
+    saved, workspace : array of int, shape (n,)
         Bytes that add to P_s, A_s and Z_s.
     received : array of int, shape (n − 1,)
         Bytes r of each cut.
@@ -125,11 +111,30 @@ class ChainPartition:
     objective : 'step' or 'bottleneck'
     paths : tuple of PathCut
         Inequalities (6); only with objective 'step'.
+    counts : array of int, shape (S,), optional
+        M_s; by default M.
+    link_counts : array of int, shape (S − 1,), optional
+        m_s. By default what is certain from M_s and M_{s+1}: the smaller where a neighbour has one replica, else 1.
+    reduce : array of int, shape (S, n), optional
+        What each layer adds to R_s; by default nothing.
+    reduce_base : array of int, shape (S,), optional
+        What R_s has besides, if a layer of the stage has ``reduce`` > 0; by default nothing.
+    alternating : bool
+        Whether (8) holds.
+    output : array of int, shape (n,), optional
+        Bytes that a recomputed layer holds for each micro-batch in flight.
+    recomputable : array of bool, shape (n,), optional
+        Layers that may be recomputed; by default none.
+    ties : tuple of Tie
+    cuts : array of bool, shape (n − 1,), optional
+        Which cuts are allowed; by default all.
+    where : array of bool, shape (S, n), optional
+        Which layers may lie on which stage; by default all on all.
 
     Raises
     ------
     ValueError
-        If shapes disagree, a number is negative, n < S, or a word is not one of those above.
+        If shapes disagree, a number is out of range, n < S, or a word is not one of those above.
     """
 
     forward: Array
@@ -149,38 +154,19 @@ class ChainPartition:
     overlap: Overlap = "copy"
     objective: Literal["step", "bottleneck"] = "step"
     paths: tuple[PathCut, ...] = ()
+    counts: Array | None = None
+    link_counts: Array | None = None
+    reduce: Array | None = None
+    reduce_base: Array | None = None
+    alternating: bool = False
+    output: Array | None = None
+    recomputable: Flags | None = None
+    ties: tuple[Tie, ...] = ()
+    cuts: Flags | None = None
+    where: Flags | None = None
 
     def __post_init__(self) -> None:
-        if self.forward.ndim != 2:
-            raise ValueError(f"forward has shape {self.forward.shape}, expected (stages, layers)")
-        stages, layers = self.forward.shape
-        if not 1 <= stages <= layers:
-            raise ValueError(f"{layers} layers do not fill {stages} stages")
-        per_layer, per_cut = ("resident", "saved", "workspace"), ("send", "send_back", "link")
-        shapes = {
-            **dict.fromkeys(("forward", "backward", "update"), (stages, layers)),
-            **dict.fromkeys(per_cut, (stages - 1, layers - 1)),
-            **dict.fromkeys(per_layer, (layers,)),
-            **{"received": (layers - 1,), "latency": (stages - 1,), "in_flight": (stages,), "limit": (stages,)},
-        }
-        for name, shape in shapes.items():
-            array = getattr(self, name)
-            if array.shape != shape:
-                raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
-            if array.size and int(array.min()) < 0:
-                raise ValueError(f"{name} holds a negative number: {int(array.min())}")
-        if self.micro_batches < 1:
-            raise ValueError(f"micro_batches must be at least 1, not {self.micro_batches}")
-        if self.overlap not in ("none", "copy", "stream"):
-            raise ValueError(f"overlap is {self.overlap!r}; choose none, copy or stream")
-        if self.objective not in ("step", "bottleneck"):
-            raise ValueError(f"objective is {self.objective!r}; choose step or bottleneck")
-        if self.paths and self.objective != "step":
-            raise ValueError("path cuts bound the step time; the bottleneck objective has none")
-        for path in self.paths:
-            sizes = [len(row) for row in (path.forward, path.backward, path.update, path.send, path.send_back)]
-            if sizes != [stages, stages, stages, stages - 1, stages - 1]:
-                raise ValueError(f"a path cut has rows of {sizes} coefficients; there are {stages} stages")
+        check(self)
 
     @property
     def stages(self) -> int:
@@ -194,98 +180,131 @@ class ChainPartition:
 
     @cached_property
     def prefix(self) -> dict[str, Array]:
-        """Sums along the layers: ``prefix[name][..., b] - prefix[name][..., a]`` is the sum of layers a … b − 1."""
-        names = ("forward", "backward", "update", "resident", "saved")
-        return {name: np.insert(np.cumsum(getattr(self, name), axis=-1), 0, 0, axis=-1) for name in names}
+        """Sums along the layers: ``prefix[name][..., b] - prefix[name][..., a]`` is the sum of layers a … b − 1.
+
+        ``saved`` has shape (n + 1,), all others (S, n + 1); ``reduced`` counts the layers with ``reduce`` > 0.
+        """
+        reduce = np.zeros_like(self.forward) if self.reduce is None else self.reduce
+        tables = {
+            "forward": self.forward,
+            "backward": self.backward,
+            "update": self.update,
+            "resident": np.broadcast_to(self.resident, self.forward.shape),
+            "saved": self.saved,
+            "reduce": reduce,
+            "reduced": reduce > 0,
+        }
+        return {name: np.insert(np.cumsum(t, axis=-1, dtype=np.int64), 0, 0, axis=-1) for name, t in tables.items()}
+
+    @cached_property
+    def through(self) -> tuple[Counts, ...]:
+        """M_s, m_s, m_{s−1}, and the late forwards of (8), of each stage."""
+        most = [self.micro_batches] * self.stages if self.counts is None else self.counts.tolist()
+        single = [count == self.micro_batches for count in most]
+        wires = [min(most[s], most[s + 1]) if single[s] or single[s + 1] else 1 for s in range(self.stages - 1)]
+        wires = [1, *(wires if self.link_counts is None else self.link_counts.tolist()), 1]
+        flight = np.maximum(self.in_flight, 1).tolist()
+        late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, flight, strict=True)]
+        return tuple(Counts(most[s], late[s], wires[s + 1], wires[s]) for s in range(self.stages))
+
+    @cached_property
+    def base(self) -> Array:
+        """``reduce_base``, zeros by default."""
+        return np.zeros(self.stages, np.int64) if self.reduce_base is None else self.reduce_base
+
+    @property
+    def output_bytes(self) -> Array:
+        """``output``; where there is none, what is saved."""
+        return self.saved if self.output is None else self.output
+
+    @cached_property
+    def useful(self) -> Flags:
+        """Layers that may be recomputed and hold less then."""
+        if self.recomputable is None:
+            return np.zeros(self.layers, np.bool_)
+        return self.recomputable & (self.output_bytes < self.saved)
+
+    @cached_property
+    def room(self) -> Memory:
+        """Equation (1) for arrays of spans."""
+        return Memory(self)
+
+    @cached_property
+    def recomputing(self) -> Recomputing:
+        """What recomputation costs each span of layers."""
+        return Recomputing(self)
 
     def with_paths(self, paths: tuple[PathCut, ...]) -> "ChainPartition":
-        """The same instance with these inequalities (6)."""
-        return replace(self, paths=paths)
+        """The same instance with these inequalities (6), and what was computed of it already."""
+        other = replace(self, paths=paths)
+        known = ("prefix", "through", "base", "useful", "room", "recomputing")
+        other.__dict__.update({name: self.__dict__[name] for name in known if name in self.__dict__})
+        return other
+
+    def recompute(self, s: int, a: int, b: int) -> tuple[int, ...] | None:
+        """X of stage s on the layers a … b − 1, in order; None if nothing fits."""
+        return self.recomputing.choose(s, a, b)
 
     def memory(self, boundaries: Boundaries) -> tuple[int, ...]:
-        """Left side of (1) for each stage, in bytes."""
-        return tuple(self._stage_memory(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries)))
+        """Left side of (1) for each stage, in bytes; where nothing fits, the least that any X reaches."""
+        need = []
+        for s, (a, b) in enumerate(pairwise(boundaries)):
+            chosen = self.recompute(s, a, b)
+            span = np.array(s), np.array(a), np.array(b)
+            if chosen is None:
+                need.append(int(self.room.least(*span)))
+                continue
+            rows = list(chosen)
+            peak = int((self.saved + self.workspace)[rows].max(initial=0))
+            extra = max(peak - int(self.workspace[a:b].max()), 0)
+            saves = int(self.in_flight[s]) * int((self.saved - self.output_bytes)[rows].sum())
+            need.append(int(self.room.plain(*span)) + extra - saves)
+        return tuple(need)
 
     def feasible(self, boundaries: Boundaries) -> bool:
-        """Whether the boundaries are well formed and keep (1)."""
-        well_formed = (
-            len(boundaries) == self.stages + 1
-            and boundaries[0] == 0
-            and boundaries[-1] == self.layers
-            and all(a < b for a, b in pairwise(boundaries))
-        )
-        return well_formed and all(
-            need <= int(limit) for need, limit in zip(self.memory(boundaries), self.limit, strict=True)
-        )
+        """Whether the boundaries are well formed, keep (1), and go where cuts and layers are allowed."""
+        if (
+            len(boundaries) != self.stages + 1
+            or boundaries[0] != 0
+            or boundaries[-1] != self.layers
+            or any(a >= b for a, b in pairwise(boundaries))
+        ):
+            return False
+        edges = np.array(boundaries)
+        if self.cuts is not None and not self.cuts[edges[1:-1] - 1].all():
+            return False
+        spans = list(enumerate(pairwise(boundaries)))
+        if self.where is not None and not all(self.where[s, a:b].all() for s, (a, b) in spans):
+            return False
+        return bool((self.room.least(np.arange(self.stages), edges[:-1], edges[1:]) <= self.limit).all())
 
-    def evaluate(self, boundaries: Boundaries) -> int:
-        """The least T that (2) to (6) allow."""
-        forward, backward, update = (
-            [self._sum(name, s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
-            for name in ("forward", "backward", "update")
-        )
-        cuts = [b - 1 for b in boundaries[1:-1]]
-        send, back, link = (
-            [int(array[s, c]) for s, c in enumerate(cuts)] for array in (self.send, self.send_back, self.link)
-        )
-        out, into = [*send, 0], [0, *back]
-        stages = list(zip(forward, backward, out, into, strict=True))
-        loads = [load(self.overlap, *times) for times in stages]
-        if self.objective == "bottleneck":
-            return int(max(loads + (link if self.overlap != "none" else [])))
+    def evaluate(self, boundaries: Boundaries, optimistic: bool = False) -> int:
+        """The least T that (2) to (8) allow; a stage that does not fit counts as if it recomputed nothing.
 
-        many, head = self.micro_batches, update[0]
-        least = head + many * loads[0]
-        for s, latency in enumerate(self.latency):
-            head += advance(self.overlap, loads[s], int(latency), send[s], back[s])
-            least = max(least, head + many * loads[s + 1])
-        alone = head + loads[-1]
-        least = max(least, alone + max(max(delays(self.overlap, many, *times)) for times in stages))
-        return int(max([least, *(path.length(forward, backward, update, send, back) for path in self.paths)]))
+        ``optimistic`` takes less than the least recomputation where that is not known exactly: a bound on the value.
+        """
+        return value(self, boundaries, self.recomputing.of_partition(boundaries, optimistic))
 
     def lower_bound(self) -> int:
-        """A bound that needs no solver, from each layer's fastest device.
-
-        Some device works at least the average and at least the largest layer: the bottleneck, and M times it a step.
-        For a step on S devices, (4) says w_s ≤ (T − Σ_{t<s} w_t) / M, so that all work together is at most
-        T (1 − (1 − 1/M)^S); and (5) with s any stage gives T ≥ Σ w + (M − 1) max(F_s, B_s).
-        """
-        best = (self.forward + self.backward).min(axis=0)
-        work, stages, many = int(best.sum()), self.stages, self.micro_batches
-        share = max(-(-work // stages), int(best.max()))
-        if self.objective == "bottleneck":
-            return share
-        full = int(many**stages)
-        part = full - int((many - 1) ** stages)
-        one_way = [table.min(axis=0) for table in (self.forward, self.backward)]
-        lane = max(max(-(-int(times.sum()) // stages), int(times.max())) for times in one_way)
-        return max(many * share, -(-work * full // part), work + (many - 1) * lane)
+        """A bound that needs no solver, from each layer's fastest device; see `floor`."""
+        return lower_bound(self)
 
     @cached_property
     def largest(self) -> int:
-        """No partition's objective exceeds this: every layer on its slowest device, every send at its worst, M times.
+        """No objective exceeds this: every layer where it is slowest, recomputed, and sent at its worst, M times.
 
         It bounds every intermediate sum of the formulations too, so it tells how far integers must reach.
         """
-        tables = (self.forward, self.backward, self.update)
+        again = np.where(self.useful, self.forward, 0)
+        tables = [self.forward, self.backward + again, self.update]
+        tables += [] if self.reduce is None else [self.reduce]
         work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
+        work += int(self.base.max()) + sum(tie.reduce for tie in self.ties)
         sends = sum(
             int(table.max(axis=1).sum(dtype=object)) for table in (self.send, self.send_back, self.link) if table.size
         )
         step = (self.micro_batches + 1) * (work + sends) + 2 * int(self.latency.sum(dtype=object))
-        rows = [
-            abs(path.constant)
-            + max(0, *path.forward, *path.backward, *path.update, *path.send, *path.send_back) * (work + sends)
-            for path in self.paths
-        ]
+        # A path may count a stage's base and ties more than once a stage.
+        once = self.stages * (int(self.base.max()) + sum(tie.reduce for tie in self.ties))
+        rows = [abs(path.constant) + path.largest * (work + sends + once) for path in self.paths]
         return max([step, *rows])
-
-    def _sum(self, name: str, s: int, a: int, b: int) -> int:
-        prefix = self.prefix[name][s]
-        return int(prefix[b] - prefix[a])
-
-    def _stage_memory(self, s: int, a: int, b: int) -> int:
-        resident = int(self.prefix["resident"][b] - self.prefix["resident"][a])
-        saved = int(self.prefix["saved"][b] - self.prefix["saved"][a])
-        received = int(self.received[a - 1]) if a else 0
-        return resident + int(self.in_flight[s]) * (saved + received) + int(self.workspace[a:b].max())

@@ -10,12 +10,17 @@ from pipeplan_formulations.report import Limits, Progress
 class Bracket:
     """``low`` ≤ optimum of the problem without (6) ≤ its value of ``best``.
 
+    Where the least recomputation is known exactly, ``high`` is that value. Elsewhere it is an optimistic one: then
+    ``low`` and ``high`` meet at the optimum of a relaxation, and ``best`` may be worth more.
+
     Attributes
     ----------
     low : int
         Proven.
+    high : int or None
+        The least optimistic value, without (6), of all that was offered.
     best : boundaries or None
-        The incumbent; ``high`` is its value without (6).
+        The incumbent, by its true value without (6).
     """
 
     def __init__(self, problem: ChainPartition, limits: Limits, progress: Progress | None) -> None:
@@ -23,6 +28,7 @@ class Bracket:
         self._full = problem
         self._gap = limits.gap
         self._progress = progress
+        self._value: int | None = None
         self.clock = Clock(limits)
         self.low = problem.lower_bound()
         self.high: int | None = None
@@ -36,14 +42,21 @@ class Bracket:
 
     def offer(self, boundaries: Boundaries) -> None:
         """Keep the boundaries if they are better than the incumbent."""
-        value = self._problem.evaluate(boundaries)
-        if self.high is None or value < self.high:
-            self.high, self.best = value, boundaries
+        high = self._problem.evaluate(boundaries, optimistic=True)
+        self.high = high if self.high is None else min(self.high, high)
+        value = self._problem.evaluate(boundaries) if self._problem.recomputable is not None else high
+        if self._value is None or value < self._value:
+            self._value, self.best = value, boundaries
             self._tell()
 
     @property
+    def proven(self) -> bool:
+        """Whether both ends meet."""
+        return self.high is not None and self.high <= self.low
+
+    @property
     def closed(self) -> bool:
-        """Whether incumbent and bound meet, or are as close as the limits ask."""
+        """Whether both ends meet, or are as close as the limits ask."""
         return self.high is not None and self.high - self.low <= self._gap * self.high
 
     def _tell(self) -> None:

@@ -4,6 +4,8 @@
 
     row    a = b_s, where the stage begins            table[i, j]: the stage that begins at starts[i]
     column b − a − 1, by how many layers it is long                and ends at starts[i] + 1 + j
+
+A backward includes the least recomputation that lets the span fit.
 """
 
 from dataclasses import dataclass
@@ -11,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.partition.problem import Array, ChainPartition
-from pipeplan_formulations.partition.terms import advance, delays, load
+from pipeplan_formulations.partition.terms import ahead, behind, delays, load
+from pipeplan_formulations.partition.value import per_micro_batch, reductions
+from pipeplan_formulations.partition.windows import Flags, Windows
 
 NEVER = 2**61
 """A time that no partition reaches. Two of them still fit into int64."""
@@ -28,67 +32,85 @@ class Spans:
     ends : array, shape (A, W)
         b of each entry (clipped to n in closed ones).
     work : array, shape (A, W)
-        M w_s for 'step'; max(w_s, c_s) for 'bottleneck' (w_s where transfers do not overlap).
+        M_s w_s for 'step'; the loads of (3) for 'bottleneck'.
     advance : array, shape (A, W)
-        H_{s+1} − H_s; behind the last stage R − H_s. U_0 is in it for stage 0.
+        By how much R grows: p_s + q_s. E_0 is in it for stage 0.
+    behind : array, shape (A, W)
+        q_s, which is `advance` less the way there. E_0 is in it for stage 0; 0 in closed spans.
     delay : array, shape (A, W)
-        Largest e of (5) that belongs to the stage.
-    update : array, shape (A, W) or int
-        U_0 for stage 0, otherwise 0.
+        Largest e of (5) and (8) that belongs to the stage.
+    ending : array, shape (A, W), or int
+        E_s; 0 in closed spans.
     """
 
     starts: Array
     ends: Array
     work: Array
     advance: Array
+    behind: Array
     delay: Array
-    update: Array | int
+    ending: Array | int
 
 
-def spans(problem: ChainPartition, s: int, starts: Array, last: Array, allowed: Array, target: int) -> Spans:
-    """Spans of stage s from ``starts`` to ends that are ``allowed`` (bool, shape (n + 1,)) and at most ``last``.
+def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed: Flags, target: int) -> Spans:
+    """Spans of stage s from ``starts`` to ends that are ``allowed`` (bool, shape (n + 1,)) and keep (1).
 
-    Spans whose compute alone, M times in a step, exceeds ``target`` are closed.
+    Spans whose compute alone exceeds ``target`` are closed.
     """
     n, final = problem.layers, s == problem.stages - 1
-    times = 1 if problem.objective == "bottleneck" else problem.micro_batches
-    forward, backward, update = (problem.prefix[name][s] for name in ("forward", "backward", "update"))
+    bottleneck, count = problem.objective == "bottleneck", problem.through[s]
+    forward, backward = problem.prefix["forward"][s], problem.prefix["backward"][s]
     compute = forward + backward
-    reach = np.searchsorted(compute, compute[starts] + target // times, side="right") - 1
+    most = (target + 1) * problem.micro_batches // count.stage if bottleneck else target // count.stage
+    reach = np.searchsorted(compute, compute[starts] + most, side="right") - 1
     if final:
         reach = np.where(reach >= n, n, 0)
-    reach = np.minimum(reach, last[s, starts])
+    reach = np.minimum(reach, room.farthest[s, starts])
     width = max(1, int((reach - starts).max(initial=1)))
     # The last stage has one end, n, and so one column.
     ends = np.full((len(starts), 1), n) if final else starts[:, None] + 1 + np.arange(width)
     closed = ends > reach[:, None]
     ends = np.minimum(ends, n)
+    begins = starts[:, None]
     closed |= ~allowed[ends]
-    f, b = (table[ends] - table[starts][:, None] for table in (forward, backward))
+    if len(room.last) > 1:
+        closed |= room.closed(s, begins, ends)
+    f, b = (table[ends] - table[begins] for table in (forward, backward))
+    b += problem.recomputing.floors(s, begins, ends, ~closed)
     nothing = np.zeros(n + 1, np.int64)
     sent, returned, busy = (
         _at_boundary(table[s]) if not final else nothing for table in (problem.send, problem.send_back, problem.link)
     )
-    passed_back = _at_boundary(problem.send_back[s - 1])[starts][:, None] if s else 0
+    passed_back = _at_boundary(problem.send_back[s - 1])[begins] if s else 0
     per_batch = load(problem.overlap, f, b, sent[ends], passed_back)
-    if problem.objective == "bottleneck":
-        work = per_batch if problem.overlap == "none" else np.maximum(per_batch, busy[ends])
-        return Spans(starts, ends, np.where(closed, NEVER, work), nothing, nothing, 0)
-    grow = (
-        per_batch if final else advance(problem.overlap, per_batch, int(problem.latency[s]), sent[ends], returned[ends])
-    )
-    delay = np.maximum.reduce(
-        np.broadcast_arrays(*delays(problem.overlap, problem.micro_batches, f, b, sent[ends], passed_back))
-    )
-    updates = update[ends] - update[starts][:, None] if s == 0 else 0
+    if bottleneck:
+        work = per_micro_batch(problem, count.stage, per_batch)
+        if problem.overlap != "none":
+            work = np.maximum(work, per_micro_batch(problem, count.out, busy[ends]))
+        return Spans(starts, ends, np.where(closed, NEVER, work), nothing, nothing, nothing, 0)
+    ending = _ending(problem, s, begins, ends, closed)
+    latency = 0 if final else int(problem.latency[s])
+    later = behind(problem.overlap, b, latency, passed_back, returned[ends]) + (0 if s else ending)
+    delay = np.maximum.reduce(np.broadcast_arrays(*delays(problem.overlap, count, f, b, sent[ends], passed_back)))
     return Spans(
         starts,
         ends,
-        np.where(closed, NEVER, problem.micro_batches * per_batch),
-        np.where(closed, NEVER, grow + updates),
+        np.where(closed, NEVER, count.stage * per_batch),
+        np.where(closed, NEVER, ahead(problem.overlap, f, latency, sent[ends]) + later),
+        np.where(closed, 0, later),
         np.where(closed, NEVER, delay),
-        updates,
+        ending,
     )
+
+
+def _ending(problem: ChainPartition, s: int, begins: Array, ends: Array, closed: Flags) -> Array | int:
+    """E_s of the open spans; the number 0 if it is 0 everywhere."""
+    update = problem.prefix["update"][s]
+    ending = update[ends] - update[begins]
+    if problem.reduce is not None or problem.ties:
+        ending = ending + reductions(problem, np.array(s), begins, ends)
+    ending = np.where(closed, 0, ending)
+    return ending if ending.any() else 0
 
 
 def _at_boundary(cuts: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Equations (2), (4) and (5) of the chain partition problem, written once for everything that adds.
+"""Equations (2), (4), (5) and (8) of the chain partition problem, written once for everything that adds.
 
 Each function takes the times of one stage and returns what the stage contributes. Given integers it evaluates, given
 arrays it fills the tables of a dynamic programme, given `Expression` it writes the rows of a linear model.
@@ -11,13 +11,26 @@ arrays it fills the tables of a dynamic programme, given `Expression` it writes 
                                        ◀── g     g_in   gradients to stage s − 1, over link s − 1
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Overlap = Literal["none", "copy", "stream"]
 
 # A number here is an int, an array or a linear expression: what they share is +, − and multiplication by an int,
 # which the type system has no name for.
 Number = Any
+
+
+class Counts(NamedTuple):
+    """How many micro-batches go through what, in one step.
+
+    ``stage`` (M_s): through the stage's busiest replica. ``late``: forwards there that certainly follow its first
+    backward. ``out``, ``into``: over the busiest wire of link s, and of link s − 1.
+    """
+
+    stage: int
+    late: int
+    out: int
+    into: int
 
 
 def load(overlap: Overlap, forward: Number, backward: Number, send: Number, return_in: Number) -> Number:
@@ -27,20 +40,29 @@ def load(overlap: Overlap, forward: Number, backward: Number, send: Number, retu
     return forward + backward
 
 
-def advance(overlap: Overlap, load: Number, latency: Number, send: Number, return_out: Number) -> Number:
-    """H_{s+1} − H_s in (4): how much later stage s + 1 starts, and how much earlier it must end, than stage s."""
-    if overlap == "copy":
-        return load + 2 * latency + send + return_out
-    return load + 2 * latency
+def ahead(overlap: Overlap, forward: Number, latency: Number, send: Number) -> Number:
+    """How much later than stage s stage s + 1 can start."""
+    return forward + latency if overlap == "stream" else forward + latency + send
+
+
+def behind(overlap: Overlap, backward: Number, latency: Number, return_in: Number, return_out: Number) -> Number:
+    """How much earlier than stage s stage s + 1 must have ended its last backward.
+
+    Where the sender waits, g_s is part of w_{s+1} and g_{s−1} follows B_s.
+    """
+    if overlap == "stream":
+        return backward + latency
+    return backward + latency + (return_out if overlap == "copy" else return_in)
 
 
 def delays(
-    overlap: Overlap, many: int, forward: Number, backward: Number, send: Number, return_in: Number
+    overlap: Overlap, counts: Counts, forward: Number, backward: Number, send: Number, return_in: Number
 ) -> tuple[Number, ...]:
-    """e in (5), T ≥ R + e: what M micro-batches in a row add to the way of one of them. ``many`` is M."""
+    """e in (5) and (8), T ≥ R + e: what many micro-batches in a row add to the way of one of them."""
+    there, back = (forward + send, backward + return_in) if overlap == "none" else (forward, backward)
+    lanes = (counts.stage - 1) * there, counts.late * there + (counts.stage - 1) * back
     if overlap == "none":
-        return (many - 1) * (forward + send), (many - 1) * (backward + return_in)
-    lanes = (many - 1) * forward, (many - 1) * backward
+        return lanes
     if overlap == "copy":
-        return (*lanes, (many - 1) * send, (many - 1) * return_in)
-    return (*lanes, many * send - forward, many * return_in - backward)
+        return (*lanes, (counts.out - 1) * send, (counts.into - 1) * return_in)
+    return (*lanes, counts.out * send - forward, counts.into * return_in - backward)

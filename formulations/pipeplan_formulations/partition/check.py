@@ -1,0 +1,65 @@
+"""What a chain partition problem must be made of."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeplan_formulations.partition.problem import ChainPartition
+
+
+def check(problem: "ChainPartition") -> None:
+    """Raise ``ValueError`` if shapes disagree, a number is out of range, or a word is not known."""
+    if problem.forward.ndim != 2:
+        raise ValueError(f"forward has shape {problem.forward.shape}, expected (stages, layers)")
+    stages, layers = problem.forward.shape
+    if not 1 <= stages <= layers:
+        raise ValueError(f"{layers} layers do not fill {stages} stages")
+    _check_arrays(problem, stages, layers)
+    if problem.micro_batches < 1:
+        raise ValueError(f"micro_batches must be at least 1, not {problem.micro_batches}")
+    _check_counts(problem)
+    if problem.overlap not in ("none", "copy", "stream"):
+        raise ValueError(f"overlap is {problem.overlap!r}; choose none, copy or stream")
+    if problem.objective not in ("step", "bottleneck"):
+        raise ValueError(f"objective is {problem.objective!r}; choose step or bottleneck")
+    if problem.recomputable is not None and problem.output is None:
+        raise ValueError("layers may be recomputed, so output must say what they hold then")
+    for tie in problem.ties:
+        if tie.last >= layers:
+            raise ValueError(f"a tie joins layers {tie.first} and {tie.last}; there are {layers} layers")
+    if problem.paths and problem.objective != "step":
+        raise ValueError("path cuts bound the step time; the bottleneck objective has none")
+    for path in problem.paths:
+        if path.sizes != (stages, stages, stages, stages, stages - 1, stages - 1):
+            raise ValueError(f"a path cut has rows of {list(path.sizes)} coefficients; there are {stages} stages")
+
+
+def _check_arrays(problem: "ChainPartition", stages: int, layers: int) -> None:
+    per_stage, per_cut = (stages, layers), (stages - 1, layers - 1)
+    shapes: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys(("forward", "backward", "update", "reduce", "where"), per_stage),
+        **dict.fromkeys(("send", "send_back", "link"), per_cut),
+        **dict.fromkeys(("saved", "workspace", "output", "recomputable"), (layers,)),
+        **dict.fromkeys(("received", "cuts"), (layers - 1,)),
+        **dict.fromkeys(("in_flight", "limit", "counts", "reduce_base"), (stages,)),
+        **dict.fromkeys(("latency", "link_counts"), (stages - 1,)),
+        "resident": per_stage if problem.resident.ndim == 2 else (layers,),
+    }
+    for name, shape in shapes.items():
+        array = getattr(problem, name)
+        if array is None:
+            continue
+        if array.shape != shape:
+            raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
+        if array.size and int(array.min()) < 0:
+            raise ValueError(f"{name} holds a negative number: {int(array.min())}")
+    for name in ("cuts", "where", "recomputable"):
+        array = getattr(problem, name)
+        if array is not None and array.dtype != bool:
+            raise ValueError(f"{name} holds {array.dtype}, expected bool")
+
+
+def _check_counts(problem: "ChainPartition") -> None:
+    for name in ("counts", "link_counts"):
+        array = getattr(problem, name)
+        if array is not None and array.size and not 1 <= int(array.min()) <= int(array.max()) <= problem.micro_batches:
+            raise ValueError(f"{name} holds {array.tolist()}; each is 1 to {problem.micro_batches} micro-batches")

@@ -1,0 +1,69 @@
+"""Equation (1): what stages need, for arrays of stages and spans, before and after the best choice of recomputation."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan_formulations.partition.range_maximum import RangeMaximum
+
+if TYPE_CHECKING:
+    from pipeplan_formulations.partition.problem import ChainPartition
+
+Array = NDArray[np.int64]
+
+
+class Memory:
+    """Bytes of stage s on the layers a … b − 1; s, a and b are arrays that broadcast."""
+
+    def __init__(self, problem: "ChainPartition") -> None:
+        self._problem = problem
+        self._received = np.insert(problem.received, 0, 0)
+        self._largest = RangeMaximum(problem.workspace)
+        self._ties = [tie for tie in problem.ties if tie.resident]
+        self._levels = self._peaks(problem)
+
+    @staticmethod
+    def _peaks(problem: "ChainPartition") -> list[tuple[int, Array]]:
+        """For each peak p of a recomputed layer: p, and what all layers of peak at most p save, summed along layers."""
+        useful, savings = problem.useful, problem.saved - problem.output_bytes
+        peaks = problem.saved + problem.workspace
+        return [
+            (int(p), np.insert(np.cumsum(np.where(useful & (peaks <= p), savings, 0)), 0, 0))
+            for p in np.unique(peaks[useful])
+        ]
+
+    def plain(self, s: Array, a: Array, b: Array) -> Array:
+        """Left side of (1) where nothing is recomputed."""
+        return self._stays(s, a, b) + self._largest(a, b)
+
+    def spare(self, s: Array, a: Array, b: Array) -> Array:
+        """What the limit leaves for workspace where nothing is recomputed; negative if it leaves none."""
+        room: Array = self._problem.limit[s] - self._stays(s, a, b)
+        return room
+
+    def least(self, s: Array, a: Array, b: Array) -> Array:
+        """Left side of (1) with the recomputation that needs the least memory.
+
+        If layers of peak p may be recomputed at all, all others of that peak or less may be too.
+        """
+        stays, workspace, flight = self._stays(s, a, b), self._largest(a, b), self._problem.in_flight[s]
+        best: Array = stays + workspace
+        for peak, savings in self._levels:
+            reduced = stays + np.maximum(workspace, peak) - flight * (savings[b] - savings[a])
+            best = np.minimum(best, reduced)
+        return best
+
+    def _stays(self, s: Array, a: Array, b: Array) -> Array:
+        resident, saved = self._problem.prefix["resident"], self._problem.prefix["saved"]
+        held = saved[b] - saved[a] + self._received[a]
+        total: Array = resident[s, b] - resident[s, a] + self._problem.in_flight[s] * held
+        for tie in self._ties:
+            total = total + tie.resident * apart(tie.first, tie.last, a, b)
+        return total
+
+
+def apart(first: int, last: int, a: Array, b: Array) -> NDArray[np.bool_]:
+    """Whether the layers a … b − 1 hold exactly one of two layers."""
+    result: NDArray[np.bool_] = ((a <= first) & (first < b)) != ((a <= last) & (last < b))
+    return result

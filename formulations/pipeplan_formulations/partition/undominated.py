@@ -1,0 +1,71 @@
+"""Pareto filters for labels: which of them no other label of their group matches in everything."""
+
+from bisect import bisect_right
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.int64]
+Indices = NDArray[np.intp]
+
+
+def undominated(groups: Array, first: Array, second: Array, third: Array | None = None) -> Indices:
+    """Indices of the labels to keep, sorted by group, then by ``first``.
+
+    ``first`` and ``second`` are better when smaller, ``third`` when larger.
+    """
+    if third is None or _one_value_each(groups, third):
+        return _two(groups, first, second)
+    _, sorts = np.unique(np.stack([groups, third]), axis=1, return_inverse=True)
+    kept = _two(sorts.ravel(), first, second)
+    order = kept[np.lexsort((-third[kept], second[kept], first[kept], groups[kept]))]
+    return order[_sweep(groups[order], second[order], third[order])]
+
+
+def _one_value_each(groups: Array, values: Array) -> bool:
+    order = np.argsort(groups, kind="stable")
+    same = groups[order][1:] == groups[order][:-1]
+    return not (same & (values[order][1:] != values[order][:-1])).any()
+
+
+def _two(groups: Array, first: Array, second: Array) -> Indices:
+    order = np.lexsort((second, first, groups))
+    _, group = np.unique(groups[order], return_inverse=True)
+    _, rank = np.unique(second[order], return_inverse=True)
+    # Later groups lie lower by more than any rank, so that one running minimum serves every group.
+    height = rank - group * (len(order) + 1)
+    lowest = np.minimum.accumulate(height)
+    kept = np.ones(len(order), np.bool_)
+    kept[1:] = height[1:] < lowest[:-1]
+    return order[kept]
+
+
+def _sweep(groups: Array, second: Array, third: Array) -> NDArray[np.bool_]:
+    """Labels come by group and ``first``: one is dominated if an earlier one has no larger second, no smaller third.
+
+    Of the earlier ones a staircase is enough: seconds ascending, thirds ascending with them.
+    """
+    kept = np.zeros(len(groups), np.bool_)
+    group: int | None = None
+    seconds: list[int] = []
+    thirds: list[int] = []
+    for i, (here, low, high) in enumerate(zip(groups.tolist(), second.tolist(), third.tolist(), strict=True)):
+        if here != group:
+            group, seconds, thirds = here, [], []
+        place = bisect_right(seconds, low)
+        if place and thirds[place - 1] >= high:
+            continue
+        kept[i] = True
+        if place and seconds[place - 1] == low:
+            place -= 1
+        end = bisect_right(thirds, high, place)
+        seconds[place:end], thirds[place:end] = [low], [high]
+    return kept
+
+
+def spread(groups: Array, most: int) -> NDArray[np.bool_]:
+    """At most ``most`` members of each group, evenly spread, the first one always; groups come sorted."""
+    _, first, inverse, count = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    rank, size = np.arange(len(groups)) - first[inverse], count[inverse]
+    chosen: NDArray[np.bool_] = (size <= most) | (rank * most // size != (rank - 1) * most // size)
+    return chosen

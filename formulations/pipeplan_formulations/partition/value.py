@@ -1,0 +1,61 @@
+"""The objective of a partition: the largest right side of (3), or of (4) to (8)."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeplan_formulations.partition.memory import apart
+from pipeplan_formulations.partition.terms import ahead, behind, delays, load
+
+if TYPE_CHECKING:
+    from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPartition
+
+
+def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Array") -> int:
+    """The least T, where stage s spends ``recomputing[s]`` more on each backward."""
+    edges = np.array(boundaries)
+    s, a, b = np.arange(problem.stages), edges[:-1], edges[1:]
+    links, cut = s[:-1], b[:-1] - 1
+    forward, backward, update = (
+        problem.prefix[name][s, b] - problem.prefix[name][s, a] for name in ("forward", "backward", "update")
+    )
+    forward, backward, update = forward.tolist(), (backward + recomputing).tolist(), update.tolist()
+    send, back, link = (table[links, cut].tolist() for table in (problem.send, problem.send_back, problem.link))
+    out, into = [*send, 0], [0, *back]
+    stages = list(zip(forward, backward, out, into, strict=True))
+    loads = [load(problem.overlap, *times) for times in stages]
+    if problem.objective == "bottleneck":
+        shares = [per_micro_batch(problem, c.stage, w) for c, w in zip(problem.through, loads, strict=True)]
+        busy = [per_micro_batch(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
+        return int(max(shares + (busy if problem.overlap != "none" else [])))
+
+    reduce = reductions(problem, s, a, b).tolist()
+    head, slack = update[0] + reduce[0], update[0] + reduce[0]
+    least = 0
+    for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
+        ending = update[t] + reduce[t]
+        least = max(least, head + count.stage * work + max(0, ending - slack))
+        latency = int(problem.latency[t]) if t < len(link) else 0
+        returned = back[t] if t < len(link) else 0
+        later = behind(problem.overlap, backward[t], latency, into[t], returned)
+        head += ahead(problem.overlap, forward[t], latency, out[t]) + later
+        slack += later
+    for times, count in zip(stages, problem.through, strict=True):
+        least = max(least, head + max(delays(problem.overlap, count, *times)))
+    return int(max([least, *(path.length(forward, backward, update, reduce, send, back) for path in problem.paths)]))
+
+
+def per_micro_batch(problem: "ChainPartition", count: int, time: int) -> int:
+    """(3): what a load of ``count`` out of M micro-batches is per micro-batch, rounded down."""
+    return count * time // problem.micro_batches
+
+
+def reductions(problem: "ChainPartition", s: "Array", a: "Array", b: "Array") -> "Array":
+    """R_s of the stages s on layers a … b − 1; arrays that broadcast."""
+    total, some = problem.prefix["reduce"], problem.prefix["reduced"]
+    result: Array = total[s, b] - total[s, a]
+    result = result + problem.base[s] * (some[s, b] > some[s, a])
+    for tie in problem.ties:
+        if tie.reduce:
+            result = result + tie.reduce * apart(tie.first, tie.last, a, b)
+    return result
