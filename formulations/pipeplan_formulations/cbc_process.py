@@ -1,0 +1,98 @@
+"""CBC in a process of our own: PuLP writes the model and reads the answer.
+
+The process is ours to start, because CBC may overrun its own time limit and because its log is the only place that
+tells a dual bound.
+"""
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeplan_formulations.report import Limits
+from pipeplan_formulations.solvers import pulp
+
+GRACE = 2.0
+"""Seconds that CBC may take beyond its limit before it is killed."""
+INCREMENT = 1e-9
+"""By how much a solution must improve on the incumbent, for objectives of about 10^4; CBC's default is too much."""
+RESOLUTION = 1e-7
+"""Relative accuracy with which CBC's bound is trusted: its own tolerance for rows."""
+_LOWER = re.compile(r"Lower bound:\s*([-+0-9.eE]+)")
+
+
+@dataclass(frozen=True)
+class CbcAnswer:
+    """What CBC said.
+
+    Attributes
+    ----------
+    optimal, infeasible : bool
+    point : list of float or None
+        A value for each variable.
+    bound : float
+        On the objective, in the model's units.
+    late, interrupted : bool
+        What ended it early.
+    """
+
+    optimal: bool
+    infeasible: bool
+    point: list[float] | None
+    bound: float
+    late: bool
+    interrupted: bool
+
+
+def run_cbc(problem: Any, variables: list[Any], seconds: float, limits: Limits) -> CbcAnswer:
+    """Start CBC on a ``pulp.LpProblem``, wait ``seconds``, and kill it if it overruns.
+
+    ``limits`` gives the gap, the threads and the seed. The point lists the values of ``variables``.
+    """
+    module = pulp()
+    reader = module.COIN_CMD(path=module.PULP_CBC_CMD().path, msg=False)
+    with tempfile.TemporaryDirectory(prefix="pipeplan-cbc-") as folder:
+        mps, solution = Path(folder) / "model.mps", Path(folder) / "model.sol"
+        columns, column_names, row_names, _ = problem.writeMPS(str(mps), rename=1)
+        command = [reader.path, str(mps), "-sec", str(seconds), "-timeMode", "elapsed", "-ratio", str(limits.gap)]
+        command += ["-threads", str(limits.workers), "-randomCbcSeed", str(limits.seed), "-increment", str(INCREMENT)]
+        command += ["-solve", "-printingOptions", "all", "-solution", str(solution)]
+        late = interrupted = False
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=seconds + GRACE, check=False, stdin=subprocess.DEVNULL
+            )
+            log = done.stdout
+        except subprocess.TimeoutExpired:
+            late, log = True, ""
+        except KeyboardInterrupt:
+            interrupted, log = True, ""
+        if not solution.exists():
+            return CbcAnswer(False, False, None, 0.0, late, interrupted)
+        status, values, *_, sol_status = reader.readsol_MPS(str(solution), problem, columns, column_names, row_names)
+    solved = sol_status in (module.LpSolutionOptimal, module.LpSolutionIntegerFeasible)
+    point = None
+    if solved and values:  # a variable that no row names keeps its least value
+        point = [float(values.get(v.name, v.lowBound) or 0.0) for v in variables]
+    told = _LOWER.search(log)
+    late = late or "time" in log.partition("Result - ")[2].partition("\n")[0]
+    return CbcAnswer(
+        optimal=sol_status == module.LpSolutionOptimal and not late,
+        infeasible=status == module.LpStatusInfeasible,
+        point=point,
+        bound=float(told[1]) if told else 0.0,
+        late=late,
+        interrupted=interrupted,
+    )
+
+
+def proven(value: float, unit: float) -> int:
+    """The integer bound that a floating-point one allows: up to the next integer, after giving up its inaccuracy.
+
+    ``value`` counts in the problem's units, ``unit`` is what one of the model's units is worth in them.
+    """
+    slack = RESOLUTION * max(value, unit)
+    below = int(value - slack)
+    return below if value - slack <= below else below + 1

@@ -1,0 +1,34 @@
+"""Groups of a graph to the stages of a pipeline, so that the largest load is least."""
+
+from importlib import import_module
+
+from pipeplan_formulations.graph.mode import UNLIMITED, Line, Mode
+from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages, Star
+from pipeplan_formulations.report import Limits, Progress, Report
+
+__all__ = ["BACKENDS", "UNLIMITED", "GraphPartition", "GraphStage", "Line", "Mode", "Stages", "Star", "solve"]
+
+BACKENDS = ("auto", "cpsat", "cbc", "exact")
+"""The ways to solve the problem: one file each."""
+
+
+def solve(
+    problem: GraphPartition,
+    limits: Limits,
+    hint: Stages | None = None,
+    progress: Progress | None = None,
+    backend: str = "auto",
+) -> Report[Stages]:
+    """Solve by one of `BACKENDS`; a solver's package is imported when it is asked for.
+
+    ``auto`` counts the downsets and runs the dynamic programme where they are few, CP-SAT otherwise.
+
+    Raises
+    ------
+    ValueError
+        If there is no such backend.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend {backend!r} is not known; choose from {', '.join(BACKENDS)}")
+    report: Report[Stages] = import_module(f"{__name__}.{backend}").solve(problem, limits, hint, progress)
+    return report

@@ -1,0 +1,121 @@
+"""The bottleneck partition of a graph by CBC: the rows of `prefix`, their conditions as large constants."""
+
+from typing import Any
+
+from pipeplan_formulations.cbc_process import CbcAnswer, proven, run_cbc
+from pipeplan_formulations.clock import OutOfTimeError
+from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.graph.prefix import PrefixModel, prefix_model
+from pipeplan_formulations.graph.problem import GraphPartition, Stages
+from pipeplan_formulations.graph.rows import Row, Rows
+from pipeplan_formulations.graph.warm import warm_start
+from pipeplan_formulations.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.scaling import scale_for
+from pipeplan_formulations.solvers import cbc_version, pulp
+
+NAME = "cbc"
+BITS = 40
+"""Scaled objectives stay below 2^BITS, far inside the integers that a double holds."""
+
+
+def solve(
+    problem: GraphPartition,
+    limits: Limits,
+    hint: Stages | None = None,
+    progress: Progress | None = None,
+    bracket: Bracket | None = None,
+) -> Report[Stages]:
+    """Minimise T under (1) to (3); see `exact.solve` for the parameters.
+
+    CBC is told the warm start's value but not its solution: given one, CBC 2.10.3 has been seen to prove wrong optima.
+    """
+    bracket = bracket or Bracket(problem, limits, progress, hint)
+    stop = Stop.TIME
+    try:
+        warm_start(bracket)
+        stop = search(bracket)
+    except OutOfTimeError:
+        stop = Stop.TIME
+    except KeyboardInterrupt:
+        stop = Stop.INTERRUPT
+    return bracket.report(stop, NAME, cbc_version())
+
+
+def search(bracket: Bracket) -> Stop:
+    """Let CBC close the bracket; why it stopped."""
+    if bracket.closed:
+        return Stop.OPTIMALITY
+    problem = bracket.problem
+    scale = scale_for(problem.largest, BITS)
+    high = -(-min(bracket.ceiling, problem.largest) // scale.unit)
+    model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, bracket.ceiling)
+    # Times become fractions of the start's value, so that CBC's absolute tolerances mean relative ones.
+    size = max(high, 1) / 1e4
+    lp, variables = _variables(model.rows, model.time, size)
+    _constraints(lp, model.rows, variables, model.time, size)
+    _objective(lp, variables[model.time])
+    answer = run_cbc(lp, variables, max(bracket.clock.left, 0.1), bracket.limits)
+    return _extract(answer, model, bracket, size * scale.unit)
+
+
+def _variables(rows: Rows, time: int, size: float) -> tuple[Any, list[Any]]:
+    module = pulp()
+    lp = module.LpProblem("graph", module.LpMinimize)
+    variables = []
+    for v, (low, high, switch) in enumerate(zip(rows.lows, rows.highs, rows.switches, strict=True)):
+        if switch:
+            variables.append(lp.add_variable(f"x{v}", low, high, module.LpInteger))
+        elif v == time:  # no upper end: a value that meets one exactly may look infeasible to a double
+            variables.append(lp.add_variable(f"t{v}", low / size))
+        else:
+            variables.append(lp.add_variable(f"n{v}", low, high))
+    return lp, variables
+
+
+def _constraints(lp: Any, rows: Rows, variables: list[Any], time: int, size: float) -> None:
+    """Rows with T are divided by ``size``; others by their largest coefficient, so that all are of one magnitude."""
+    affine = pulp().LpAffineExpression
+    for literals in rows.clauses:
+        terms = {variables[v if v >= 0 else ~v]: (1 if v >= 0 else -1) for v in literals}
+        lp += affine(terms) >= 1 - sum(v < 0 for v in literals)
+    for row in rows.rows:
+        terms, least = _unconditional(row, rows)
+        unit = size if time in terms else max(map(abs, terms.values()), default=1)
+        scaled = {variables[v]: (float(c) if v == time else c / unit) for v, c in terms.items()}
+        total = affine(scaled) - least / unit
+        lp += (total == 0) if row.equal else (total >= 0)
+
+
+def _unconditional(row: Row, rows: Rows) -> tuple[dict[int, int], int]:
+    """The row with its conditions inside: where one of them is 0, it asks for no more than always holds."""
+    terms, least = dict(row.terms), row.least
+    slack = least - rows.floor(terms)
+    for v in row.when:
+        terms[v] = terms.get(v, 0) - slack
+        least -= slack
+    return terms, least
+
+
+def _objective(lp: Any, time: Any) -> None:
+    lp.setObjective(pulp().LpAffineExpression({time: 1}))
+
+
+def _extract(answer: CbcAnswer, model: PrefixModel, bracket: Bracket, unit: float) -> Stop:
+    """The solution from the switches, judged on the exact tables; CBC's own objective, less its accuracy, bounds."""
+    if answer.infeasible:
+        if bracket.best is not None:
+            bracket.low = bracket.free
+            return Stop.ERROR
+        bracket.impossible = True
+        return Stop.OPTIMALITY
+    claimed = answer.bound
+    if answer.point is not None:
+        stages = model.read(answer.point)
+        if bracket.problem.feasible(stages):
+            bracket.offer(stages)
+        if answer.optimal and bracket.limits.gap == 0:
+            claimed = max(claimed, answer.point[model.time])
+    bracket.raise_low(proven(claimed * unit, unit))
+    if answer.interrupted:
+        return Stop.INTERRUPT
+    return Stop.TIME if answer.late or bracket.clock.left <= 0 else Stop.GAP

@@ -1,0 +1,70 @@
+"""The exact dynamic programme over all downsets: the oracle, and the fastest solver where downsets are few."""
+
+from pipeplan_formulations.clock import OutOfTimeError
+from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.graph.downsets import all_downsets
+from pipeplan_formulations.graph.problem import GraphPartition, Stages
+from pipeplan_formulations.graph.walk import TooLargeError
+from pipeplan_formulations.graph.warm import cut, warm_start
+from pipeplan_formulations.report import Limits, Progress, Report, Stop
+
+NAME = "exact"
+MOST = 20_000
+"""Most downsets that are enumerated."""
+
+
+def solve(
+    problem: GraphPartition,
+    limits: Limits,
+    hint: Stages | None = None,
+    progress: Progress | None = None,
+    bracket: Bracket | None = None,
+) -> Report[Stages]:
+    """Minimise T under (1) to (3).
+
+    Parameters
+    ----------
+    problem : GraphPartition
+    limits : Limits
+        ``workers`` is not used, ``seed`` chooses the orders of the warm start.
+    hint : stages, optional
+        Solution to start from; ignored if it is not feasible.
+    progress : callable, optional
+        See `Progress`.
+    bracket : Bracket, optional
+        What is known already, by whoever tries one way after another.
+
+    Returns
+    -------
+    Report
+        Where there are more downsets or stages than memory holds, the warm start's answer and the bound that is
+        free, stopped by an error.
+    """
+    bracket = bracket or Bracket(problem, limits, progress, hint)
+    stop = Stop.GAP
+    try:
+        warm_start(bracket)
+        search(bracket, all_downsets(problem, MOST))
+    except OutOfTimeError:
+        stop = Stop.TIME
+    except TooLargeError:
+        stop = Stop.ERROR
+    except KeyboardInterrupt:
+        stop = Stop.INTERRUPT
+    return bracket.report(stop, NAME, "1")
+
+
+def search(bracket: Bracket, downsets: list[int] | None) -> None:
+    """Close the bracket, as far as the gap that is asked for, by the dynamic programme over all downsets.
+
+    Raises
+    ------
+    OutOfTimeError
+    TooLargeError
+        If ``downsets`` is None, or there are too many stages between them.
+    """
+    if bracket.closed:
+        return
+    if downsets is None:
+        raise TooLargeError
+    cut(bracket, downsets, complete=True)

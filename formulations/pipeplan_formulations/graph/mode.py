@@ -1,0 +1,119 @@
+"""What a stage may be run as: devices of some kind, how many of them, and what its contents then cost.
+
+A *mode* answers for one stage: which devices it takes, how many replicas share its micro-batches, what each group of
+nodes takes there under each of its *variants* (recomputed or not), what crosses its borders, and what must fit.
+Plain accelerators are one mode; a slow processor that sends for nothing is a second one; m replicas are an m-th one.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.int64]
+UNLIMITED = 2**62
+"""Stands for the memory of a device that has no limit."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One of the sums that a stage's load is the largest of, as a device, or one direction of a link.
+
+    Attributes
+    ----------
+    time : array, shape (V, n)
+        What each group adds, under each variant.
+    leave, enter : array, shape (E,)
+        What each star adds if its tensor leaves the stage, or enters it.
+    base : int
+        Added whatever the stage holds.
+    share : int
+        Replicas, or whatever divides the sum; a load is rounded up to the next integer.
+    """
+
+    time: Array
+    leave: Array
+    enter: Array
+    base: int = 0
+    share: int = 1
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to run a stage. Arrays may be left out where nothing is to be said.
+
+    Attributes
+    ----------
+    name : str
+    takes : tuple of int
+        Devices out of each pool.
+    lines : tuple of Line
+    fixed, held, peak : array, shape (V, n)
+        Bytes of each group that stay; that each micro-batch in flight holds; that live while the group computes.
+    received : array, shape (E,)
+        Bytes that each micro-batch in flight holds of a tensor that enters.
+    limit : int
+    flow : int
+        What the stage adds to the flow that stages before it see behind them: its replicas.
+    in_flight : array, shape (Q,)
+        Micro-batches that the stage holds, by the flow behind it; it only grows, and the last entry holds beyond.
+    possible : array of bool, shape (V, n)
+        Which groups can run here, under which variants.
+    """
+
+    name: str
+    takes: tuple[int, ...]
+    lines: tuple[Line, ...]
+    fixed: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    held: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    peak: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    received: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    limit: int = UNLIMITED
+    flow: int = 1
+    in_flight: Array = field(default_factory=lambda: np.ones(1, np.int64))
+    possible: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+
+    def __post_init__(self) -> None:
+        if not self.lines:
+            raise ValueError(f"mode {self.name!r} has no line, so no load")
+        shape = self.lines[0].time.shape
+        for name in ("fixed", "held", "peak"):
+            if getattr(self, name).size == 0:
+                object.__setattr__(self, name, np.zeros(shape, np.int64))
+        if self.received.size == 0:
+            object.__setattr__(self, "received", np.zeros(self.lines[0].leave.shape, np.int64))
+        if self.possible.size == 0:
+            object.__setattr__(self, "possible", np.ones(shape, np.bool_))
+        tables = [self.fixed, self.held, self.peak, *(line.time for line in self.lines)]
+        if any(table.shape != shape for table in [self.possible, *tables]):
+            raise ValueError(f"mode {self.name!r}: tables of groups differ in shape; all have (variants, groups)")
+        stars = [self.received, *(row for line in self.lines for row in (line.leave, line.enter))]
+        if len({row.shape for row in stars}) > 1:
+            raise ValueError(f"mode {self.name!r}: rows of stars differ in length")
+        if any(int(values.min(initial=0)) < 0 for values in [*tables, *stars, self.in_flight]):
+            raise ValueError(f"mode {self.name!r}: times, sizes and counts are never negative")
+        if self.limit < 0 or self.flow < 0:
+            raise ValueError(f"mode {self.name!r}: neither the limit {self.limit} nor the flow {self.flow} is below 0")
+        if not len(self.in_flight) or (np.diff(self.in_flight) < 0).any():
+            raise ValueError(f"mode {self.name!r}: what is in flight never falls as more flows behind")
+        if min(self.takes, default=0) < 0 or not any(self.takes):
+            raise ValueError(f"mode {self.name!r} takes {self.takes}; a stage takes at least one device")
+        if any(line.share < 1 or line.base < 0 for line in self.lines):
+            raise ValueError(f"mode {self.name!r}: a line is shared by at least one, on top of no less than nothing")
+
+    def flying(self, behind: int) -> int:
+        """Micro-batches in flight where ``behind`` flows behind the stage."""
+        return int(self.in_flight[min(behind, len(self.in_flight) - 1)])
+
+    @cached_property
+    def steps(self) -> tuple[tuple[int, int], ...]:
+        """``(behind, in flight)`` at every flow behind at which more is in flight than just below it."""
+        change = [0, *(int(i) + 1 for i in np.flatnonzero(np.diff(self.in_flight)))]
+        return tuple((behind, int(self.in_flight[behind])) for behind in change)
+
+    @cached_property
+    def depends_on_flow(self) -> bool:
+        """Whether what fits depends on the stages behind."""
+        holds = bool(self.held.any() or self.received.any())
+        return self.limit < UNLIMITED and holds and len(self.steps) > 1

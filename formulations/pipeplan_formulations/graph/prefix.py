@@ -1,0 +1,245 @@
+"""The problem as rows, with prefix variables: which groups lie in stage k or before.
+
+::
+
+                k   0   1   2                        y[g, k] grows with k, and with b no sooner than with a for a → b
+    y[0, ·]         1   1   (1)                      x[g, k] = y[g, k] − y[g, k − 1]: g lies in stage k
+    y[1, ·]         0   1   (1)    1 in stage 1      z[k, m]: stage k is run in mode m; none: it is empty, as are all
+    y[2, ·]         0   0   (1)    2 in stage 2                after it
+
+Stages are ordered, so equal devices bring no symmetry. A star costs one switch a stage, which clauses push up: where
+leaving and entering cost the same, around the circle of its members (x of one, not x of the next: it is cut), so that
+M members need M clauses; otherwise from the source to each reader.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipeplan_formulations.graph.mode import UNLIMITED, Mode
+from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages
+from pipeplan_formulations.graph.rows import Rows
+from pipeplan_formulations.graph.windows import windows
+from pipeplan_formulations.scaling import Scale
+
+Star = int
+Stage = int
+
+
+@dataclass
+class PrefixModel:
+    """The rows, and where to find each variable in them.
+
+    ``y[g][k]`` for k < K − 1, ``x[g][k]``, ``w[g][k][v]`` (x of variant v), ``z[k][m]``; ``leave[e, k]`` and
+    ``enter[e, k]``, which may be one switch; ``level[k, f]``: at least f flows behind stage k; ``peak[k]``; and
+    ``time``: T.
+    """
+
+    problem: GraphPartition
+    scale: Scale
+    stages: int
+    rows: Rows = field(default_factory=Rows)
+    y: list[list[int]] = field(default_factory=list)
+    x: list[list[int]] = field(default_factory=list)
+    w: list[list[list[int]]] = field(default_factory=list)
+    z: list[list[int]] = field(default_factory=list)
+    leave: dict[tuple[Star, Stage], int] = field(default_factory=dict)
+    enter: dict[tuple[Star, Stage], int] = field(default_factory=dict)
+    level: dict[tuple[Stage, int], int] = field(default_factory=dict)
+    peak: dict[Stage, int] = field(default_factory=dict)
+    time: int = -1
+
+    def point(self, stages: Stages, value: int) -> list[int]:
+        """The complete assignment that belongs to a solution and T = ``value``."""
+        point = list(self.rows.lows)
+        place = {g: s for s, stage in enumerate(stages) for g in stage.groups}
+        for g in range(self.problem.groups):
+            for k in range(self.stages):
+                point[self.x[g][k]] = int(place[g] == k)
+                if k < self.stages - 1:
+                    point[self.y[g][k]] = int(place[g] <= k)
+        leave, enter = self.problem.crossings(stages)
+        for crossing, switches in ((leave, self.leave), (enter, self.enter)):
+            for (e, k), switch in switches.items():
+                point[switch] = max(point[switch], int(crossing[k, e]) if k < len(stages) else 0)
+        behind = 0
+        for k in range(self.stages - 1, -1, -1):
+            for (stage, flow), switch in self.level.items():
+                point[switch] = int(behind >= flow) if stage == k else point[switch]
+            if k < len(stages):
+                mode = self.problem.modes[stages[k].mode]
+                point[self.z[k][stages[k].mode]] = 1
+                behind += mode.flow
+                for g, v in zip(stages[k].groups, stages[k].variants, strict=True):
+                    point[self.w[g][k][v]] = 1
+                    if k in self.peak:
+                        point[self.peak[k]] = max(point[self.peak[k]], int(mode.peak[v, g]))
+        point[self.time] = value
+        return point
+
+    def read(self, point: list[float]) -> Stages:
+        """The solution that an assignment means; stages that hold nothing are dropped."""
+        stages = []
+        for k in range(self.stages):
+            groups = tuple(g for g in range(self.problem.groups) if point[self.x[g][k]] > 0.5)
+            if groups:
+                mode = int(np.argmax([point[z] for z in self.z[k]]))
+                variants = tuple(int(np.argmax([point[w] for w in self.w[g][k]])) for g in groups)
+                stages.append(GraphStage(mode, groups, variants))
+        return tuple(stages)
+
+
+def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, ceiling: int) -> PrefixModel:
+    """Rows for solutions of value ``ceiling`` or less; T is in units of ``scale``, between ``low`` and ``high``."""
+    model = PrefixModel(problem, scale, problem.most_stages)
+    _place(model, ceiling)
+    _modes(model)
+    (_relay if problem.route == "relay" else _direct)(model)
+    model.time = model.rows.number(low, high)
+    for k in range(model.stages):
+        for m, mode in enumerate(problem.modes):
+            when = (model.z[k][m],) if len(problem.modes) > 1 else ()
+            _loads(model, k, mode, model.z[k][m], when)
+            if mode.limit < UNLIMITED:
+                _memory(model, k, m, mode)
+    return model
+
+
+def _place(model: PrefixModel, ceiling: int) -> None:
+    """Every group in one stage under one variant, and (1): a → b, so b in stage k or before only if a is."""
+    problem, rows, last = model.problem, model.rows, model.stages - 1
+    first, latest = windows(problem, ceiling, model.stages)
+    for g in range(problem.groups):
+        y = [rows.switch(int(k >= latest[g]), int(k >= first[g])) for k in range(last)]
+        x = [rows.switch(0, int(first[g] <= k <= latest[g])) for k in range(model.stages)]
+        for k in range(model.stages):
+            before = {y[k - 1]: 1} if k else {}
+            upto = {y[k]: -1} if k < last else {}
+            rows.equals({x[k]: 1} | before | upto, 0 if k < last else 1)
+            if 0 < k < last:
+                rows.clause((~y[k - 1], y[k]))
+        model.y.append(y)
+        model.x.append(x)
+        if problem.variants == 1:
+            model.w.append([[x[k]] for k in range(model.stages)])
+            continue
+        model.w.append([[rows.switch(0, rows.highs[x[k]]) for _ in range(problem.variants)] for k in range(last + 1)])
+        for k in range(model.stages):
+            rows.equals({x[k]: -1} | dict.fromkeys(model.w[g][k], 1), 0)
+    for a, b in problem.edges:
+        for k in range(last):
+            rows.clause((~model.y[b][k], model.y[a][k]))
+
+
+def _modes(model: PrefixModel) -> None:
+    """One mode for a stage that holds something, used stages first, (2), and groups only where they can run."""
+    problem, rows = model.problem, model.rows
+    model.z = [[rows.switch() for _ in problem.modes] for _ in range(model.stages)]
+    for k, z in enumerate(model.z):
+        rows.at_least(dict.fromkeys(z, -1), -1)
+        if k:
+            rows.at_least(dict.fromkeys(model.z[k - 1], 1) | dict.fromkeys(z, -1), 0)
+        for g in range(problem.groups):
+            rows.clause((~model.x[g][k], *z))
+            for m, mode in enumerate(problem.modes):
+                for v in np.flatnonzero(~mode.possible[:, g]):
+                    rows.clause((~z[m], ~model.w[g][k][v]))
+    for p, pool in enumerate(problem.pools):
+        taken = {z[m]: -mode.takes[p] for z in model.z for m, mode in enumerate(problem.modes)}
+        rows.at_least(taken, -pool)
+
+
+def _direct(model: PrefixModel) -> None:
+    """A star is cut at stage k where a member lies there and another does not."""
+    problem, rows = model.problem, model.rows
+    weights = [(row.leave, row.enter) for mode in problem.modes for row in mode.lines]
+    weights += [(0 * mode.received, mode.received) for mode in problem.modes]
+    for e, star in enumerate(problem.stars):
+        leaves, enters = (any(pair[way][e] for pair in weights) for way in (0, 1))
+        alike = all(pair[0][e] == pair[1][e] for pair in weights)
+        forward = problem.forward(star)
+        for k in range(model.stages):
+            x = [model.x[g][k] for g in star.members]
+            if not any(rows.highs[v] for v in x) or not (leaves or enters):
+                continue
+            if alike:
+                model.leave[e, k] = model.enter[e, k] = rows.switch()
+                for one, other in zip(x, [*x[1:], x[0]], strict=True):
+                    rows.clause((~one, other, model.leave[e, k]))
+                continue
+            if leaves:
+                model.leave[e, k] = rows.switch()
+                for reader, there in zip(star.readers, x[1:], strict=True):
+                    done = model.y[reader][k] if forward and k < model.stages - 1 else there
+                    rows.clause((~x[0], done, model.leave[e, k]))
+            if enters:
+                model.enter[e, k] = rows.switch()
+                for there in x[1:]:
+                    rows.clause((~there, x[0], model.enter[e, k]))
+
+
+def _relay(model: PrefixModel) -> None:
+    """A star crosses the border behind stage k where its source is done by then and a reader is not."""
+    problem, rows = model.problem, model.rows
+    for e, star in enumerate(problem.stars):
+        for k in range(model.stages - 1):
+            crosses = rows.switch()
+            model.leave[e, k] = model.enter[e, k + 1] = crosses
+            for reader in star.readers:
+                rows.clause((~model.y[star.source][k], model.y[reader][k], crosses))
+
+
+def _loads(model: PrefixModel, k: int, mode: Mode, used: int, when: tuple[int, ...]) -> None:
+    """(4): T is at least each line of the stage's mode."""
+    problem, down = model.problem, model.scale.down
+    for line in mode.lines:
+        terms = {model.time: line.share, used: -int(down(line.base))}
+        for g in range(problem.groups):
+            for v, w in enumerate(model.w[g][k]):
+                terms[w] = -int(down(int(line.time[v, g])))
+        for weights, switches in ((line.leave, model.leave), (line.enter, model.enter)):
+            for e in np.flatnonzero(weights):
+                if (int(e), k) in switches:
+                    switch = switches[int(e), k]
+                    cost = int(down(int(weights[e])))
+                    same = weights is line.enter and model.leave.get((int(e), k)) == switch
+                    terms[switch] = -cost if same else terms.get(switch, 0) - cost
+        model.rows.at_least(terms, 0, when)
+
+
+def _memory(model: PrefixModel, k: int, m: int, mode: Mode) -> None:
+    """(3), once for every number in flight that the flow behind stage k may mean."""
+    problem, rows = model.problem, model.rows
+    peak: dict[int, int] = {}
+    if mode.peak.any():
+        if k not in model.peak:
+            model.peak[k] = rows.number(0, max(int(each.peak.max()) for each in problem.modes))
+        peak = {model.peak[k]: -1}
+        for g in range(problem.groups):
+            for v, w in enumerate(model.w[g][k]):
+                rows.at_least({model.peak[k]: 1, w: -int(mode.peak[v, g])}, 0, (model.z[k][m],))
+    for flow, flying in mode.steps if mode.depends_on_flow else mode.steps[-1:]:
+        when = [model.z[k][m]]
+        if flow and mode.depends_on_flow:
+            when.append(_level(model, k, flow))
+            if not rows.highs[when[-1]]:
+                continue
+        terms = dict(peak)
+        for g in range(problem.groups):
+            for v, w in enumerate(model.w[g][k]):
+                terms[w] = -int(mode.fixed[v, g]) - flying * int(mode.held[v, g])
+        for e in np.flatnonzero(mode.received):
+            if (int(e), k) in model.enter:
+                terms[model.enter[int(e), k]] = -flying * int(mode.received[e])
+        rows.at_least(terms, -mode.limit, when)
+
+
+def _level(model: PrefixModel, k: int, flow: int) -> int:
+    """The switch that is on where at least ``flow`` flows behind stage k."""
+    if (k, flow) not in model.level:
+        problem, rows = model.problem, model.rows
+        behind = {z[m]: mode.flow for z in model.z[k + 1 :] for m, mode in enumerate(problem.modes)}
+        most = (model.stages - 1 - k) * max(mode.flow for mode in problem.modes)
+        model.level[k, flow] = rows.switch(0, int(most >= flow))
+        rows.at_least({v: -c for v, c in behind.items()} | {model.level[k, flow]: most - flow + 1}, 1 - flow)
+    return model.level[k, flow]

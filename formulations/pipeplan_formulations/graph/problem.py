@@ -1,0 +1,230 @@
+"""The bottleneck partition of a graph into pipeline stages: groups of nodes to stages, stages to modes.
+
+::
+
+    groups       0 ──▶ 1 ──▶ 3 ──▶ 4            stages in a row are differences of downsets: everything that a group
+                  ╲──▶ 2 ──╱─────▶ 5            needs lies in its own stage or in an earlier one
+    stages      {0, 2}   {1, 3}   {4, 5}
+    star of 2   source 2, readers {3, 5}        one tensor: whoever reads it, it is charged once a stage and source
+
+A stage s has a mode μ, a non-empty set S of groups, and a variant of each. What is required:
+
+(1)  a in stage s and b in stage t, with an edge a → b:  s ≤ t.
+(2)  Σ_s takes(μ_s) ≤ pools.
+(3)  Σ fixed + q (Σ held + Σ_{star enters} received) + max peak ≤ limit, with q in flight by what flows behind stage s.
+
+What is minimised is T, the largest load, which is the largest over the lines of the stage's mode of
+
+(4)  ⌈ (base + Σ_{g in S} time + Σ_{star leaves} leave + Σ_{star enters} enter) / share ⌉.
+
+Route ``direct``: a tensor goes from the stage of its source to the stage of each reader; it leaves the first where any
+reader lies elsewhere, and enters each of the others. Route ``relay``: it is handed from stage to stage up to its last
+reader, so it leaves s if it crosses the border behind s, and enters s if it crosses the border before s.
+
+Bounds that cost nothing: (5) a group lies somewhere;  (6) with a price λ on each pool's devices, a stage that costs
+κ_μ = λ · takes(μ) does at most T of work, so Σ_g min over modes of κ_μ time_μ(g) / share ≤ T λ · pools.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pipeplan_formulations.graph.mode import Array, Line, Mode
+
+
+class Star(NamedTuple):
+    """One tensor: the group that makes it, and the other groups that read it."""
+
+    source: int
+    readers: tuple[int, ...]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Source and readers."""
+        return (self.source, *self.readers)
+
+
+class GraphStage(NamedTuple):
+    """A stage of a solution: index of its mode, its groups in ascending order, the variant of each."""
+
+    mode: int
+    groups: tuple[int, ...]
+    variants: tuple[int, ...]
+
+
+Stages = tuple[GraphStage, ...]
+
+
+@dataclass(frozen=True)
+class GraphPartition:
+    """The problem; see the module for (1) to (6).
+
+    Attributes
+    ----------
+    groups : int
+        n.
+    edges : tuple of (int, int)
+        ``(a, b)``: b needs a.
+    stars : tuple of Star
+        E of them; a star whose source comes after a reader stands for a gradient.
+    pools : tuple of int
+        Devices of each pool.
+    modes : tuple of Mode
+    route : {'direct', 'relay'}
+
+    Raises
+    ------
+    ValueError
+        If sizes do not fit, an end does not exist, edges go round in a circle, or a relayed star runs backwards.
+    """
+
+    groups: int
+    edges: tuple[tuple[int, int], ...]
+    stars: tuple[Star, ...]
+    pools: tuple[int, ...]
+    modes: tuple[Mode, ...]
+    route: Literal["direct", "relay"] = "direct"
+
+    def __post_init__(self) -> None:
+        if self.groups < 1 or not self.modes:
+            raise ValueError(f"{self.groups} groups and {len(self.modes)} modes leave nothing to decide")
+        ends = {end for edge in self.edges for end in edge} | {g for star in self.stars for g in star.members}
+        if not ends <= set(range(self.groups)):
+            raise ValueError(f"groups are 0 to {self.groups - 1}; {sorted(ends - set(range(self.groups)))[:5]} are not")
+        if any(star.source in star.readers or not star.readers for star in self.stars):
+            raise ValueError("a star has readers, and its source is none of them")
+        for mode in self.modes:
+            if mode.fixed.shape[1:] != (self.groups,) or mode.received.shape != (len(self.stars),):
+                raise ValueError(f"mode {mode.name!r} is not about {self.groups} groups and {len(self.stars)} stars")
+            if len(mode.takes) != len(self.pools):
+                raise ValueError(f"mode {mode.name!r} takes from {len(mode.takes)} pools; there are {len(self.pools)}")
+            if mode.fixed.shape != self.modes[0].fixed.shape:
+                raise ValueError("modes differ in their number of variants")
+        if self.route == "relay" and any(not self.forward(star) for star in self.stars):
+            raise ValueError("a relayed star's readers come after its source, by edges")
+
+    @property
+    def variants(self) -> int:
+        """V."""
+        return int(self.modes[0].fixed.shape[0])
+
+    @cached_property
+    def descendants(self) -> tuple[int, ...]:
+        """For each group a bit mask of the groups that need it, itself not among them."""
+        after: list[list[int]] = [[] for _ in range(self.groups)]
+        for a, b in self.edges:
+            after[a].append(b)
+        masks = [0] * self.groups
+        for g in reversed(topological_order(self.groups, self.edges)):
+            for b in after[g]:
+                masks[g] |= 1 << b | masks[b]
+        return tuple(masks)
+
+    def forward(self, star: Star) -> bool:
+        """Whether every reader comes after the source, by edges."""
+        return all(self.descendants[star.source] >> reader & 1 for reader in star.readers)
+
+    @cached_property
+    def most_stages(self) -> int:
+        """No solution has more stages: there is a group for each, and devices."""
+        least = [min(mode.takes[p] for mode in self.modes) for p in range(len(self.pools))]
+        limits = [pool // take for pool, take in zip(self.pools, least, strict=True) if take]
+        total = min(sum(mode.takes) for mode in self.modes)
+        return min([self.groups, sum(self.pools) // total, *limits])
+
+    def crossings(self, stages: Sequence[GraphStage]) -> tuple[Array, Array]:
+        """How often each star leaves and enters each stage, 0 or 1; each of shape (stages, E)."""
+        place = {g: s for s, stage in enumerate(stages) for g in stage.groups}
+        leave = np.zeros((len(stages), len(self.stars)), np.int64)
+        enter = np.zeros_like(leave)
+        for e, star in enumerate(self.stars):
+            first, ends = place[star.source], [place[r] for r in star.readers]
+            if self.route == "relay":
+                leave[first : max(ends), e] = 1
+                enter[first + 1 : max(ends) + 1, e] = 1
+                continue
+            leave[first, e] = any(end != first for end in ends)
+            enter[[end for end in ends if end != first], e] = 1
+        return leave, enter
+
+    def loads(self, stages: Sequence[GraphStage]) -> list[int]:
+        """(4) for every stage: the largest of its lines."""
+        leave, enter = self.crossings(stages)
+        return [
+            max(_load(line, stage, leave[s], enter[s]) for line in self.modes[stage.mode].lines)
+            for s, stage in enumerate(stages)
+        ]
+
+    def evaluate(self, stages: Sequence[GraphStage]) -> int:
+        """The largest load."""
+        return max(self.loads(stages))
+
+    def memory(self, stages: Sequence[GraphStage]) -> list[int]:
+        """Left side of (3) for every stage."""
+        _, enter = self.crossings(stages)
+        behind, need = 0, []
+        for s, stage in reversed(list(enumerate(stages))):
+            mode, at = self.modes[stage.mode], (list(stage.variants), list(stage.groups))
+            each = int(mode.held[at].sum()) + int((mode.received * enter[s]).sum())
+            need.append(int(mode.fixed[at].sum()) + mode.flying(behind) * each + int(mode.peak[at].max()))
+            behind += mode.flow
+        return need[::-1]
+
+    def feasible(self, stages: Sequence[GraphStage]) -> bool:
+        """Whether every group lies in one stage, under a variant that is possible there, and (1) to (3) hold."""
+        place = {g: s for s, stage in enumerate(stages) for g in stage.groups}
+        if sorted(g for stage in stages for g in stage.groups) != list(range(self.groups)):
+            return False
+        if any(not stage.groups or len(stage.groups) != len(stage.variants) for stage in stages):
+            return False
+        taken = np.sum([self.modes[stage.mode].takes for stage in stages], axis=0)
+        possible = all(self.modes[m].possible[list(variants), list(groups)].all() for m, groups, variants in stages)
+        fits = all(
+            need <= self.modes[stage.mode].limit for need, stage in zip(self.memory(stages), stages, strict=True)
+        )
+        return possible and fits and (taken <= self.pools).all() and all(place[a] <= place[b] for a, b in self.edges)
+
+    @cached_property
+    def largest(self) -> int:
+        """No load of any solution exceeds this."""
+        most = 0
+        for mode in self.modes:
+            for line in mode.lines:
+                total = int(line.time.max(axis=0).sum()) + int(line.leave.sum()) + int(line.enter.sum()) + line.base
+                most = max(most, -(-total // line.share))
+        return most
+
+
+def _load(line: Line, stage: GraphStage, leave: Array, enter: Array) -> int:
+    total = line.base + int(line.time[list(stage.variants), list(stage.groups)].sum())
+    total += int((line.leave * leave).sum()) + int((line.enter * enter).sum())
+    return -(-total // line.share)
+
+
+def topological_order(groups: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Every group after all that it needs.
+
+    Raises
+    ------
+    ValueError
+        If edges go round in a circle.
+    """
+    after: list[list[int]] = [[] for _ in range(groups)]
+    missing = [0] * groups
+    for a, b in edges:
+        after[a].append(b)
+        missing[b] += 1
+    ready = [g for g in range(groups) if not missing[g]]
+    order: list[int] = []
+    while ready:
+        order.append(ready.pop())
+        for b in after[order[-1]]:
+            missing[b] -= 1
+            if not missing[b]:
+                ready.append(b)
+    if len(order) < groups:
+        raise ValueError(f"edges go round in a circle among {groups - len(order)} groups")
+    return order

@@ -1,0 +1,125 @@
+"""The exact dynamic programme over a family of downsets: the best row of stages that runs through its members.
+
+::
+
+    {} ──stage──▶ {0} ──stage──▶ {0,1,2} ──stage──▶ {0,1,2,3}       all downsets: the optimum
+                                                                    those of some orders: a plan, and a warm start
+
+For a target T, the least number of the first pool's devices that stages of load T or less need from a downset on is
+found backwards, for every flow behind and every use of the other pools. The least T is found by halving the list of
+all loads that occur.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.graph.mode import Array
+from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages
+from pipeplan_formulations.graph.spans import Spans, SpanTable
+
+MOST_SPANS = 20_000_000
+"""Most stages that are kept in memory."""
+NEVER = 2**40
+"""More devices than there are."""
+
+
+class TooLargeError(Exception):
+    """There are more stages than `MOST_SPANS`."""
+
+
+class Walk:
+    """The stages between the members of one family, kept for every target.
+
+    Raises
+    ------
+    TooLargeError
+        If there are too many stages of load ``most`` or less.
+    """
+
+    def __init__(self, problem: GraphPartition, downsets: Sequence[int], clock: Clock, most: int) -> None:
+        self._problem, self._clock = problem, clock
+        self._table = SpanTable(problem, downsets, clock)
+        self._spans: list[Spans] = []
+        kept = 0
+        for start in range(len(downsets) - 1):
+            clock.check()
+            self._spans.append(self._table.after(start, most))
+            kept += len(self._spans[-1].load)
+            if kept > MOST_SPANS:
+                raise TooLargeError
+        self._states = _States(problem)
+
+    def loads(self) -> Array:
+        """Every load that occurs, ascending."""
+        return np.unique(np.concatenate([spans.load for spans in self._spans]))
+
+    def reach(self, target: int) -> Stages | None:
+        """Stages of load ``target`` or less that hold everything, or None if there are none."""
+        states, pool = self._states, self._problem.pools[0]
+        least = np.full((len(self._spans) + 1, states.count), NEVER, np.int64)
+        least[-1, 0] = 0
+        for start in range(len(self._spans) - 1, -1, -1):
+            if start % 64 == 0:
+                self._clock.check()
+            spans = self._spans[start]
+            count = spans.upto(target)
+            if states.count == 1:
+                devices = least[spans.end[:count], 0] + states.first[spans.mode[:count]]
+                best = int(devices.min(initial=NEVER))
+                least[start, 0] = best if best <= pool else NEVER
+                continue
+            for mode in np.unique(spans.mode[:count]):
+                rows = np.flatnonzero(spans.mode[:count] == mode)
+                devices = least[spans.end[rows]] + states.first[mode]
+                devices[states.flow > spans.most[rows, None]] = NEVER
+                best_each = devices.min(axis=0)
+                valid = (states.then[mode] >= 0) & (best_each <= pool)
+                np.minimum.at(least[start], states.then[mode][valid], best_each[valid])
+        state = int(least[0].argmin())
+        return self._trace(least, state, target) if least[0, state] <= pool else None
+
+    def _trace(self, least: Array, state: int, target: int) -> Stages:
+        """The stages behind an entry of the table, found once more from the front."""
+        states, stages, at = self._states, [], 0
+        while at < len(self._spans):
+            at, state, stage = self._step(least, at, state, target, states)
+            stages.append(stage)
+        return tuple(stages)
+
+    def _step(self, least: Array, at: int, state: int, target: int, states: "_States") -> tuple[int, int, GraphStage]:
+        spans = self._spans[at]
+        for k in range(spans.upto(target)):
+            mode, end = int(spans.mode[k]), int(spans.end[k])
+            for before in np.flatnonzero(states.then[mode] == state):
+                if states.flow[before] > spans.most[k]:
+                    continue
+                if least[end, before] + states.first[mode] == least[at, state]:
+                    groups = tuple(self._table.groups(at, end))
+                    variants = self._table.variants(mode, at, end, int(spans.point[k]))
+                    return end, int(before), GraphStage(mode, groups, variants)
+        raise AssertionError("an entry of the table has no stage that made it")
+
+
+class _States:
+    """What has to be known of the stages behind: their flow, as far as it matters, and their use of the other pools.
+
+    ``first[m]`` devices of the first pool, and state ``then[m, s]`` (−1: too many devices) once a stage of mode m
+    stands before state s.
+    """
+
+    def __init__(self, problem: GraphPartition) -> None:
+        modes = problem.modes
+        deep = max((mode.steps[-1][0] for mode in modes if mode.depends_on_flow), default=0)
+        shape = (deep + 1, *(pool + 1 for pool in problem.pools[1:]))
+        grid = np.indices(shape).reshape(len(shape), -1)
+        self.count = grid.shape[1]
+        self.flow = grid[0]
+        self.first = np.array([mode.takes[0] for mode in modes], np.int64)
+        self.then = np.empty((len(modes), self.count), np.int64)
+        for m, mode in enumerate(modes):
+            moved = grid + np.array([mode.flow, *mode.takes[1:]])[:, None]
+            moved[0] = np.minimum(moved[0], deep)
+            valid = (np.array(shape) > moved.T).all(axis=1)
+            self.then[m] = np.where(valid, np.ravel_multi_index(np.where(valid, moved, 0), shape), -1)

@@ -1,0 +1,153 @@
+"""Graph partition instances, and an exhaustive search of its own: the equations once more, set by set."""
+
+import itertools
+from functools import cache
+
+import numpy as np
+from hypothesis import strategies as st
+
+from pipeplan_formulations.graph import UNLIMITED, GraphPartition, Line, Mode, Star
+
+
+def stage_load(problem: GraphPartition, mode: Mode, earlier: frozenset, here: tuple, later: frozenset, variants) -> int:
+    """(4) of a stage between what lies before and behind it."""
+    loads = []
+    for line in mode.lines:
+        total = line.base + sum(int(line.time[v, g]) for g, v in zip(here, variants, strict=True))
+        for e, star in enumerate(problem.stars):
+            total += int(line.leave[e]) * leaves(problem, star, earlier, here, later)
+            total += int(line.enter[e]) * enters(problem, star, earlier, here, later)
+        loads.append(-(-total // line.share))
+    return max(loads)
+
+
+def leaves(problem: GraphPartition, star: Star, earlier, here, later) -> bool:
+    """Whether a star's tensor leaves a stage."""
+    if problem.route == "relay":
+        return star.source not in later and any(reader in later for reader in star.readers)
+    return star.source in here and any(reader not in here for reader in star.readers)
+
+
+def enters(problem: GraphPartition, star: Star, earlier, here, later) -> bool:
+    """Whether a star's tensor enters a stage."""
+    if problem.route == "relay":
+        return star.source in earlier and any(reader not in earlier for reader in star.readers)
+    return star.source not in here and any(reader in here for reader in star.readers)
+
+
+def stage_memory(problem: GraphPartition, mode: Mode, earlier, here, later, variants, behind: int) -> int:
+    """Left side of (3)."""
+    chosen = list(zip(variants, here, strict=True))
+    each = sum(int(mode.held[v, g]) for v, g in chosen)
+    each += sum(
+        int(size)
+        for size, star in zip(mode.received, problem.stars, strict=True)
+        if enters(problem, star, earlier, here, later)
+    )
+    flying = [int(q) for q in mode.in_flight]
+    flying += [flying[-1]] * 99
+    return sum(int(mode.fixed[i]) for i in chosen) + flying[behind] * each + max(int(mode.peak[i]) for i in chosen)
+
+
+def exhaustive(problem: GraphPartition) -> int | None:
+    """The optimum over all rows of stages, last stage first; None if none fits."""
+    everything = frozenset(range(problem.groups))
+
+    @cache
+    def best(left: frozenset, behind: int, pools: tuple[int, ...]) -> float:
+        if not left:
+            return 0
+        found = float("inf")
+        for size in range(1, len(left) + 1):
+            for here in itertools.combinations(sorted(left), size):
+                earlier = left - frozenset(here)
+                if any(a in here and b in earlier for a, b in problem.edges):
+                    continue
+                for mode in problem.modes:
+                    rest = tuple(pool - take for pool, take in zip(pools, mode.takes, strict=True))
+                    if min(rest) < 0:
+                        continue
+                    alone = cheapest(mode, earlier, here, behind)
+                    if alone < found:
+                        found = min(found, max(alone, best(earlier, behind + mode.flow, rest)))
+        return found
+
+    def cheapest(mode: Mode, earlier: frozenset, here: tuple, behind: int) -> float:
+        later, loads = everything - earlier - frozenset(here), []
+        for variants in itertools.product(range(problem.variants), repeat=len(here)):
+            if not all(mode.possible[v, g] for g, v in zip(here, variants, strict=True)):
+                continue
+            if stage_memory(problem, mode, earlier, here, later, variants, behind) <= mode.limit:
+                loads.append(stage_load(problem, mode, earlier, here, later, variants))
+        return min(loads, default=float("inf"))
+
+    value = best(everything, 0, problem.pools)
+    return None if value == float("inf") else int(value)
+
+
+def judge(problem: GraphPartition, stages) -> int:
+    """The value of a solution, every requirement asserted on the way."""
+    place = {g: s for s, stage in enumerate(stages) for g in stage.groups}
+    assert sorted(g for stage in stages for g in stage.groups) == list(range(problem.groups))
+    assert all(place[a] <= place[b] for a, b in problem.edges)
+    taken = [sum(problem.modes[stage.mode].takes[p] for stage in stages) for p in range(len(problem.pools))]
+    assert all(t <= pool for t, pool in zip(taken, problem.pools, strict=True))
+    value, behind = 0, 0
+    for s in reversed(range(len(stages))):
+        mode, here, variants = problem.modes[stages[s].mode], stages[s].groups, stages[s].variants
+        earlier = frozenset(g for g in place if place[g] < s)
+        later = frozenset(g for g in place if place[g] > s)
+        assert here
+        assert all(mode.possible[v, g] for g, v in zip(here, variants, strict=True))
+        assert stage_memory(problem, mode, earlier, here, later, variants, behind) <= mode.limit
+        value = max(value, stage_load(problem, mode, earlier, here, later, variants))
+        behind += mode.flow
+    return value
+
+
+@st.composite
+def graph_partitions(draw, groups: int = 7, stages: int = 4) -> GraphPartition:
+    """Small graphs with skip edges: replicas, unlike devices, variants, both routes, ties, memory that excludes all."""
+    variants = draw(st.sampled_from([1, 1, 1, 2]))
+    n = draw(st.integers(1, groups if variants == 1 else groups - 2))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    density = draw(st.sampled_from([0.15, 0.35, 0.7]))
+    edges = tuple((a, b) for a in range(n) for b in range(a + 1, n) if rng.random() < density)
+    route = draw(st.sampled_from(["direct", "direct", "relay"]))
+    stars = [Star(a, tuple(b for c, b in edges if c == a)) for a in range(n) if any(c == a for c, _ in edges)]
+    if route == "direct" and n > 1:  # gradients: tensors that run against the order
+        for _ in range(draw(st.integers(0, 2))):
+            source, *readers = (int(g) for g in rng.permutation(n)[: rng.integers(2, 4)])
+            stars.append(Star(source, tuple(readers)))
+    top = draw(st.sampled_from([3, 40, 10**9]))
+    links = draw(st.sampled_from([0, top // 3, top]))
+    alike = draw(st.booleans())
+    kind = draw(st.sampled_from(["equal", "replicas", "unlike", "both"]))
+    memory = draw(st.sampled_from(["free", "tight", "tight", "scarce"]))
+    shapes = {
+        "equal": [((1,), 1)],
+        "replicas": [((m,), m) for m in range(1, stages + 1)],
+        "unlike": [((1, 0), 1), ((0, 1), 1)],
+        "both": [((1, 0), 1), ((2, 0), 2), ((0, 1), 1)],
+    }[kind]
+    pools = (draw(st.integers(1, stages)),) if kind in ("equal", "replicas") else (draw(st.integers(1, 3)), 1)
+
+    def table(high: int) -> np.ndarray:
+        return rng.integers(0, high + 1, (variants, n))
+
+    common = [table(8), table(6), table(8) if draw(st.booleans()) else table(0), rng.integers(0, 4, len(stars))]
+    flying = np.cumsum(rng.integers(0, 2, stages)) + 1 if draw(st.booleans()) else np.array([2])
+    modes = []
+    for takes, flow in shapes:
+        lines = []
+        for _ in range(draw(st.integers(1, 2))):
+            leave, enter = rng.integers(0, links + 1, (2, len(stars)))
+            lines.append(Line(table(top), leave, leave if alike else enter, int(rng.integers(0, 3)), flow))
+        fixed, held, peak, received = common
+        total = int((fixed + 2 * held).max(axis=0).sum())
+        limit = {"free": UNLIMITED, "tight": int(total * rng.uniform(0.4, 1.2)), "scarce": total // 4}[memory]
+        possible = rng.random((variants, n)) < (0.9 if len(shapes) > 1 and kind != "replicas" else 1)
+        modes.append(
+            Mode(f"{takes}", takes, tuple(lines), fixed, held, peak, received, limit, flow, flying, possible)
+        )  # fmt: skip
+    return GraphPartition(n, edges, tuple(stars), pools, tuple(modes), route)

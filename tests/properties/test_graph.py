@@ -1,0 +1,75 @@
+"""Every way to solve the graph partition problem against an exhaustive search that shares no code with any."""
+
+import pytest
+from hypothesis import given, settings
+
+from graphs import exhaustive, graph_partitions, judge
+from pipeplan_formulations import graph
+from pipeplan_formulations.graph import GraphPartition, cbc, cpsat
+from pipeplan_formulations.graph.bound import lower_bound
+from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.report import Limits, Report, Status, Stop
+
+LIMITS = Limits(time=60, workers=1)
+CBC_GAP = 1e-6
+"""CBC's bound is taken down by its accuracy, so large values are proved up to this only."""
+
+
+def check(report: Report[graph.Stages], problem: GraphPartition, best: int | None, gap: float = 0.0) -> None:
+    """The report says what exhaustive search found, and its solution is worth what it says."""
+    if best is None:
+        assert (report.status, report.solution) == (Status.INFEASIBLE, None)
+        return
+    assert report.solution is not None
+    assert report.objective == best == judge(problem, report.solution) == problem.evaluate(report.solution)
+    assert problem.feasible(report.solution)
+    assert best * (1 - gap) <= report.bound <= best
+
+
+@given(graph_partitions())
+@settings(max_examples=500, deadline=None)
+def test_dynamic_programme_and_cpsat_equal_exhaustive_search(problem: GraphPartition) -> None:
+    """The dynamic programme over downsets and CP-SAT both find and prove the optimum; the free bound is below it."""
+    best = exhaustive(problem)
+    check(graph.solve(problem, LIMITS, backend="exact"), problem, best)
+    check(cold(cpsat, problem), problem, best)
+    if best is not None:
+        assert lower_bound(problem) <= best
+
+
+@given(graph_partitions())
+@settings(max_examples=40, deadline=None)
+def test_cbc_equals_exhaustive_search(problem: GraphPartition) -> None:
+    """CBC, begun from nothing, finds the optimum and proves it up to its accuracy."""
+    check(cold(cbc, problem), problem, exhaustive(problem), CBC_GAP)
+
+
+@pytest.mark.slow
+@given(graph_partitions())
+@settings(max_examples=500, deadline=None)
+def test_all_backends_equal_exhaustive_search_on_many_instances(problem: GraphPartition) -> None:
+    """The dynamic programme, CP-SAT and CBC agree with exhaustive search, with and without a warm start."""
+    best = exhaustive(problem)
+    for backend in graph.BACKENDS:
+        check(graph.solve(problem, LIMITS, backend=backend), problem, best, CBC_GAP if backend == "cbc" else 0.0)
+    check(cold(cbc, problem), problem, best, CBC_GAP)
+
+
+@given(graph_partitions())
+@settings(max_examples=100, deadline=None)
+def test_a_hint_is_never_made_worse(problem: GraphPartition) -> None:
+    """Without time the hint comes back with a bound that is no more than the optimum."""
+    known = graph.solve(problem, LIMITS, backend="exact")
+    if known.solution is None or known.objective is None:
+        return
+    report = graph.solve(problem, Limits(time=0.0), hint=known.solution)
+    assert report.objective == known.objective
+    assert report.bound <= known.objective
+
+
+def cold(backend: object, problem: GraphPartition) -> Report[graph.Stages]:
+    """A solver's own answer, begun from no solution and no bound: a start can hide a wrong row or a wrong proof."""
+    bracket = Bracket(problem, LIMITS)
+    bracket.low = 0
+    stop: Stop = backend.search(bracket)  # type: ignore[attr-defined]
+    return bracket.report(stop, "cold", "")
