@@ -70,14 +70,22 @@ def solve(
 
     # Times become fractions of the start's value, so that CBC's absolute tolerances mean relative ones.
     size = max(high, 1) / 1e4
-    lp, variables = _variables(model, size)
-    _constraints(lp, model, variables, size)
+    sizes = _sizes(model, size)
+    lp, variables = _variables(model, sizes)
+    _constraints(lp, model, variables, sizes)
     _objective(lp, model, variables)
     answer = _run(lp, variables, max(clock.left, 0.1), limits)
     return _extract(problem, model, first, answer, clock, limits, size * scale.unit)
 
 
-def _variables(model: LinearModel, size: float) -> tuple[Any, list[Any]]:
+def _sizes(model: LinearModel, size: float) -> dict[Unit, float]:
+    """What one of CBC's units is of each kind of variable, so that values are about 10^4 at most."""
+    rows = (row.expression for row in model.rows)
+    sums = (abs(e.constant) for e in rows if any(model.units[v] is Unit.BYTES for v in e.terms))
+    return {Unit.CHOICE: 1.0, Unit.FLAG: 1.0, Unit.TIME: size, Unit.BYTES: max(1.0, max(sums, default=0) / 1e4)}
+
+
+def _variables(model: LinearModel, sizes: dict[Unit, float]) -> tuple[Any, list[Any]]:
     module = pulp()
     lp = module.LpProblem("partition", module.LpMinimize)
     variables = []
@@ -87,26 +95,22 @@ def _variables(model: LinearModel, size: float) -> tuple[Any, list[Any]]:
         elif unit is Unit.FLAG:
             variables.append(lp.add_variable(f"f{i}", low, high))
         else:
-            # No upper ends: they are implied, and a value that meets one exactly may look infeasible to a double.
-            variables.append(lp.add_variable(f"t{i}", low / size if i == model.objective else 0))
+            # No upper ends: they are implied, and a value that meets one exactly may look infeasible to a double. So
+            # are the lower ends of times, but for T's.
+            needed = i == model.objective or unit is Unit.BYTES
+            variables.append(lp.add_variable(f"t{i}", low / sizes[unit] if needed else 0))
     return lp, variables
 
 
-def _constraints(lp: Any, model: LinearModel, variables: list[Any], size: float) -> None:
+def _constraints(lp: Any, model: LinearModel, variables: list[Any], sizes: dict[Unit, float]) -> None:
     """Rows over switches alone stay as they are; rows with times or bytes are divided, those being so already."""
     affine = pulp().LpAffineExpression
-    sizes = {Unit.CHOICE: 1.0, Unit.FLAG: 1.0, Unit.TIME: size, Unit.BYTES: max(1.0, _largest_bytes(model) / 1e4)}
     for row in model.rows:
         terms = row.expression.terms
         unit = max((sizes[model.units[v]] for v in terms), default=1.0)
         total = affine({variables[v]: c * (sizes[model.units[v]] / unit) for v, c in terms.items()})
         total += row.expression.constant / unit
         lp += (total == 0) if row.equal else (total >= 0)
-
-
-def _largest_bytes(model: LinearModel) -> int:
-    rows = (row.expression for row in model.rows)
-    return max((abs(e.constant) for e in rows if any(model.units[v] is Unit.BYTES for v in e.terms)), default=0)
 
 
 def _objective(lp: Any, model: LinearModel, variables: list[Any]) -> None:
