@@ -1,0 +1,32 @@
+"""A row of layers to a row of devices, where a layer may be divided between neighbours."""
+
+from importlib import import_module
+
+from pipeplan_formulations.fractional.problem import FractionalPartition, Positions
+from pipeplan_formulations.fractional.rounding import rounded
+from pipeplan_formulations.report import Limits, Progress, Report
+
+__all__ = ["BACKENDS", "FractionalPartition", "Positions", "rounded", "solve"]
+
+BACKENDS = ("exact", "cbc", "cpsat")
+"""The ways to solve the problem: one file each."""
+
+
+def solve(
+    problem: FractionalPartition,
+    limits: Limits,
+    hint: Positions | None = None,
+    progress: Progress | None = None,
+    backend: str = "exact",
+) -> Report[Positions]:
+    """Solve by one of `BACKENDS`; a solver's package is imported when it is asked for.
+
+    Raises
+    ------
+    ValueError
+        If there is no such backend.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend {backend!r} is not known; choose from {', '.join(BACKENDS)}")
+    report: Report[Positions] = import_module(f"{__name__}.{backend}").solve(problem, limits, hint, progress)
+    return report

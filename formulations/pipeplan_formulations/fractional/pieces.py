@@ -1,0 +1,119 @@
+"""What the dynamic programme knows of a boundary: where in a layer it may lie, and the least H it can have there.
+
+::
+
+    H_s │ ╲      ╱                 a piece: convex, piecewise linear over an interval of shares θ of one layer; each
+        │  ╲___ ╱   ╲__╱           corner also tells the share α at the boundary before it, from which it was reached
+        └──────────────── θ
+          piece 1    piece 2       envelope: of all pieces, only where they are the lowest
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+
+Corner = tuple[float, float, float]
+"""(θ, H, α)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """H over shares of layer ``layer``; ``corners`` by ascending θ, a single one for a single point.
+
+    ``before`` is the piece on the previous boundary whose shares the corners' α are; None at position 0.
+    """
+
+    layer: int
+    corners: tuple[Corner, ...]
+    before: "Piece | None"
+
+    @property
+    def low(self) -> float:
+        """Least θ."""
+        return self.corners[0][0]
+
+    @property
+    def high(self) -> float:
+        """Largest θ."""
+        return self.corners[-1][0]
+
+    def at(self, share: float) -> Corner:
+        """The point of the piece above θ, between ``low`` and ``high``."""
+        corners = self.corners
+        i = min(bisect_right(corners, share, key=lambda corner: corner[0]), len(corners) - 1)
+        if i == 0:
+            return corners[0]
+        (x0, y0, z0), (x1, y1, z1) = corners[i - 1], corners[i]
+        part = min(1.0, max(0.0, (share - x0) / (x1 - x0)))
+        return share, y0 + part * (y1 - y0), z0 + part * (z1 - z0)
+
+    def between(self, low: float, high: float) -> "Piece":
+        """The piece over a part of its interval."""
+        inner = [corner for corner in self.corners if low < corner[0] < high]
+        return Piece(self.layer, (self.at(low), *inner, self.at(high)), self.before)
+
+    def positions(self, share: float) -> tuple[float, ...]:
+        """Every boundary up to this one, when this one lies at ``share`` of its layer."""
+        found = []
+        piece: Piece | None = self
+        while piece is not None:
+            found.append(piece.layer + share)
+            share, piece = piece.at(share)[2], piece.before
+        return tuple(reversed(found))
+
+
+def envelope(pieces: list[Piece], slack: float) -> list[Piece]:
+    """The same least H at every θ with as few pieces as that takes; differences up to ``slack`` do not count.
+
+    All pieces lie on one layer. Between two neighbouring corners of any of them every piece is a straight line or
+    absent, and the lowest lines are followed from left to right.
+    """
+    if len(pieces) < 2:
+        return pieces
+    edges = sorted({corner[0] for piece in pieces for corner in piece.corners})
+    runs: list[tuple[Piece, float, float]] = []
+    for left, right in pairwise(edges):
+        there = [piece for piece in pieces if piece.low <= left and right <= piece.high and piece.low < piece.high]
+        x = left
+        while there and x < right:
+            piece = _lowest(there, x, right, slack, runs[-1][0] if runs else None)
+            end = _overtaken(piece, there, x, right, slack)
+            if runs and runs[-1][0] is piece and runs[-1][2] == x:
+                runs[-1] = (piece, runs[-1][1], end)
+            else:
+                runs.append((piece, x, end))
+            x = end
+    kept = [piece.between(low, high) for piece, low, high in runs]
+    for piece in pieces:
+        if piece.low == piece.high and not any(
+            other.low <= piece.low <= other.high and other.at(piece.low)[1] <= piece.corners[0][1] + slack
+            for other in kept
+        ):
+            kept.append(piece)
+    return kept
+
+
+def _lowest(there: list[Piece], x: float, right: float, slack: float, last: Piece | None) -> Piece:
+    """The piece that is lowest just right of x; the one followed so far if it is as low."""
+    heights = {id(piece): (piece.at(x)[1], piece.at(right)[1]) for piece in there}
+    floor = min(height[0] for height in heights.values()) + slack
+    low = [piece for piece in there if heights[id(piece)][0] <= floor]
+    best = min(low, key=lambda piece: heights[id(piece)][1])
+    for piece in low:
+        if piece is last and heights[id(piece)][1] <= heights[id(best)][1] + slack:
+            return piece
+    return best
+
+
+def _overtaken(piece: Piece, there: list[Piece], x: float, right: float, slack: float) -> float:
+    """Where right of x some other line falls below this piece's; ``right`` if none does by more than ``slack``."""
+    here, there_ = piece.at(x)[1], piece.at(right)[1]
+    end = right
+    for other in there:
+        start, finish = other.at(x)[1], other.at(right)[1]
+        if other is piece or finish >= there_ - slack or start - here <= slack:
+            continue
+        crossing = x + (right - x) * (start - here) / ((start - here) + (there_ - finish))
+        if x < crossing < end:
+            end = crossing
+    return end

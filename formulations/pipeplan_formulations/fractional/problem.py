@@ -1,0 +1,258 @@
+r"""The fractional chain partition problem: a layer on a boundary may be divided between neighbours.
+
+n layers in a row, S stages in a row. Boundaries are *positions*, real numbers 0 = p_0 ≤ p_1 ≤ … ≤ p_S = n: stage s
+holds what lies between p_s and p_{s+1}. Position c + θ divides layer c, and its share θ belongs to the left.
+
+::
+
+    layers     0     1     2     3     4          S = 3,  p = (0, 1.4, 3, 5)
+             ├─────┼──╫──┼─────╫─────┼─────┤
+              stage 0 │ stage 1 │ stage 2         stage 1 holds 0.6 of layer 1, and layer 2
+                      p_1       p_2
+
+Divided are the *output channels*: a share x of a layer takes x of its time, of its parameters, of what it saves, of its
+workspace. Each part reads the layer's whole input, and the next layer reads the whole output. So what crosses at
+position c + θ, 0 ≤ θ < 1, are the tensors that cross in front of layer c, passed on whole, and the share θ of the
+layer's output; on the way back the gradient of that share, and the right part's contribution to the gradients of what
+was passed on, which the left adds to its own. Both ways carry the same bytes. At a whole position (θ = 0) this is the
+ordinary cut.
+
+Letters as in `pipeplan_formulations.partition.problem`: F_s, B_s, U_s, P_s, A_s sums over the stage's shares, Z_s the
+largest workspace of a share, l_s latency. Over link s go f_s = g_s = through_c + θ own_c nanoseconds of tensors, and
+stage s + 1 holds r_{s+1} = bytes_through_c + θ bytes_own_c of them.
+
+*On-chip weights.* A stage whose parameters and gradients fit into the device's on-chip memory, K_s ≤ C_s, reads them
+there and takes F_s, B_s; any other stage streams them from memory for each micro-batch and takes F'_s ≥ F_s,
+B'_s ≥ B_s.
+
+(1)  P_s + k_s (A_s + r_s) + Z_s ≤ L_s                                            memory
+(3)  T ≥ F_s + B_s,  T ≥ f_s                                                      objective ``bottleneck``
+(4)  T ≥ U_0 + Σ_{t<s} (F_t + B_t + 2 l_t) + M (F_s + B_s)                        objective ``step``
+(5)  T ≥ R + e,  R = U_0 + Σ_s (F_s + B_s) + Σ_s 2 l_s,  e one of
+     (M − 1) F_s,   (M − 1) B_s,   M f_s − F_s,   M g_s − B_{s+1}
+
+(4) and (5) are the bounds of the ordinary problem on devices whose tensors leave while they are made (``stream``), the
+only devices that divide layers here: their proofs use how long a stage takes, not what it consists of. A stage may
+stay empty (p_s = p_{s+1}); it then passes on what it receives.
+
+Times are integers of one unit and shares are real; a value is rounded up to the next whole unit (`whole`).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.int64]
+Positions = tuple[float, ...]
+
+ACCURACY = 1e-9
+"""Relative accuracy of values: sums of products of doubles, with room to spare."""
+TOLERANCE = ACCURACY / 16
+"""Relative accuracy of one row in the tests of the exact method; several of them stay within `ACCURACY`."""
+UNLIMITED = 2**62
+"""A memory limit, or an on-chip memory, that nothing exceeds."""
+
+
+def whole(value: float) -> int:
+    """A real value rounded up to a whole unit, but for what may be the arithmetic's own error: then to the nearest."""
+    near = round(value)
+    return near if abs(value - near) <= ACCURACY * value else math.ceil(value)
+
+
+def split(position: float) -> tuple[int, float]:
+    """(c, θ) of position c + θ."""
+    layer = math.floor(position)
+    return layer, position - layer
+
+
+@dataclass(frozen=True)
+class FractionalPartition:
+    """One instance. See the module's text for the meaning of each letter.
+
+    Attributes
+    ----------
+    forward, backward, update : array of int, shape (S, n)
+        F, B, U of each whole layer on each stage's device, weights on chip.
+    forward_streamed, backward_streamed : array of int, shape (S, n)
+        F', B' of each whole layer, weights streamed; nowhere less than ``forward`` and ``backward``.
+    through, own : array of int, shape (S − 1, n)
+        Time on each link of what crosses in front of each layer (0 for layer 0), and of each layer's output.
+    latency : array of int, shape (S − 1,)
+    resident, saved, workspace, weights : array of int, shape (n,)
+        Bytes that add to P_s, A_s, Z_s and K_s.
+    bytes_through, bytes_own : array of int, shape (n,)
+    in_flight, limit, on_chip : array of int, shape (S,)
+        k_s, L_s and C_s (`UNLIMITED` where streaming does not come up).
+    micro_batches : int
+        M ≥ 1.
+    objective : 'step' or 'bottleneck'
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, a number is negative, streaming takes less time than reading on chip, more crosses in front
+        of a layer than the layers before it can send, or a word is not one of those above.
+    """
+
+    forward: Array
+    backward: Array
+    forward_streamed: Array
+    backward_streamed: Array
+    update: Array
+    through: Array
+    own: Array
+    latency: Array
+    resident: Array
+    saved: Array
+    workspace: Array
+    weights: Array
+    bytes_through: Array
+    bytes_own: Array
+    in_flight: Array
+    limit: Array
+    on_chip: Array
+    micro_batches: int
+    objective: Literal["step", "bottleneck"] = "step"
+
+    def __post_init__(self) -> None:
+        if self.forward.ndim != 2 or not all(self.forward.shape):
+            raise ValueError(f"forward has shape {self.forward.shape}, expected (stages, layers), at least one of each")
+        stages, layers = self.forward.shape
+        times = ("forward", "backward", "forward_streamed", "backward_streamed", "update")
+        sizes = ("resident", "saved", "workspace", "weights", "bytes_through", "bytes_own")
+        shapes = {
+            **dict.fromkeys(times, (stages, layers)),
+            **dict.fromkeys(("through", "own"), (stages - 1, layers)),
+            **dict.fromkeys(sizes, (layers,)),
+            **dict.fromkeys(("in_flight", "limit", "on_chip"), (stages,)),
+            "latency": (stages - 1,),
+        }
+        for name, shape in shapes.items():
+            array = getattr(self, name)
+            if array.shape != shape:
+                raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
+            if array.size and int(array.min()) < 0:
+                raise ValueError(f"{name} holds a negative number: {int(array.min())}")
+        for name in ("forward", "backward"):
+            if (getattr(self, f"{name}_streamed") < getattr(self, name)).any():
+                raise ValueError(f"{name} takes longer with weights on chip than with streamed ones")
+        if self.through[:, 0].any() or self.bytes_through[0]:
+            raise ValueError("nothing crosses in front of layer 0; through[:, 0] and bytes_through[0] must be 0")
+        for through, own in ((self.through, self.own), (self.bytes_through, self.bytes_own)):
+            if (through[..., 1:] > (through + own)[..., :-1]).any():
+                raise ValueError("more crosses in front of a layer than in front of the one before and its output")
+        if self.micro_batches < 1:
+            raise ValueError(f"micro_batches must be at least 1, not {self.micro_batches}")
+        if self.objective not in ("step", "bottleneck"):
+            raise ValueError(f"objective is {self.objective!r}; choose step or bottleneck")
+
+    @property
+    def stages(self) -> int:
+        """S."""
+        return int(self.forward.shape[0])
+
+    @property
+    def layers(self) -> int:
+        """n."""
+        return int(self.forward.shape[1])
+
+    @cached_property
+    def streams(self) -> tuple[bool, ...]:
+        """For each stage, whether the two ways of reading weights can differ there."""
+        more = (self.forward_streamed > self.forward) | (self.backward_streamed > self.backward)
+        full = int(self.weights.sum(dtype=object))
+        return tuple(bool(row.any()) and full > int(chip) for row, chip in zip(more, self.on_chip, strict=True))
+
+    def well_formed(self, positions: Positions) -> bool:
+        """Whether these are S + 1 positions in ascending order from 0 to n."""
+        return (
+            len(positions) == self.stages + 1
+            and positions[0] == 0
+            and positions[-1] == self.layers
+            and all(a <= b for a, b in pairwise(positions))
+        )
+
+    def shares(self, positions: Positions) -> NDArray[np.float64]:
+        """What part of each layer lies on each stage, shape (S, n); every column adds up to 1."""
+        edges = np.array(positions)[:, None] - np.arange(self.layers)
+        left = np.clip(edges, 0.0, 1.0)  # the part of each layer in front of each position
+        return np.asarray(left[1:] - left[:-1])
+
+    def streamed(self, positions: Positions) -> tuple[bool, ...]:
+        """For each stage, whether its weights do not fit on chip."""
+        used = self.shares(positions) @ self.weights
+        return tuple(not _within(a, int(b)) for a, b in zip(used.tolist(), self.on_chip, strict=True))
+
+    def memory(self, positions: Positions) -> tuple[float, ...]:
+        """Left side of (1) for each stage, in bytes."""
+        shares = self.shares(positions)
+        received = [0.0, *self._at(positions, self.bytes_through, self.bytes_own)]
+        held = shares @ self.saved + received
+        return tuple((shares @ self.resident + self.in_flight * held + (shares * self.workspace).max(axis=1)).tolist())
+
+    def feasible(self, positions: Positions) -> bool:
+        """Whether the positions are well formed and keep (1)."""
+        return self.well_formed(positions) and all(
+            _within(need, int(limit)) for need, limit in zip(self.memory(positions), self.limit, strict=True)
+        )
+
+    def evaluate(self, positions: Positions) -> float:
+        """The least T that (3), or (4) and (5), allow."""
+        shares, streamed = self.shares(positions), self.streamed(positions)
+        forward, backward = (
+            [
+                float(part @ (slow if far else fast))
+                for part, fast, slow, far in zip(shares, a, b, streamed, strict=True)
+            ]
+            for a, b in ((self.forward, self.forward_streamed), (self.backward, self.backward_streamed))
+        )
+        load = [f + b for f, b in zip(forward, backward, strict=True)]
+        sends = [self._at(positions, self.through[s], self.own[s])[s] for s in range(self.stages - 1)]
+        if self.objective == "bottleneck":
+            return max([*load, *sends])
+        many, head = self.micro_batches, float(shares[0] @ self.update[0])
+        sides = [head + many * load[0]]
+        for s, latency in enumerate(self.latency):
+            head += load[s] + 2 * int(latency)
+            sides.append(head + many * load[s + 1])
+        alone = head + load[-1]
+        sides += [alone + (many - 1) * max(pair) for pair in zip(forward, backward, strict=True)]
+        sides += [alone + many * f - min(forward[s], backward[s + 1]) for s, f in enumerate(sends)]
+        return max(sides)
+
+    def lower_bound(self) -> int:
+        """A bound that needs no solver, from each layer's fastest device with weights on chip.
+
+        All work W is at most S times the bottleneck. For a step, (4) says w_s ≤ (T − Σ_{t<s} w_t) / M, so that W is at
+        most T (1 − (1 − 1/M)^S); and (5) gives T ≥ W + (M − 1) max(ΣF, ΣB) / S.
+        """
+        lanes = [int(table.min(axis=0).sum(dtype=object)) for table in (self.forward, self.backward)]
+        work = int((self.forward + self.backward).min(axis=0).sum(dtype=object))
+        stages, many = self.stages, self.micro_batches
+        if self.objective == "bottleneck":
+            return -(-work // stages)
+        full = many**stages
+        part = full - (many - 1) ** stages
+        return int(max(-(-work * full // part), work + -(-(many - 1) * max(lanes) // stages)))
+
+    @cached_property
+    def largest(self) -> int:
+        """No partition's objective exceeds this."""
+        tables = (self.forward_streamed, self.backward_streamed, self.update)
+        work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
+        sends = sum(int(row.max()) for table in (self.through, self.own) for row in table)
+        return (self.micro_batches + 1) * (work + sends) + 2 * int(self.latency.sum(dtype=object))
+
+    def _at(self, positions: Positions, through: Array, own: Array) -> list[float]:
+        """through_c + θ own_c at each inner position; nothing crosses behind the last layer."""
+        places = [split(position) for position in positions[1:-1]]
+        return [float(through[c] + share * own[c]) if c < self.layers else 0.0 for c, share in places]
+
+
+def _within(need: float, limit: int) -> bool:
+    return need <= limit * (1 + ACCURACY)

@@ -1,0 +1,87 @@
+"""The three ways to solve the fractional chain partition problem against one linear programme for every structure."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given, settings
+
+from fractional_partitions import UNLIMITED, fractional_partitions, optimum
+from pipeplan_formulations.fractional import FractionalPartition, solve
+from pipeplan_formulations.report import Limits, Status, Stop
+
+LIMITS = Limits(time=60, workers=1)
+
+
+@given(fractional_partitions())
+@settings(max_examples=300, deadline=None)
+def test_the_exact_method_equals_brute_force(problem: FractionalPartition) -> None:
+    """Values, bounds and infeasibility agree; where guesses of R stall, the bound still holds and the gap is told."""
+    best, report = optimum(problem), solve(problem, LIMITS)
+    if best is None:
+        assert report.status is Status.INFEASIBLE
+        return
+    assert report.objective is not None
+    assert report.solution is not None
+    assert problem.feasible(report.solution)
+    assert problem.evaluate(report.solution) <= report.objective * (1 + 2e-9) + 1
+    assert report.bound <= best * (1 + 1e-8) + 1
+    assert report.objective >= best * (1 - 1e-8) - 1
+    if problem.objective == "bottleneck" or problem.stages == 1:
+        assert report.status is Status.OPTIMAL
+    if report.status is Status.OPTIMAL:
+        assert abs(report.objective - best) <= 1e-8 * best + 1
+    else:
+        assert report.stop is Stop.GAP
+
+
+@given(fractional_partitions(layers=3))
+@settings(max_examples=80, deadline=None)
+def test_integer_solvers_equal_brute_force(problem: FractionalPartition) -> None:
+    """CBC to its accuracy; CP-SAT, whose shares are parts, brackets the optimum from below as closely as its parts."""
+    best = optimum(problem)
+    cbc, cpsat = (solve(problem, LIMITS, backend=name) for name in ("cbc", "cpsat"))
+    if best is None:
+        assert cbc.status is Status.INFEASIBLE
+        assert cpsat.status in (Status.INFEASIBLE, Status.UNKNOWN)
+        return
+    assert cbc.objective is not None
+    assert abs(cbc.objective - best) <= 1e-5 * best + 1
+    assert best - 1e-6 * best - 1 <= cbc.bound <= best * (1 + 1e-8) + 1
+    assert best - 1e-2 * best - 1 <= cpsat.bound <= best * (1 + 1e-8) + 1
+    assert cpsat.objective is None or cpsat.objective >= best - 1
+
+
+@given(fractional_partitions())
+@settings(max_examples=100, deadline=None)
+def test_dividing_layers_never_costs(problem: FractionalPartition) -> None:
+    """No partition into whole layers beats the answer, be it a tie."""
+    inner = combinations(range(problem.layers + 1), problem.stages - 1)
+    every = [(0.0, *map(float, cut), float(problem.layers)) for cut in inner]
+    whole = min((problem.evaluate(p) for p in every if problem.feasible(p)), default=None)
+    report = solve(problem, LIMITS)
+    if whole is not None:
+        assert report.bound <= whole * (1 + 1e-8) + 1
+        assert report.status is Status.FEASIBLE or report.objective <= whole * (1 + 1e-8) + 1
+
+
+@given(fractional_partitions())
+@settings(max_examples=60, deadline=None)
+def test_free_links_and_memory_balance_perfectly(problem: FractionalPartition) -> None:
+    """On equal devices without limits the bottleneck is a share of the sum, however large a layer is."""
+    stages = problem.stages
+    equal = {
+        name: np.tile(getattr(problem, name)[:1], (stages, 1))
+        for name in ("forward", "backward", "forward_streamed", "backward_streamed", "update")
+    }
+    free = replace(
+        problem,
+        **equal,
+        through=np.zeros_like(problem.through),
+        own=np.zeros_like(problem.own),
+        limit=np.full(stages, UNLIMITED),
+        on_chip=np.full(stages, UNLIMITED),
+        objective="bottleneck",
+    )
+    total = int((free.forward + free.backward)[0].sum())
+    assert solve(free, LIMITS).objective == -(-total // stages)
