@@ -1,4 +1,8 @@
-"""What a rank really holds at its peak."""
+"""What a rank really holds, at its peak and now.
+
+On a CPU this is what the process has of its own. Pages of libraries do not count: processes share them, the system may
+drop them, and how many of them are there says more about the machine's past than about the run.
+"""
 
 from pathlib import Path
 
@@ -19,22 +23,26 @@ def forget_peak() -> None:
 
 
 def peak() -> int:
-    """Bytes: what CUDA's allocator held at most; on a CPU the most resident memory of the process, runtime included."""
+    """Bytes: what CUDA's allocator held at most; on a CPU the most that was resident, runtime included.
+
+    Linux keeps one peak for own and library pages together. The latter hardly change once a step has run, so those that
+    are there now are taken off.
+    """
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    return _field("VmHWM")
+    return _field("VmHWM") - _field("RssFile")
 
 
 def resident() -> int:
     """Bytes that the process holds now."""
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else _field("VmRSS")
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else _field("VmRSS") - _field("RssFile")
 
 
 def _field(name: str) -> int:
-    if not _STATUS.exists():  # not Linux: the best that is portable
+    if not _STATUS.exists():  # not Linux: the best that is portable, which counts everything
         import resource
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if name.startswith("Vm") else 0
     for line in _STATUS.read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
