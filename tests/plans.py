@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import lcm
 
 import torch
 
@@ -10,6 +11,7 @@ from pipeplan.cluster import Overlap
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Schedule
+from pipeplan_executor.order import find_replicas
 from pipeplan_executor.split import describe
 
 
@@ -20,12 +22,16 @@ def plan_for(
     schedule: Schedule,
     micro_batch: int = 2,
     optimizer: str = "sgd",
+    recompute: Sequence[str] = (),
 ) -> Plan:
-    """A plan that runs ``names`` cut at ``boundaries``, one rank a list of the schedule; its times are made up."""
+    """A plan that runs ``names`` cut at ``boundaries``, one rank a list of the schedule; its times are made up.
+
+    A stage whose actions stand in several lists is replicated. ``recompute`` names layers of any stage.
+    """
     ranks = len(schedule.orders)
-    spans = list(pairwise(boundaries))
-    home = {action.stage: rank for rank, order in enumerate(schedule.orders) for action in order}
-    way = tuple((Transfer(),) for _ in spans[1:])
+    spans = [tuple(names[a:b]) for a, b in pairwise(boundaries)]
+    homes = find_replicas(schedule)
+    ways = tuple((Transfer(),) * lcm(len(a), len(b)) for a, b in pairwise(homes))
     return Plan(
         model="test",
         fingerprint=describe("test", module, names).fingerprint,
@@ -35,8 +41,16 @@ def plan_for(
         micro_batches=schedule.micro_batches,
         optimizer=optimizer,
         stages=tuple(
-            PlanStage(tuple(names[a:b]), (home[s],), 1, 1, schedule.micro_batches, MemoryParts())
-            for s, (a, b) in enumerate(spans)
+            PlanStage(
+                layers=layers,
+                devices=homes[s],
+                forward=1,
+                backward=1,
+                in_flight=schedule.micro_batches,
+                memory=MemoryParts(),
+                recompute=tuple(name for name in layers if name in set(recompute)),
+            )
+            for s, layers in enumerate(spans)
         ),
         schedule=schedule,
         ranks=tuple(range(ranks)),
@@ -44,9 +58,9 @@ def plan_for(
         bound=1,
         pipeline=Pipeline(
             stages=tuple(Stage(1, 1) for _ in spans),
-            placement=tuple((home[s],) for s in range(len(spans))),
-            transfers=way,
-            returns=way,
+            placement=homes,
+            transfers=ways,
+            returns=ways,
             overlap=Overlap.COPY,
             runtime=(0,) * ranks,
             limits=(UNLIMITED,) * ranks,

@@ -64,7 +64,7 @@ class Pipeline:
         self.plan, self.dtype, self.device = plan, dtype, torch.device(device)
         self.recorder = Recorder()
         rank = dist.get_rank()
-        steps = lower(plan.schedule, sharded=_zero1(plan))[rank]
+        steps = lower(plan.schedule, sharded=plan.zero1)[rank]
         fitted = fit(plan, source, dtype)
         self.workload = fitted.workload
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
@@ -74,7 +74,7 @@ class Pipeline:
         }
         groups = _groups(find_replicas(plan.schedule), rank)
         self._optimizers = {
-            number: StageOptimizer(module, plan.optimizer, learning_rate, groups.get(number), _zero1(plan))
+            number: StageOptimizer(module, plan.optimizer, learning_rate, groups.get(number), plan.zero1)
             for number, module in self.modules.items()
         }
         last = len(plan.stages) - 1
@@ -165,10 +165,6 @@ class Pipeline:
 
     def _weighted_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.workload.loss(outputs, targets) / self.plan.micro_batches
-
-
-def _zero1(plan: Plan) -> bool:
-    return bool(getattr(plan, "zero1", False))
 
 
 def check_world(plan: Plan, world: int) -> None:

@@ -79,6 +79,8 @@ class Plan:
         Nanoseconds: simulated, and proven to be beaten by no plan of the searched space.
     pipeline : Pipeline
         Times, memory and transfers from which ``step_time`` was simulated.
+    zero1 : bool
+        Whether the replicas of a stage share out the optimiser's state (ZeRO stage 1).
     """
 
     model: str
@@ -94,6 +96,7 @@ class Plan:
     step_time: int
     bound: int
     pipeline: Pipeline
+    zero1: bool = False
 
     @property
     def batch(self) -> int:

@@ -104,6 +104,7 @@ class PlanFile(Strict):
     stages: Items[PlanStageEntry]
     schedule: ScheduleEntry
     pipeline: PipelineEntry
+    zero1: bool = False
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -157,6 +158,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         step_time=file.step_time,
         bound=file.bound,
         pipeline=_pipeline(file.pipeline),
+        zero1=file.zero1,
     )
 
 
