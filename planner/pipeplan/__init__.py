@@ -12,7 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.compare import compare
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError, PlanError
+from pipeplan.explain import Explanation, explain
 from pipeplan.files.load import load_cluster, load_model
+from pipeplan.frontier import Frontier, fewest_devices, frontier
 from pipeplan.job import Job, Objective
 from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Work
 from pipeplan.plan import Plan
@@ -34,6 +36,8 @@ __all__ = [
     "Cluster",
     "Device",
     "DeviceKind",
+    "Explanation",
+    "Frontier",
     "InfeasibleError",
     "InputError",
     "Job",
@@ -56,6 +60,9 @@ __all__ = [
     "Workload",
     "__version__",
     "compare",
+    "explain",
+    "fewest_devices",
+    "frontier",
     "load_cluster",
     "load_model",
     "profile",

@@ -1,0 +1,98 @@
+"""``pipeplan explain``: what binds, the critical path in words, what changes would bring, why nothing fits."""
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeplan.commands.base import Command
+from pipeplan.commands.questions import add_limits, add_questions, read_cluster, read_job, read_model
+
+if TYPE_CHECKING:
+    from pipeplan.explain import Explanation, Remedies
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``explain``."""
+    add_questions(parser)
+    add_limits(parser)
+    parser.epilog = (
+        "A plan that solve -o wrote may stand in the place of MODEL, alone: it is explained as it is. With a question, "
+        "changes of it are solved afresh too, and where nothing fits the smallest change that does is looked for."
+    )
+    parser.add_argument(
+        "--each", type=float, default=20.0, metavar="SECONDS", help="time for each change that is tried (20)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def run(options: Namespace) -> int:
+    """Explain a plan, an answer, or why there is none; 1 in the last case."""
+    from pipeplan.explain import Remedies
+
+    found = _plan(options) if _is_plan(options.model) else _question(options)
+    print(json.dumps(found.as_json(), indent=2) if options.json else found)
+    return 1 if isinstance(found, Remedies) else 0
+
+
+def _plan(options: Namespace) -> "Explanation":
+    from pipeplan.errors import InputError
+    from pipeplan.explain import explain_plan
+    from pipeplan.plan import Plan
+
+    if options.cluster is not None or options.batch is not None:
+        raise InputError(
+            f"{options.model} is a plan and is explained by itself; to see what changes would bring, give MODEL and "
+            "CLUSTER and --batch instead"
+        )
+    return explain_plan(Plan.load(options.model))
+
+
+def _question(options: Namespace) -> "Explanation | Remedies":
+    from pipeplan.commands.progress import solving
+    from pipeplan.errors import InfeasibleError
+    from pipeplan.explain import explain, remedies
+    from pipeplan.solve import solve
+
+    model = read_model(options)
+    cluster = read_cluster(options, model)
+    job = read_job(options, model)
+
+    def tell(what: str) -> None:
+        if not options.json:
+            print(f"trying  {what}", file=sys.stderr)
+
+    try:
+        with solving(quiet=options.json) as watch:
+            result = solve(
+                model,
+                cluster,
+                job=job,
+                time_limit=options.time,
+                gap=options.gap,
+                backend=options.backend,
+                workers=options.workers,
+                seed=options.seed,
+                watch=watch,
+            )
+    except InfeasibleError:
+        found = remedies(model, cluster, job, time_limit=options.each, backend=options.backend, progress=tell)
+        if found is None:
+            raise
+        return found
+    return explain(
+        result, model, cluster, time_limit=options.each, gap=options.gap, backend=options.backend, progress=tell
+    )
+
+
+def _is_plan(name: str) -> bool:
+    """Whether a file says of itself that it is a plan."""
+    path = Path(name)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'"pipeplan-plan/' in file.read(4096)
+
+
+command = Command("explain", "what binds, what changes would bring, why nothing fits", configure, run)

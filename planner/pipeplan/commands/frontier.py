@@ -1,0 +1,75 @@
+"""``pipeplan frontier``: step time against memory, number of devices or price."""
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeplan.commands.base import Command
+from pipeplan.commands.questions import add_limits, add_questions, read_cluster, read_job, read_model
+
+if TYPE_CHECKING:
+    from pipeplan.frontier.answers import Answer
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``frontier``."""
+    add_questions(parser)
+    add_limits(parser)
+    parser.add_argument("--over", default="memory", choices=("memory", "devices", "price"))
+    parser.add_argument("--points", type=int, metavar="N", help="look at N limits only, evenly spaced")
+    parser.add_argument("--fewest", action="store_true", help="only the fewest devices that fit, with the proof")
+    parser.add_argument("-o", "--output", metavar="FILE", help="keep the answers here as they come; go on from there")
+    parser.add_argument("--csv", metavar="FILE", help="write the points as a table")
+    parser.add_argument("--plot", metavar="FILE", help="draw it (.svg or .png)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def run(options: Namespace) -> int:
+    """Ask for every point, print, write, draw."""
+    from pipeplan.errors import InputError
+    from pipeplan.files.atomic import write_whole
+    from pipeplan.frontier import fewest_devices, frontier
+
+    model = read_model(options)
+    cluster = read_cluster(options, model)
+    job = read_job(options, model)
+    limits = {
+        "time_limit": options.time,
+        "gap": options.gap,
+        "backend": options.backend,
+        "path": options.output,
+        "told": _quiet if options.json else _tell,
+    }
+    if options.fewest:
+        if options.csv or options.plot or options.points is not None:
+            raise InputError("--fewest answers with one plan; --points, --csv and --plot belong to a whole frontier")
+        fewest = fewest_devices(model, cluster, job, **limits)
+        print(json.dumps(fewest.as_json(), indent=2) if options.json else fewest)
+        return 0
+    found = frontier(model, cluster, job, options.over, points=options.points, **limits)
+    if options.csv:
+        write_whole(Path(options.csv), found.as_csv())
+    if options.plot:
+        from pipeplan.plot.frontier import save_frontier
+
+        save_frontier(options.plot, found)
+    print(json.dumps(found.as_json(), indent=2) if options.json else found)
+    return 0
+
+
+def _tell(asked: str, answer: "Answer") -> None:
+    from pipeplan.units import format_time
+
+    found = answer.verdict.value
+    if answer.plan is not None:
+        found = f"plan {format_time(answer.value)}   bound {format_time(answer.bound)}"
+    print(f"asked {asked:>16}   {found}", file=sys.stderr)
+
+
+def _quiet(asked: str, answer: "Answer") -> None:
+    """Say nothing."""
+
+
+command = Command("frontier", "step time against memory, devices or price; the fewest devices that fit", configure, run)

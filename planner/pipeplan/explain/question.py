@@ -1,0 +1,83 @@
+"""From an answer to its explanation."""
+
+from collections.abc import Callable
+
+from pipeplan.cluster import Cluster
+from pipeplan.explain.changes import changes, without_limits
+from pipeplan.explain.explanation import Explanation
+from pipeplan.explain.levers import levers, together
+from pipeplan.explain.outcome import Outcome, outcome
+from pipeplan.explain.path import portions
+from pipeplan.explain.room import rooms
+from pipeplan.explain.setting import Setting
+from pipeplan.explain.use import uses
+from pipeplan.job import Job
+from pipeplan.model import Model
+from pipeplan.plan import Plan
+from pipeplan.result import Result
+from pipeplan.simulate import simulate
+from pipeplan.units import format_time
+
+
+def explain(
+    result: Result,
+    model: Model,
+    cluster: Cluster,
+    *,
+    time_limit: float = 20.0,
+    gap: float = 0.0,
+    backend: str = "cpsat",
+    progress: Callable[[str], None] = lambda _: None,
+) -> Explanation:
+    """What binds a plan, its critical path in words, and what changes of the question would bring.
+
+    Parameters
+    ----------
+    result : Result
+        What `pipeplan.solve` answered for ``model`` and ``cluster``; its job is the question.
+    time_limit, gap : float
+        For each changed question that is solved; whatever is open after that is told as "at most".
+    progress : callable
+        Told each change before it is solved.
+    """
+    plan, job = result.plan, result.job
+    tried: list[Outcome] = []
+    memory: Outcome | None = None
+    for change in changes(cluster, job, plan):
+        progress(change.label)
+        tried.append(outcome(model, change, result, time_limit=time_limit, gap=gap, backend=backend))
+        if (change.cluster, change.job) == without_limits(cluster, job) and change.eases:
+            memory = tried[-1]
+    return _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
+
+
+def explain_plan(plan: Plan) -> Explanation:
+    """What a plan tells by itself, without its question: the same, but for what changes would bring."""
+    return _explanation(Setting(plan, simulate(plan.schedule, plan.pipeline)), None, None, None, None, ())
+
+
+def _explanation(
+    setting: Setting,
+    model: Model | None,
+    cluster: Cluster | None,
+    job: Job | None,
+    memory: Outcome | None,
+    outcomes: tuple[Outcome, ...],
+) -> Explanation:
+    plan = setting.plan
+    path = portions(setting)
+    alone = levers(setting, path)
+    stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
+    return Explanation(
+        headline=f"{plan.model} on {plan.cluster}: {stages} on {len(plan.ranks)} devices, {plan.micro_batches} "
+        f"micro-batches of {plan.micro_batch}, step {format_time(setting.step)}, bound {format_time(plan.bound)}",
+        step=setting.step,
+        bound=plan.bound,
+        path=path,
+        uses=uses(setting),
+        rooms=rooms(setting, model, cluster, job),
+        levers=alone,
+        joint=() if alone else together(setting),
+        memory=memory,
+        outcomes=outcomes,
+    )

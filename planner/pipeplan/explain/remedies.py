@@ -1,0 +1,250 @@
+"""Why nothing fits, and the smallest change that does: each one searched for and proved, none guessed.
+
+Whether a changed question has a plan is asked of `pipeplan.solve`. Numbers are found by bisection: what fits keeps
+fitting with more memory, with more devices, and with fewer micro-batches of the same size.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from pipeplan.cluster import Cluster
+from pipeplan.cost import available_micro_batches
+from pipeplan.errors import InputError
+from pipeplan.explain.changes import has_limits, with_devices, with_memory, without_limits
+from pipeplan.explain.feasible import Fit, fit
+from pipeplan.explain.least import Least, least
+from pipeplan.job import Job, Recompute
+from pipeplan.model import Model
+from pipeplan.plan import Plan
+from pipeplan.units import format_bytes
+
+Ask = Callable[[Cluster, Job], Fit]
+"""Does a changed question have a plan?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One way to make the job fit.
+
+    Attributes
+    ----------
+    kind : str
+        ``'memory'``, ``'batch'``, ``'devices'``, or the field of `pipeplan.Job` that changes.
+    fits : bool or None
+        None: not decided in the time given.
+    text : str
+        The change with its number, or why it does not help.
+    number : int or None
+        Bytes a device more, samples of a batch, further devices, micro-batches.
+    smallest : bool
+        Whether it is proved that no smaller change of this kind fits.
+    """
+
+    kind: str
+    fits: bool | None
+    text: str
+    number: int | None = None
+    smallest: bool = False
+
+    def __str__(self) -> str:
+        mark = {True: "fits", False: "does not help", None: "undecided"}[self.fits]
+        return f"{mark}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """Why nothing fits (``reason``), whether that is proved, and each kind of change with what it takes."""
+
+    reason: str
+    proved: bool
+    remedies: tuple[Remedy, ...]
+
+    def __str__(self) -> str:
+        verdict = "No plan fits, proved." if self.proved else "No plan was found; that none fits is not proved."
+        return "\n".join([verdict, *(f"  {remedy}" for remedy in self.remedies)])
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data."""
+        rows = [
+            {"kind": r.kind, "fits": r.fits, "text": r.text, "number": r.number, "smallest": r.smallest}
+            for r in self.remedies
+        ]
+        return {"fits": False, "proved": self.proved, "reason": self.reason, "remedies": rows}
+
+
+def remedies(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    *,
+    time_limit: float = 20.0,
+    backend: str = "cpsat",
+    progress: Callable[[str], None] = lambda _: None,
+) -> Remedies | None:
+    """The smallest change of each kind that makes a job fit; None if it fits as it is.
+
+    Parameters
+    ----------
+    time_limit : float
+        Seconds for each question asked; there are a few dozen.
+    progress : callable
+        Told each kind of change before it is tried.
+    """
+
+    def ask(cluster: Cluster, job: Job) -> Fit:
+        return fit(model, cluster, job, time_limit=time_limit, backend=backend)
+
+    now = ask(cluster, job)
+    if now:
+        return None
+    found: list[Remedy] = []
+    for title, way in (
+        ("memory", _memory),
+        ("wishes", _wishes),
+        ("batch", lambda *question: _batch(model, *question)),
+        ("devices", lambda *question: _devices(model, *question)),
+    ):
+        progress(title)
+        found += way(cluster, job, ask)
+    return Remedies(now.why, now.proved, tuple(found))
+
+
+def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+    """The least that every device needs besides what it has."""
+    if not has_limits(cluster, job):
+        return
+    free = ask(*without_limits(cluster, job))
+    if free.result is None:
+        text = "memory: even without any limit nothing fits" if free.proved else "memory: undecided without limits too"
+        yield Remedy("memory", False if free.proved else None, text)
+        return
+
+    def fits(more: int) -> tuple[bool | None, int]:
+        answer = ask(*with_memory(cluster, job, more))
+        if answer.result is None:
+            return (False if answer.proved else None), more
+        return True, min(more, _shortage(answer.result.plan, cluster, job))
+
+    found = least(fits, 0, _shortage(free.result.plan, cluster, job))
+    have = sorted({limit for limit in _limits(cluster, job) if limit is not None})
+    enough = " and ".join(_exact(limit + found.number) for limit in have)
+    yield Remedy("memory", True, f"{enough} a device, {_exact(found.number)} more{_proof(found)}", *_numbers(found))
+
+
+def _limits(cluster: Cluster, job: Job) -> list[int | None]:
+    """What the plan may use of each device; None without limit."""
+    known = [[limit for limit in (device.kind.memory, job.memory) if limit is not None] for device in cluster.devices]
+    return [min(limits, default=None) for limits in known]
+
+
+def _shortage(plan: Plan, cluster: Cluster, job: Job) -> int:
+    """Bytes by which the plan exceeds the limit where it exceeds it most."""
+    limits = _limits(cluster, job)
+    over = [
+        stage.memory.total - limit
+        for stage in plan.stages
+        for limit in (limits[device] for device in stage.devices)
+        if limit is not None
+    ]
+    return max(over, default=0)
+
+
+def _wishes(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+    """Each wish given up by itself; the last two are offers."""
+    given_up = [
+        ("micro_batches", bool(job.micro_batches), {"micro_batches": ()}, "any number of micro-batches"),
+        ("depths", bool(job.depths), {"depths": ()}, "any number of stages"),
+        ("schedules", bool(job.schedules), {"schedules": ()}, "any schedule"),
+        (
+            "replicas",
+            bool(job.replicas or job.equal_replicas),
+            {"replicas": (), "equal_replicas": False},
+            "any replicas",
+        ),
+        ("together", bool(job.together or job.no_cut_after), {"together": (), "no_cut_after": ()}, "a cut anywhere"),
+        ("pin", bool(job.pin), {"pin": ()}, "any layer on any device"),
+        ("extrapolate", not job.extrapolate, {"extrapolate": True}, "micro-batches smaller than any measured one"),
+        ("recompute", job.recompute is Recompute.NONE, {"recompute": Recompute.CHOOSE}, "recomputation"),
+        ("zero1", not job.zero1, {"zero1": True}, "ZeRO-1, the optimiser's state shared out among replicas"),
+    ]
+    for field, given, change, label in given_up:
+        if not given:
+            continue
+        try:
+            answer = ask(cluster, replace(job, **change))  # type: ignore[arg-type]
+        except InputError as error:
+            yield Remedy(field, False, f"{label}: {error}")
+            continue
+        text = label
+        if answer.result is not None:
+            plan = answer.result.plan
+            text += f" (like {plan.micro_batches} micro-batches of {plan.micro_batch} on {len(plan.stages)} stages)"
+        yield Remedy(field, True if answer else False if answer.proved else None, text)
+
+
+def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+    """The largest batch below the one asked for, of micro-batches of a size that is known."""
+    kinds = [device.kind for device in cluster.devices]
+    sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
+    best: tuple[int, int, int] | None = None
+    proved = not (job.zero1 or job.replicas or job.equal_replicas)  # fewer micro-batches then allow fewer replicas
+    for size in sizes:
+
+        def fits(fewer: int, size: int = size) -> tuple[bool | None, int]:
+            count = job.batch // size - fewer
+            answer = ask(cluster, replace(job, batch=size * count, micro_batches=(count,)))
+            return (True if answer else False if answer.proved else None), fewer
+
+        most = job.batch // size - 1
+        ends, _ = fits(most)
+        proved &= ends is not None
+        if not ends:
+            continue
+        found = least(fits, 0, most)
+        proved &= found.proved
+        batch = job.batch - size * found.number
+        best = max(best or (0, 0, 0), (batch, batch // size, size))
+    if best is None:
+        yield Remedy(
+            "batch", False if proved else None, f"a smaller batch: not even one micro-batch of {min(sizes)} fits"
+        )
+        return
+    batch, count, size = best
+    text = f"a batch of {batch} instead of {job.batch} ({count} micro-batches of {size})"
+    yield Remedy("batch", True, text + (", and no larger one of such sizes" if proved else ""), batch, proved)
+
+
+def _devices(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+    """For each kind, the fewest more of it: at most one device for each layer, or twice as many as there are."""
+    most = max(len(model.layers) - len(cluster.devices), len(cluster.devices))
+    for kind in dict.fromkeys(device.kind.name for device in cluster.devices):
+
+        def fits(more: int, kind: str = kind) -> tuple[bool | None, int]:
+            answer = ask(*with_devices(cluster, job, kind, more))
+            return (True if answer else False if answer.proved else None), more
+
+        tried, more = 0, 1
+        answer, _ = fits(more)
+        undecided = answer is None
+        while not answer and more < most:
+            tried, more = more, min(2 * more, most)
+            answer, _ = fits(more)
+            undecided |= answer is None
+        if answer:
+            found = least(fits, tried, more)
+            text = f"{found.number} more {kind}{_proof(found)}"
+            yield Remedy("devices", True, text, found.number, found.proved and not undecided)
+        else:
+            yield Remedy("devices", None if undecided else False, f"up to {most} more {kind}")
+
+
+def _proof(found: Least) -> str:
+    return "; less is proved not to fit" if found.proved else "; less was not decided in time"
+
+
+def _numbers(found: Least) -> tuple[int, bool]:
+    return found.number, found.proved
+
+
+def _exact(size: int) -> str:
+    return f"{format_bytes(size)}" if size < 1024 else f"{format_bytes(size)} ({size} B)"

@@ -1,0 +1,85 @@
+"""From a question to its frontier."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeplan.cluster import Cluster
+from pipeplan.errors import InfeasibleError, InputError
+from pipeplan.frontier import over_devices, over_memory
+from pipeplan.frontier.answers import Answer, Answers, Verdict
+from pipeplan.frontier.curve import AXES, Frontier, Over
+from pipeplan.frontier.points import Point, not_dominated
+from pipeplan.job import Job
+from pipeplan.model import Model
+
+
+def frontier(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    over: Over = "memory",
+    *,
+    points: int | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.0,
+    backend: str = "cpsat",
+    path: str | Path | None = None,
+    told: Callable[[str, Answer], None] = lambda *_: None,
+) -> Frontier:
+    """Step time against memory, number of devices or price: the plans of which none beats another in both.
+
+    Parameters
+    ----------
+    over : {'memory', 'devices', 'price'}
+        Bytes of the fullest device; number of devices; sum of the devices' prices per hour. A part of the cluster has
+        so many devices of each kind, the first of them in the cluster's order.
+    points : int, optional
+        Look at so many limits, evenly spaced (over devices: at so many numbers of each kind), and not at every one that
+        matters.
+    time_limit, gap : float
+        For each point; what stays open is told by its bound.
+    path : str or Path, optional
+        Where answers are kept as they come. A second call with the same question goes on from there.
+    told : callable
+        Hears what was asked and what was answered.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing fits at all.
+    InputError
+        If the question makes no sense, or ``path`` belongs to another one.
+    """
+    if over not in AXES:
+        raise InputError(f"a frontier over {over!r} is not known; choose from {', '.join(AXES)}")
+    if points is not None and points < 1:
+        raise InputError(f"a frontier has at least one point, not {points}")
+    where = None if path is None else Path(path)
+    answers = Answers(model, cluster, job, over, time_limit, gap, backend, where, told)
+    if over == "memory":
+        visits = list(over_memory.sweep(answers) if points is None else over_memory.sample(answers, points))
+        given = [visit.answer for visit in visits]
+        found, floors = over_memory.read(answers, visits)
+    else:
+        each = over_devices.prices(answers, by_price=over == "price")
+        known = dict(over_devices.sweep(answers, each, points))
+        given = list(known.values())
+        found, floors = over_devices.read(answers, known, each, points)
+    if not found:
+        raise InfeasibleError(next(answer.why for answer in given))
+    return Frontier(
+        model=model.name,
+        cluster=cluster.name,
+        over=over,
+        batch=job.batch,
+        points=not_dominated(found),
+        floors=floors,
+        complete=points is None and _all_proved(given, found),
+        asked=len(given),
+    )
+
+
+def _all_proved(given: list[Answer], found: tuple[Point, ...]) -> bool:
+    """No answer is open, and every point that counts meets its bound."""
+    decided = all(answer.verdict is not Verdict.OPEN for answer in given)
+    return decided and all(point.value == point.bound for point in not_dominated(found))

@@ -1,0 +1,101 @@
+"""Where nothing fits: each remedy does fit, and the next smaller one does not."""
+
+import pytest
+
+from instances import equal_devices, fat_head, model_of
+from pipeplan.cluster import Cluster
+from pipeplan.errors import InfeasibleError
+from pipeplan.explain import Remedy, remedies
+from pipeplan.explain.changes import with_devices, with_memory
+from pipeplan.explain.least import least
+from pipeplan.job import Job, Recompute
+from pipeplan.model import Model
+from pipeplan.solve import solve
+
+
+def fits(model: Model, cluster: Cluster, job: Job) -> bool:
+    """Whether a direct solve finds a plan."""
+    try:
+        solve(model, cluster, job=job)
+    except InfeasibleError:
+        return False
+    return True
+
+
+def by_kind(model: Model, cluster: Cluster, job: Job) -> dict[str, Remedy]:
+    """The remedies, by kind."""
+    found = remedies(model, cluster, job, time_limit=30)
+    assert found is not None and found.proved
+    return {remedy.kind: remedy for remedy in found.remedies}
+
+
+def test_a_job_that_fits_needs_no_remedy() -> None:
+    """None is the answer, not an empty list."""
+    assert remedies(fat_head(), equal_devices(3), Job(16)) is None
+
+
+@pytest.mark.parametrize("limit", [9, 17, 25])
+def test_the_least_memory_fits_and_a_byte_less_does_not(limit: int) -> None:
+    """The number of bytes is exact, whether the device or the job sets the limit."""
+    for cluster, job in ((equal_devices(3, limit), Job(16)), (equal_devices(3), Job(16, memory=limit))):
+        remedy = by_kind(fat_head(), cluster, job)["memory"]
+        assert remedy.fits and remedy.smallest and remedy.number is not None
+        assert fits(fat_head(), *with_memory(cluster, job, remedy.number))
+        assert not fits(fat_head(), *with_memory(cluster, job, remedy.number - 1))
+
+
+def test_the_fewest_further_devices() -> None:
+    """Four layers of 24 bytes of weights and gradients on devices of 30: four devices it takes, so two more."""
+    model, cluster, job = model_of([5] * 4, parameters=[12] * 4), equal_devices(2, 30), Job(4)
+    remedy = by_kind(model, cluster, job)["devices"]
+    assert (remedy.fits, remedy.number, remedy.smallest) == (True, 2, True)
+    assert fits(model, *with_devices(cluster, job, "unit", 2)) and not fits(model, *with_devices(cluster, job, "unit"))
+
+
+def test_the_largest_smaller_batch() -> None:
+    """One device that holds ten bytes of activations, two a sample: GPipe of eight samples does not fit, five do."""
+    model, cluster = model_of([5], saved=[2]), equal_devices(1, 10)
+    job = Job(8, schedules=("gpipe",), recompute=Recompute.NONE)
+    remedy = by_kind(model, cluster, job)["batch"]
+    assert (remedy.fits, remedy.number, remedy.smallest) == (True, 5, True)
+
+
+def test_wishes_that_stand_in_the_way_are_named() -> None:
+    """Asked for one large micro-batch, it does not fit; any number of them does, and so does another schedule."""
+    model, cluster = model_of([5], saved=[2], sizes=(1, 2, 4)), equal_devices(1, 4)
+    found = by_kind(model, cluster, Job(4, micro_batches=(1,), recompute=Recompute.NONE))
+    assert found["micro_batches"].fits and not found["zero1"].fits
+    found = by_kind(model, cluster, Job(4, schedules=("gpipe",), recompute=Recompute.NONE))
+    assert found["schedules"].fits and "micro_batches" not in found
+
+
+def test_what_does_not_help_is_said() -> None:
+    """Weights that no device can hold: no batch and no number of devices helps, memory does."""
+    found = by_kind(model_of([5], parameters=[40]), equal_devices(1, 50), Job(4))
+    assert {kind: remedy.fits for kind, remedy in found.items()} == {
+        "memory": True,
+        "extrapolate": False,
+        "zero1": False,
+        "batch": False,
+        "devices": False,
+    }
+    assert found["memory"].number == 80 - 50
+
+
+@pytest.mark.parametrize("first", [1, 2, 7, 40, 99])
+def test_bisection_is_exact_whatever_it_jumps_to(first: int) -> None:
+    """The least number that fits is found from above with jumps and without, and what is undecided is no proof."""
+    asked: list[int] = []
+
+    def answer(number: int, jump: int = 0) -> tuple[bool | None, int]:
+        asked.append(number)
+        return number >= first, max(number - jump, first)
+
+    for jump in (0, 3, 1000):
+        asked.clear()
+        found = least(lambda number, jump=jump: answer(number, jump), 0, 100)
+        assert (found.number, found.excluded, found.proved) == (first, first - 1, True)
+        assert len(asked) <= 16
+    if first > 1:
+        unsure = least(lambda number: (None if number < first else True, number), 0, 100)
+        assert (unsure.number, unsure.proved) == (first, False)

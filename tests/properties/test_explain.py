@@ -1,0 +1,69 @@
+"""What an explanation says of a time line, on random pipelines with replicas, split backwards and shared wires."""
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from explained import setting_of
+from pipeplan.explain.levers import fall, levers, possible, together
+from pipeplan.explain.path import portions
+from pipeplan.explain.use import uses
+from random_schedules import random_case
+
+seeds = st.integers(0, 2**32)
+
+
+@given(seeds)
+@settings(max_examples=400, deadline=None)
+def test_the_critical_path_fills_the_step(seed: int) -> None:
+    """Merged or not, the times of the path's portions are not negative and sum to the step time."""
+    case = random_case(seed)
+    setting = setting_of(case.schedule, case.pipeline)
+    path = portions(setting)
+    assert all(portion.time >= 0 and portion.count > 0 for portion in path)
+    assert sum(portion.time for portion in path) == setting.step
+    assert sum(portion.count for portion in path) == len(setting.timeline.critical)
+    assert len({(portion.phase, portion.what, portion.where) for portion in path}) == len(path)
+
+
+@given(seeds)
+@settings(max_examples=200, deadline=None)
+def test_what_is_not_on_the_path_does_not_bind(seed: int) -> None:
+    """With wires of their own, whatever shortens the step alone is named, and nothing that does not."""
+    case = random_case(seed, shared_wires=False)
+    assume(not case.schedule.two_lanes)  # whose split backwards are rounded to whole nanoseconds
+    setting = setting_of(case.schedule, case.pipeline)
+    named = {(lever.kind, lever.name, lever.stages): lever.fall for lever in levers(setting, portions(setting))}
+    for lever in possible(setting):
+        alone = fall(setting, [lever])
+        assert named.get((lever.kind, lever.name, lever.stages), 0.0) == max(alone, 0.0)
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_what_binds_together_binds_with_no_part_left_out(seed: int) -> None:
+    """The set shortens the step; without any one of its members it does not; it is empty only if all are not enough."""
+    case = random_case(seed)
+    setting = setting_of(case.schedule, case.pipeline)
+    joint = together(setting)
+    assert bool(joint) == (fall(setting, list(possible(setting))) > 0)
+    if joint:
+        assert fall(setting, joint) == joint[0].fall > 0
+    for left_out in joint if len(joint) > 1 else ():
+        assert fall(setting, [lever for lever in joint if lever != left_out]) <= 0
+
+
+@given(seeds)
+@settings(max_examples=200, deadline=None)
+def test_nothing_is_busy_for_longer_than_the_step(seed: int) -> None:
+    """Of every device and wire the busy time is what its actions and transfers take, within the step."""
+    case = random_case(seed)
+    setting = setting_of(case.schedule, case.pipeline)
+    taken: dict[str, int] = {}
+    for flight in setting.timeline.flights:
+        for name in setting.transfer(flight).resources:
+            taken[name] = taken.get(name, 0) + setting.transfer(flight).occupancy
+    for use in uses(setting):
+        assert 0 <= use.busy <= setting.step
+        if use.kind != "device":
+            assert use.busy == taken.pop(use.name)
+    assert not any(taken.values())
