@@ -65,7 +65,7 @@ def make_chain(
         send = send.reshape(count - 1, layers - 1)
     return Chain(
         names=tuple(f"layer{i}" for i in range(layers)),
-        devices=tuple(Device(index, kinds[speed], 0) for index, speed in enumerate(speeds)),
+        groups=tuple((Device(index, kinds[speed], 0),) for index, speed in enumerate(speeds)),
         micro_batch=micro_batch,
         forward=times,
         backward=back,
@@ -74,8 +74,12 @@ def make_chain(
         update=_filled(update, (count, layers)),
         parameters=_filled(parameters, (layers,)),
         gradients=_filled(gradients, (layers,)),
-        optimizer=_filled(optimizer, (layers,)),
+        optimizer=_filled(optimizer, (count, layers)),
+        reduce=_filled(0, (count, layers)),
+        reduce_base=_filled(0, (count,)),
         saved=_filled(saved, (layers,)),
+        output=_filled(0, (layers,)),
+        recomputable=np.zeros(layers, np.bool_),
         workspace=_filled(workspace, (layers,)),
         boundary=bytes_over,
         send=_filled(send, (count - 1, layers - 1)),

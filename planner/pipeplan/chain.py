@@ -1,6 +1,7 @@
-"""A model priced on a row of devices, for one micro-batch size: what balancers cut and formulations minimise.
+"""A model priced on a row of stages, for one micro-batch size: what balancers cut and formulations minimise.
 
-Row s of each table belongs to the s-th device of the row; column i to layer i; cut c lies between layers c and c + 1.
+Row s of each table belongs to stage s, which one device runs or several replicas of one kind share; times and bytes are
+those of one replica. Column i belongs to layer i; cut c lies between layers c and c + 1.
 """
 
 from dataclasses import dataclass, replace
@@ -27,22 +28,32 @@ class Chain:
     ----------
     names : tuple of str
         Layer names.
-    devices : tuple of Device
-        The row: device s runs stage s.
+    groups : tuple of tuple of Device
+        The row: the devices of ``groups[s]`` are the replicas of stage s, all of one kind.
     micro_batch : int
         Samples.
     forward, backward, input_gradient, weight_gradient, update : array, shape (S, n)
     parameters : array, shape (n,)
         Bytes of trainable parameters.
-    gradients, optimizer : array, shape (n,)
-        Bytes that each layer's gradients and optimiser state take.
-    saved, workspace : array, shape (n,)
-        Bytes kept for backward per micro-batch in flight; bytes that live only while the layer computes.
+    gradients : array, shape (n,)
+        Bytes that each layer's gradients take.
+    optimizer : array, shape (S, n)
+        Bytes of optimiser state that a replica keeps.
+    reduce : array, shape (S, n)
+        Nanoseconds that a layer's gradients add to the all-reduce among the replicas of its stage.
+    reduce_base : array, shape (S,)
+        Nanoseconds that an all-reduce takes besides, however little there is to reduce.
+    saved, output, workspace : array, shape (n,)
+        Bytes kept for backward per micro-batch in flight; bytes of the output; bytes that live only while the layer
+        computes.
+    recomputable : array of bool, shape (n,)
+        Layers that may keep their output only, and be computed again in the backward.
     boundary : array, shape (n − 1,)
         Bytes that cross each cut.
     send : array, shape (S − 1, n − 1)
-        Nanoseconds that the bytes of a cut keep link s busy, in either direction.
+        Nanoseconds that the bytes of a cut keep link s busy, in either direction; the least over pairs of replicas.
     latency : array, shape (S − 1,)
+        The least over pairs of replicas.
     limit, runtime : array, shape (S,)
         Bytes a device has (`UNLIMITED` where it has no limit), and bytes its runtime takes of them.
     overlap : Overlap
@@ -51,7 +62,7 @@ class Chain:
     """
 
     names: tuple[str, ...]
-    devices: tuple[Device, ...]
+    groups: tuple[tuple[Device, ...], ...]
     micro_batch: int
     forward: Array
     backward: Array
@@ -61,8 +72,12 @@ class Chain:
     parameters: Array
     gradients: Array
     optimizer: Array
+    reduce: Array
+    reduce_base: Array
     saved: Array
+    output: Array
     workspace: Array
+    recomputable: NDArray[np.bool_]
     boundary: Array
     send: Array
     latency: Array
@@ -74,7 +89,17 @@ class Chain:
     @property
     def stages(self) -> int:
         """S: the length of the row."""
-        return len(self.devices)
+        return len(self.groups)
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """r of each stage."""
+        return tuple(len(group) for group in self.groups)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Every device of the row, stage by stage, replica by replica."""
+        return tuple(device for group in self.groups for device in group)
 
     @property
     def layers(self) -> int:
@@ -83,20 +108,26 @@ class Chain:
 
     @property
     def resident(self) -> Array:
-        """Bytes of each layer that stay for the whole step: parameters, gradients, optimiser state."""
+        """Bytes of each layer that stay on a replica for the whole step: parameters, gradients, optimiser state.
+
+        Shape (S, n).
+        """
         return self.parameters + self.gradients + self.optimizer
 
     def head(self, stages: int) -> "Chain":
-        """The same chain on the first ``stages`` devices of the row."""
+        """The same chain on the first ``stages`` stages of the row."""
         return self.select(tuple(range(stages)))
 
     def select(self, rows: tuple[int, ...]) -> "Chain":
-        """The same chain on some devices of the row. Between two that were not neighbours lies the slower way."""
+        """The same chain on some stages of the row. Between two that were not neighbours lies the slower way."""
         kept = list(rows)
         hops = [slice(a, b) for a, b in pairwise(kept)]
         return replace(
             self,
-            devices=tuple(self.devices[s] for s in kept),
+            groups=tuple(self.groups[s] for s in kept),
+            optimizer=self.optimizer[kept],
+            reduce=self.reduce[kept],
+            reduce_base=self.reduce_base[kept],
             forward=self.forward[kept],
             backward=self.backward[kept],
             input_gradient=self.input_gradient[kept],

@@ -9,7 +9,7 @@ from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.result import Result
 from pipeplan.search.baselines import ranked
-from pipeplan.search.candidates import default_families
+from pipeplan.search.space import default_schedules
 from pipeplan.solve import solve
 
 SOLVER = "pipeplan"
@@ -60,7 +60,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     InfeasibleError
         If no family has a plan that fits.
     """
-    families = job.schedules or tuple(family.name for family in default_families(cluster, job))
+    families = job.schedules or default_schedules(cluster, job)
     results: dict[str, Result] = {}
     refusals: dict[str, str] = {}
     for name in families:

@@ -3,19 +3,23 @@
 from itertools import pairwise
 
 from pipeplan.cluster import Cluster
+from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
+from pipeplan.pipeline import Stage
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.pricing import assemble
 from pipeplan.search.judge import Judged
 
 
-def draft(model: Model, cluster: Cluster, optimizer: str, judged: Judged, bound: int) -> Plan:
+def draft(model: Model, cluster: Cluster, job: Job, judged: Judged, bound: int) -> Plan:
     """The plan of a judged partition, with the bound that was proved.
 
     For the bottleneck objective ``step_time`` is the largest stage load, as everywhere.
     """
     candidate = judged.candidate
     chain = candidate.chain
+    pipeline = assemble(chain, cluster, judged.boundaries, candidate.recompute(judged.boundaries))
+    spans = list(enumerate(pairwise(judged.boundaries)))
     return Plan(
         model=model.name,
         fingerprint=model.fingerprint,
@@ -23,33 +27,34 @@ def draft(model: Model, cluster: Cluster, optimizer: str, judged: Judged, bound:
         device_kinds=tuple(device.kind.name for device in cluster.devices),
         micro_batch=chain.micro_batch,
         micro_batches=candidate.micro_batches,
-        optimizer=optimizer,
-        stages=tuple(_stage(judged, s, a, b) for s, (a, b) in enumerate(pairwise(judged.boundaries))),
+        optimizer=job.optimizer,
+        stages=tuple(_stage(judged, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
         schedule=candidate.family.write(candidate.replicas, candidate.micro_batches),
         ranks=tuple(device.index for device in chain.devices),
         step_time=judged.value,
         bound=bound,
-        pipeline=assemble(chain, cluster, judged.boundaries),
+        pipeline=pipeline,
     )
 
 
-def _stage(judged: Judged, s: int, a: int, b: int) -> PlanStage:
+def _stage(judged: Judged, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:
     candidate = judged.candidate
     chain = candidate.chain
     in_flight = candidate.in_flight[s]
-    received = int(chain.boundary[a - 1]) if a else 0
+    again = range(a, b) if job.recompute is Recompute.FULL else candidate.problem.recompute(s, a, b) or ()
     return PlanStage(
         layers=chain.names[a:b],
-        devices=(chain.devices[s].index,),
-        forward=int(chain.forward[s, a:b].sum()),
-        backward=int(chain.backward[s, a:b].sum()),
+        devices=tuple(device.index for device in chain.groups[s]),
+        forward=priced.forward,
+        backward=priced.backward,
         in_flight=in_flight,
         memory=MemoryParts(
             weights=int(chain.parameters[a:b].sum()),
             gradients=int(chain.gradients[a:b].sum()),
-            optimizer=int(chain.optimizer[a:b].sum()),
-            activations=in_flight * (int(chain.saved[a:b].sum()) + received),
-            workspace=int(candidate.problem.workspace[a:b].max()),
+            optimizer=int(chain.optimizer[s, a:b].sum()),
+            activations=in_flight * priced.held,
+            workspace=priced.workspace * (2 if candidate.family.two_lanes else 1),
             runtime=int(chain.runtime[s]),
         ),
+        recompute=tuple(chain.names[i] for i in again),
     )

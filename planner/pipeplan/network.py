@@ -1,6 +1,13 @@
-"""What a tensor's way from one device to another costs, and which wires it keeps busy."""
+"""What a tensor's way from one device to another costs, and what the replicas of a stage pay for their gradients."""
 
-from pipeplan.cluster import Cluster, Device
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan.cluster import Cluster, Device, Link
 from pipeplan.pipeline import Transfer
 
 
@@ -19,3 +26,48 @@ def transfer(cluster: Cluster, source: Device, target: Device, size: int) -> Tra
     else:
         resources = (f"node {source.node} card out", f"node {target.node} card in")
     return Transfer(size, link.occupancy(size), link.latency, resources)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A ring all-reduce among the replicas of a stage: 2 (r − 1) rounds, each of which moves 1/r of the bytes.
+
+    The rounds of a ring pass its slowest link. Rings of several stages that leave their nodes share the nodes' cards
+    all the time (Patarasuk and Yuan, 2009, for the ring; the standing share of a card is our assumption).
+    """
+
+    replicas: int
+    link: Link
+
+    @property
+    def base(self) -> int:
+        """Nanoseconds of latency in all rounds."""
+        return 2 * (self.replicas - 1) * self.link.latency
+
+    def times(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Nanoseconds that each of these numbers of bytes adds."""
+        rounds = 2 * (self.replicas - 1)
+        of_size = {size: self._time(size, rounds) for size in set(sizes.tolist())}
+        return np.array([of_size[size] for size in sizes.tolist()], np.int64)
+
+    def _time(self, size: int, rounds: int) -> int:
+        """What there is to reduce takes a nanosecond at least, so that its stage counts as one that reduces."""
+        return max(rounds * self.link.occupancy(-(-size // self.replicas)), 1) if size and rounds else 0
+
+
+def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Ring, ...]:
+    """The ring of each stage, given the devices of all of them."""
+    nodes = [{device.node for device in group} for group in groups]
+    crowd = Counter(node for own in nodes if len(own) > 1 for node in own)
+    return tuple(
+        Ring(len(group), _slowest(cluster, own, max(crowd[node] for node in own)))
+        for group, own in zip(groups, nodes, strict=True)
+    )
+
+
+def _slowest(cluster: Cluster, nodes: set[int], rings_on_a_card: int) -> Link:
+    if len(nodes) == 1:
+        return cluster.nodes[next(iter(nodes))].link
+    assert cluster.network is not None
+    rate = cluster.network.bandwidth
+    return replace(cluster.network, bandwidth=None if rate is None else max(rate // rings_on_a_card, 1))

@@ -1,61 +1,143 @@
-"""From the questions to numbers: a model's layers priced on a row of devices, and a partition of them as a pipeline."""
+"""From the questions to numbers: layers priced on groups of devices, and a partition of them as a pipeline."""
 
+from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
+from math import lcm
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan.chain import UNLIMITED, Array, Boundaries, Chain
-from pipeplan.cluster import Cluster, Device
+from pipeplan.cluster import Cluster, Device, DeviceKind, Link
 from pipeplan.cost import layer_costs
-from pipeplan.job import Job
+from pipeplan.job import Job, Recompute
 from pipeplan.memory import optimizer_bytes
 from pipeplan.model import Layer, LayerCost, Model
-from pipeplan.network import transfer
-from pipeplan.pipeline import Pipeline, Stage
+from pipeplan.network import rings, transfer
+from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.structure import Groups
+
+TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
 
 
-def price(model: Model, cluster: Cluster, devices: tuple[Device, ...], micro_batch: int, job: Job) -> Chain:
-    """The model's layers on ``devices``, stage s on the s-th of them.
+def price(
+    model: Model, cluster: Cluster, devices: Sequence[Device | tuple[Device, ...]], micro_batch: int, job: Job
+) -> Chain:
+    """The model's layers on ``devices``: stage s on the s-th of them, or on the s-th group of replicas.
 
     Raises
     ------
     InputError
         If the model has no costs for one of the devices at this micro-batch size.
     """
-    by_kind = {
-        device.kind.name: layer_costs(
-            model, device.kind, micro_batch, extrapolate=job.extrapolate, optimizer=job.optimizer
+    groups = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in devices)
+    return Prices(model, cluster, job).chain(groups, micro_batch)
+
+
+class Prices:
+    """A model's costs on a cluster's kinds of device, looked up once each.
+
+    Raises
+    ------
+    InputError
+        When a table is asked for that the model has no costs for.
+    """
+
+    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
+        self.model, self.cluster, self.job = model, cluster, job
+        self._tables: dict[tuple[str, int], Table] = {}
+
+    def table(self, kind: DeviceKind, micro_batch: int) -> "Table":
+        """Every layer's cost on a kind of device at a micro-batch size."""
+        key = kind.name, micro_batch
+        if key not in self._tables:
+            job = self.job
+            costs = layer_costs(self.model, kind, micro_batch, extrapolate=job.extrapolate, optimizer=job.optimizer)
+            self._tables[key] = Table(self.model, costs, job.recompute is Recompute.FULL)
+        return self._tables[key]
+
+    def occupancy(self, link: Link, sizes: Array) -> Array:
+        """Nanoseconds that each of these numbers of bytes keeps a link busy."""
+        of_size = {size: link.occupancy(size) for size in set(sizes.tolist())}
+        return _array([of_size[size] for size in sizes.tolist()])
+
+    @cached_property
+    def parameters(self) -> Array:
+        """Bytes of trainable parameters of each layer."""
+        return _array([layer.parameters for layer in self.model.layers])
+
+    @cached_property
+    def optimizer(self) -> Array:
+        """Bytes of optimiser state of each layer, before any sharing."""
+        sizes = {layer.parameters for layer in self.model.layers}
+        state = {size: optimizer_bytes(size, self.model.dtype, self.job.optimizer) for size in sizes}
+        return _array([state[layer.parameters] for layer in self.model.layers])
+
+    @cached_property
+    def recomputable(self) -> NDArray[np.bool_]:
+        """Layers of which the search may decide that they are computed again."""
+        return np.full(len(self.model.layers), self.job.recompute is Recompute.CHOOSE)
+
+    def chain(self, groups: Groups, micro_batch: int) -> Chain:
+        """The model's layers on a row of stages."""
+        tables = [self.table(group[0].kind, micro_batch) for group in groups]
+        shares = np.array([len(group) if self.job.zero1 else 1 for group in groups], np.int64)[:, None]
+        boundary = tables[0].boundary
+        links = [_links(self.cluster, a, b) for a, b in pairwise(groups)]
+        busy = {link: self.occupancy(link, boundary) for own in links for link in own}
+        send = [np.minimum.reduce([busy[link] for link in own]) for own in links]
+        around = rings(self.cluster, groups)
+        work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
+
+        def rows(name: str) -> Array:
+            return np.stack([getattr(table, name) for table in tables])
+
+        return Chain(
+            names=self.model.names,
+            groups=groups,
+            micro_batch=micro_batch,
+            forward=rows("forward"),
+            backward=rows("backward"),
+            input_gradient=rows("input_gradient"),
+            weight_gradient=rows("weight_gradient"),
+            update=-(-rows("update") // shares),
+            parameters=self.parameters,
+            gradients=self.parameters,
+            optimizer=-(-self.optimizer // shares),
+            reduce=np.stack([ring.times(self.parameters) for ring in around]),
+            reduce_base=_array([ring.base for ring in around]),
+            saved=rows("saved").max(axis=0),
+            output=rows("output").max(axis=0),
+            workspace=rows("workspace").max(axis=0),
+            recomputable=self.recomputable,
+            boundary=boundary,
+            send=np.array(send, np.int64).reshape(len(links), len(boundary)),
+            latency=_array([min(link.latency for link in own) for own in links]),
+            limit=_array([device_limit(group[0].kind, self.job) for group in groups]),
+            runtime=_array([group[0].kind.runtime for group in groups]),
+            overlap=self.cluster.overlap,
+            forward_flops=_array(work) if len(work) == len(self.model.layers) else rows("forward")[0],
         )
-        for device in devices
-    }
-    rows = [by_kind[device.kind.name] for device in devices]
-    boundary = crossing_bytes(model.layers, rows[0])
-    links = [cluster.link(a, b) for a, b in pairwise(devices)]
-    parameters = _array([layer.parameters for layer in model.layers])
-    flops = [layer.work.forward_flops * micro_batch for layer in model.layers if layer.work is not None]
-    limits = [_limit(device, job) for device in devices]
-    return Chain(
-        names=model.names,
-        devices=devices,
-        micro_batch=micro_batch,
-        forward=_table(rows, "forward"),
-        backward=_table(rows, "backward"),
-        input_gradient=_table(rows, "input_gradient"),
-        weight_gradient=_table(rows, "weight_gradient"),
-        update=_table(rows, "update"),
-        parameters=parameters,
-        gradients=parameters,
-        optimizer=_array([optimizer_bytes(layer.parameters, model.dtype, job.optimizer) for layer in model.layers]),
-        saved=_table(rows, "saved").max(axis=0),
-        workspace=_table(rows, "workspace").max(axis=0),
-        boundary=boundary,
-        send=_array([[link.occupancy(int(size)) for size in boundary] for link in links], (len(links), len(boundary))),
-        latency=_array([link.latency for link in links]),
-        limit=_array(limits),
-        runtime=_array([device.kind.runtime for device in devices]),
-        overlap=cluster.overlap,
-        forward_flops=_array(flops) if len(flops) == len(model.layers) else _table(rows, "forward")[0],
-    )
+
+
+class Table:
+    """One kind of device at one micro-batch size: arrays of shape (n,), and the bytes over each cut.
+
+    ``again``: every layer is computed again in its backward.
+    """
+
+    def __init__(self, model: Model, costs: tuple[LayerCost, ...], again: bool) -> None:
+        self.forward, self.backward, self.input_gradient, self.weight_gradient, self.update = (
+            _array([getattr(cost, name) for cost in costs]) for name in TIMES
+        )
+        self.saved, self.output, self.workspace = (
+            _array([getattr(cost, name) for cost in costs]) for name in ("saved", "output", "workspace")
+        )
+        self.boundary = crossing_bytes(model.layers, costs)
+        if again:
+            self.backward, self.input_gradient = self.backward + self.forward, self.input_gradient + self.forward
+            self.workspace, self.saved = self.workspace + self.saved, self.output
 
 
 def crossing_bytes(layers: tuple[Layer, ...], costs: tuple[LayerCost, ...]) -> Array:
@@ -72,44 +154,68 @@ def crossing_bytes(layers: tuple[Layer, ...], costs: tuple[LayerCost, ...]) -> A
     return _array(list(accumulate(change))[: len(layers) - 1])
 
 
-def assemble(chain: Chain, cluster: Cluster, boundaries: Boundaries) -> Pipeline:
-    """The pipeline that a partition of the chain makes. Empty stages are left out, and their devices with them."""
+def assemble(
+    chain: Chain, cluster: Cluster, boundaries: Boundaries, recompute: Sequence[Sequence[int]] | None = None
+) -> Pipeline:
+    """The pipeline that a partition of the chain makes. Empty stages are left out, and their devices with them.
+
+    Parameters
+    ----------
+    recompute : sequence of sequence of int, optional
+        For each stage the layers that are computed again in the backward; none if left out.
+    """
     spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
-    devices = [chain.devices[s] for s, _, _ in spans]
+    again = [set(recompute[s]) if recompute is not None else set() for s, _, _ in spans]
+    groups = [chain.groups[s] for s, _, _ in spans]
     cuts = [b - 1 for _, _, b in spans[:-1]]
-    hops = list(zip(pairwise(devices), cuts, strict=True))
+    hops = list(zip(pairwise(groups), cuts, strict=True))
+    first = list(accumulate((len(group) for group in groups), initial=0))
     return Pipeline(
-        stages=tuple(_stage(chain, s, a, b) for s, a, b in spans),
-        placement=tuple((device,) for device in range(len(spans))),
-        transfers=tuple((transfer(cluster, a, b, int(chain.boundary[c])),) for (a, b), c in hops),
-        returns=tuple((transfer(cluster, b, a, int(chain.boundary[c])),) for (a, b), c in hops),
+        stages=tuple(_stage(chain, s, a, b, layers) for (s, a, b), layers in zip(spans, again, strict=True)),
+        placement=tuple(tuple(range(a, b)) for a, b in pairwise(first)),
+        transfers=tuple(_ways(cluster, a, b, int(chain.boundary[c])) for (a, b), c in hops),
+        returns=tuple(_ways(cluster, b, a, int(chain.boundary[c])) for (a, b), c in hops),
         overlap=chain.overlap,
-        runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans),
-        limits=tuple(int(chain.limit[s]) for s, _, _ in spans),
+        runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans for _ in chain.groups[s]),
+        limits=tuple(int(chain.limit[s]) for s, _, _ in spans for _ in chain.groups[s]),
     )
 
 
-def _stage(chain: Chain, s: int, a: int, b: int) -> Stage:
+def _ways(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], size: int) -> tuple[Transfer, ...]:
+    """One transfer for each remainder of the micro-batch's number."""
+    turns = lcm(len(source), len(target))
+    return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(turns))
+
+
+def _stage(chain: Chain, s: int, a: int, b: int, again: set[int]) -> Stage:
     received = int(chain.boundary[a - 1]) if a else 0
+    repeated = sum(int(chain.forward[s, i]) for i in again)
+    freed = sum(int(chain.saved[i] - chain.output[i]) for i in again)
+    rebuilt = [int(chain.saved[i] + chain.workspace[i]) for i in again]
+    reduced = bool(chain.reduce[s, a:b].any())
     return Stage(
         forward=int(chain.forward[s, a:b].sum()),
-        backward=int(chain.backward[s, a:b].sum()),
-        input_gradient=int(chain.input_gradient[s, a:b].sum()),
+        backward=int(chain.backward[s, a:b].sum()) + repeated,
+        input_gradient=int(chain.input_gradient[s, a:b].sum()) + repeated,
         weight_gradient=int(chain.weight_gradient[s, a:b].sum()),
         update=int(chain.update[s, a:b].sum()),
-        resident=int(chain.resident[a:b].sum()),
-        held=int(chain.saved[a:b].sum()) + received,
-        workspace=int(chain.workspace[a:b].max()),
+        reduce=int(chain.reduce[s, a:b].sum() + chain.reduce_base[s]) if reduced else 0,
+        resident=int(chain.resident[s, a:b].sum()),
+        held=int(chain.saved[a:b].sum()) + received - freed,
+        workspace=max(int(chain.workspace[a:b].max()), *rebuilt, 0),
     )
 
 
-def _limit(device: Device, job: Job) -> int:
-    limits = [limit for limit in (device.kind.memory, job.memory) if limit is not None]
+def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> set[Link]:
+    """The links between the replicas that meet over some micro-batch."""
+    turns = lcm(len(source), len(target))
+    return {cluster.link(source[m % len(source)], target[m % len(target)]) for m in range(turns)}
+
+
+def device_limit(kind: DeviceKind, job: Job) -> int:
+    """Bytes that a device of the kind may use, its runtime included; `UNLIMITED` if nothing says."""
+    limits = [limit for limit in (kind.memory, job.memory) if limit is not None]
     return min(limits, default=UNLIMITED)
-
-
-def _table(rows: list[tuple[LayerCost, ...]], field: str) -> Array:
-    return _array([[getattr(cost, field) for cost in row] for row in rows])
 
 
 def _array(values: list[int] | list[list[int]], shape: tuple[int, ...] | None = None) -> Array:

@@ -15,17 +15,17 @@ from pipeplan_formulations.report import Status, Stop
 class Searched:
     """The space over which the bound holds, and what lies outside it."""
 
-    depths: tuple[int, ...]
     micro_batch_sizes: tuple[int, ...]
     schedules: tuple[str, ...]
-    candidates: int
+    shapes: int
     opened: int
-    partitions: str = "contiguous layers, every layer once"
-    order: str = "devices in the cluster's order; a plan of depth d uses the first d"
+    recompute: str
+    order: str
+    partitions: str = "contiguous layers in the listed order, every layer once"
+    replicas: str = "devices of one kind and one kind of node; packed in the cluster's order, or equal tiles of nodes"
     not_searched: tuple[str, ...] = (
-        "replicated stages",
-        "recomputation",
-        "other orders of devices",
+        "replicas of unlike kinds in one stage",
+        "other choices among like devices of several nodes",
         "schedules outside the listed families",
     )
 
@@ -97,12 +97,13 @@ class Result:
             "balancers": {name: _baseline_json(row) for name, row in self.baselines.items()},
             "searched": {
                 "objective": self.job.objective.value,
-                "depths": list(searched.depths),
                 "micro_batch_sizes": list(searched.micro_batch_sizes),
                 "schedules": list(searched.schedules),
                 "partitions": searched.partitions,
+                "replicas": searched.replicas,
+                "recompute": searched.recompute,
                 "device_order": searched.order,
-                "candidates": searched.candidates,
+                "shapes": searched.shapes,
                 "opened": searched.opened,
                 "not_searched": list(searched.not_searched),
             },
@@ -112,11 +113,19 @@ class Result:
 def _stage_line(stage: PlanStage, plan: Plan) -> str:
     first, last = stage.layers[0], stage.layers[-1]
     span = first if len(stage.layers) == 1 else f"{first} … {last} ({len(stage.layers)} layers)"
-    kinds = ", ".join(f"d{device} {plan.device_kinds[device]}" for device in stage.devices)
+    kinds = _devices(stage, plan)
+    again = f", {len(stage.recompute)} of {len(stage.layers)} layers recomputed" if stage.recompute else ""
     return (
         f"{kinds}: {span}; forward {format_time(stage.forward)}, backward {format_time(stage.backward)}, "
-        f"memory {format_bytes(stage.memory.total)} ({stage.in_flight} in flight)"
+        f"memory {format_bytes(stage.memory.total)} ({stage.in_flight} in flight{again})"
     )
+
+
+def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
+    """``d0, d1 v100``: replicas are of one kind."""
+    shown = ", ".join(f"d{device}" for device in stage.devices[:most])
+    more = f" … ({stage.replicas} devices)" if stage.replicas > most else ""
+    return f"{shown}{more} {plan.device_kinds[stage.devices[0]]}"
 
 
 def _baseline_line(row: Baseline, result: Result) -> str:

@@ -1,7 +1,7 @@
 """The main door: a model, a cluster and a job in; a plan with its proof out."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pipeplan.cluster import Cluster
@@ -10,14 +10,13 @@ from pipeplan.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
 from pipeplan.result import Result, Searched
+from pipeplan.search import opened
 from pipeplan.search.baselines import Baseline, baselines
-from pipeplan.search.candidates import Candidate, candidates
 from pipeplan.search.fit import explain_infeasible
-from pipeplan.search.prove import Prover
+from pipeplan.search.prove import Prover, Watch
+from pipeplan.search.space import Space
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.report import Limits, Status, Stop
-
-Watch = Callable[[int | None, int, int], None]
 
 
 def solve(
@@ -72,12 +71,14 @@ def solve(
             raise InputError("say how many samples a step has: batch=N")
         job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
     model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
-    space = candidates(model, cluster, job)
+    space = Space(model, cluster, job)
 
-    prover = Prover(cluster, space, Limits(time_limit, gap, workers, seed), backend, watch)
+    prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch)
     rows: Mapping[str, Baseline] = {}
     try:
-        rows = baselines(cluster, space, report=prover.offer)
+        for node in opened(space):
+            prover.push(node)
+        rows = baselines(space, time_limit / 3, report=prover.offer)
         prover.run()
     except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
         prover.stop = Stop.INTERRUPT
@@ -86,7 +87,7 @@ def solve(
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
             raise PipeplanError(f"no plan was found before the search was stopped ({prover.stop}); give it more time")
         raise InfeasibleError(explain_infeasible(space))
-    plan = draft(model, cluster, job.optimizer, prover.incumbent, prover.bound)
+    plan = draft(model, cluster, job, prover.incumbent, prover.bound)
     validate_plan(plan, model, cluster)
     return Result(
         plan=plan,
@@ -98,19 +99,20 @@ def solve(
         bound=prover.bound,
         wall=time.monotonic() - began,
         backend=backend,
-        searched=_searched(space, prover.opened),
+        searched=_searched(space, prover),
         baselines=rows,
         runners_up=prover.ranking(),
     )
 
 
-def _searched(space: list[Candidate], opened: int) -> Searched:
+def _searched(space: Space, prover: Prover) -> Searched:
     return Searched(
-        depths=tuple(sorted({candidate.depth for candidate in space})),
-        micro_batch_sizes=tuple(sorted({candidate.chain.micro_batch for candidate in space})),
-        schedules=tuple(sorted({candidate.family.name for candidate in space})),
-        candidates=len(space),
-        opened=opened,
+        micro_batch_sizes=space.sizes,
+        schedules=space.schedules,
+        shapes=space.counted,
+        opened=prover.opened,
+        recompute=space.job.recompute.value,
+        order=space.job.order.value,
     )
 
 

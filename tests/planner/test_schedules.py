@@ -9,7 +9,7 @@ from pipeplan.errors import InputError
 from pipeplan.job import Job
 from pipeplan.schedule import Action, Kind
 from pipeplan.schedules import FAMILIES, family
-from pipeplan.search.candidates import candidates
+from pipeplan.search.space import Space
 from pipeplan.simulate import simulate
 from pipeplan.validate import validate_schedule
 
@@ -97,5 +97,5 @@ def test_two_lanes_need_devices_that_send_while_they_compute() -> None:
     """A two-lane family asked for on devices that wait while they send is an input error, not a wrong bound."""
     model, job = model_of([2, 3]), Job(batch=2, schedules=("fbp-as",))
     with pytest.raises(InputError, match="two lanes at once"):
-        candidates(model, equal_devices(2, overlap="none"), job)
-    assert candidates(model, equal_devices(2, overlap="stream"), job)
+        Space(model, equal_devices(2, overlap="none"), job)
+    assert Space(model, equal_devices(2, overlap="stream"), job).rows()

@@ -1,72 +1,135 @@
 """The answer of `solve` against an exhaustive search that asks no formulation."""
 
-from itertools import combinations
+from collections.abc import Iterator
+from itertools import chain as joined
+from itertools import combinations, pairwise, product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instances import equal_devices, model_of
-from pipeplan.cluster import Cluster, Link
+from instances import model_of
+from pipeplan.chain import Chain
+from pipeplan.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.errors import InfeasibleError
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.pricing import assemble, price
+from pipeplan.schedule import Schedule
 from pipeplan.schedules import FAMILIES
+from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
 from pipeplan_formulations.report import Status
 
+Question = tuple[Model, Cluster, Job]
+
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[Model, Cluster, Job]:
-    """Up to five layers, up to three devices, links, memory limits that sometimes exclude everything."""
-    n = draw(st.integers(2, 5))
+def questions(draw: st.DrawFn) -> Question:
+    """Up to four layers, up to three devices of one or two speeds, links, memory that sometimes excludes everything."""
+    n = draw(st.integers(2, 4))
 
     def numbers(low: int, high: int) -> list[int]:
         return draw(st.lists(st.integers(low, high), min_size=n, max_size=n))
 
-    sizes = draw(st.sampled_from([(1,), (1, 2), (2, 4)]))
+    output = numbers(0, 6)
     model = model_of(
         numbers(0, 9),
         numbers(0, 9),
-        saved=numbers(0, 6),
-        output=numbers(0, 6),
+        saved=[size + extra for size, extra in zip(output, numbers(0, 6), strict=True)],
+        output=output,
         parameters=[4 * value for value in numbers(0, 2)],
         update=numbers(0, 3),
-        sizes=sizes,
+        sizes=draw(st.sampled_from([(1,), (1, 2), (2, 4)])),
     )
-    bandwidth = draw(st.sampled_from([None, 10**9, 5 * 10**8]))
-    link = Link(bandwidth, draw(st.integers(0, 3)))
-    memory = draw(st.sampled_from([None, None, 20, 40, 80]))
-    cluster = equal_devices(draw(st.integers(1, 3)), memory, link, draw(st.sampled_from(["none", "copy", "stream"])))
-    return model, cluster, Job(batch=draw(st.sampled_from([4, 8])))
+    memory = draw(st.sampled_from([None, 20, 30, 40, 80]))
+    kinds = {
+        "unit": DeviceKind("unit", memory=memory),
+        "other": DeviceKind("other", memory=draw(st.sampled_from([memory, 60])), timed_as="unit", speed=0.5),
+    }
+    names = draw(
+        st.sampled_from([("unit",), ("unit", "unit"), ("other", "unit"), ("unit",) * 3, ("other", "unit", "unit")])
+    )
+    link = Link(draw(st.sampled_from([None, 10**9, 5 * 10**8])), draw(st.integers(0, 3)))
+    overlap = Overlap(draw(st.sampled_from(["none", "copy", "stream"])))
+    cluster = Cluster("small", kinds, (Node(names, link),), overlap=overlap)
+    wishes = draw(
+        st.sampled_from([{}, {}, {}, {"replicas": (1,)}, {"recompute": "none"}, {"recompute": "full"}, {"zero1": True}])
+    )
+    return model, cluster, Job(batch=4, optimizer=draw(st.sampled_from(["sgd", "adam"])), **wishes)
+
+
+def shapes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[tuple[tuple[Device, ...], ...]]:
+    """Every row of groups of like devices: each kind's devices in turn, no more replicas than micro-batches."""
+    names = sorted({device.kind.name for device in cluster.devices})
+    stage = [(name, width) for name in names for width in range(1, micro_batches + 1)]
+    for depth in range(1, min(layers, len(cluster.devices)) + 1):
+        for modes in product(stage, repeat=depth):
+            rows = {name: [device for device in cluster.devices if device.kind.name == name] for name in names}
+            groups = []
+            for name, width in modes:
+                groups.append(tuple(rows[name][:width]))
+                del rows[name][:width]
+            widths = [width for _, width in modes]
+            if [len(group) for group in groups] == widths and (not job.replicas or set(widths) <= set(job.replicas)):
+                yield tuple(groups)
+
+
+def orders(
+    overlap: Overlap, replicas: tuple[int, ...], micro_batches: int
+) -> Iterator[tuple[Schedule, tuple[int, ...]]]:
+    """Every schedule that may be chosen, with what a replica of each stage holds."""
+    for family in FAMILIES.values():
+        if overlap in family.suits:
+            yield family.write(replicas, micro_batches), family.in_flight(replicas, micro_batches)
+    if overlap is Overlap.COPY:
+        least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
+        most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
+        for counts in product(*(range(a, b + 1) for a, b in zip(least, most, strict=True))):
+            if first_deadlock(replicas, counts) is None:
+                yield one_forward_one_backward(replicas, micro_batches, counts), counts
+
+
+def recomputed(chain: Chain, s: int, a: int, b: int, flight: int, lanes: int) -> tuple[int, ...] | None:
+    """The layers of least forward time whose recomputation lets the stage fit, over all subsets; None if none does."""
+    best = None
+    subsets = joined.from_iterable(combinations(range(a, b), size) for size in range(b - a + 1))
+    for again in subsets if chain.recomputable.any() else [()]:
+        held = sum(int(chain.output[i] if i in again else chain.saved[i]) for i in range(a, b))
+        received = int(chain.boundary[a - 1]) if a else 0
+        peak = max(int(chain.workspace[i]) * lanes for i in range(a, b))
+        peak = max([peak, *(int(chain.saved[i] + chain.workspace[i] * lanes) for i in again)])
+        need = int(chain.resident[s, a:b].sum()) + flight * (held + received) + peak + int(chain.runtime[s])
+        cost = sum(int(chain.forward[s, i]) for i in again)
+        if need <= chain.limit[s] and (best is None or cost < best[0]):
+            best = cost, again
+    return None if best is None else best[1]
 
 
 def exhaustive(model: Model, cluster: Cluster, job: Job) -> int | None:
-    """The least simulated step time over every depth, size, family and partition that fits; None if none does."""
+    """The least simulated step time over every shape, size, order and partition that fits; None if none does."""
     n, best = len(model.layers), None
     for size in sorted({profile.micro_batch for profile in model.profiles}):
-        for depth in range(1, min(n, len(cluster.devices)) + 1):
-            chain = price(model, cluster, cluster.devices[:depth], size, job)
-            for family in FAMILIES.values():
-                if cluster.overlap not in family.suits:
-                    continue
-                schedule = family.write((1,) * depth, job.batch // size)
-                for inner in combinations(range(1, n), depth - 1):
-                    pipeline = assemble(chain, cluster, (0, *inner, n))
-                    timeline = simulate(schedule, pipeline)
-                    fits = all(peak <= limit for peak, limit in zip(timeline.peaks, pipeline.limits, strict=True))
-                    if fits and (best is None or timeline.makespan < best):
-                        best = timeline.makespan
+        count = job.batch // size
+        for groups in shapes(cluster, job, n, count):
+            chain = price(model, cluster, groups, size, job)
+            for schedule, flights in orders(cluster.overlap, chain.replicas, count):
+                lanes = 2 if schedule.two_lanes else 1
+                for inner in combinations(range(1, n), len(groups) - 1):
+                    spans = list(enumerate(pairwise((0, *inner, n))))
+                    again = [recomputed(chain, s, a, b, flights[s], lanes) for s, (a, b) in spans]
+                    if None in again:
+                        continue
+                    pipeline = assemble(chain, cluster, (0, *inner, n), again)
+                    makespan = simulate(schedule, pipeline).makespan
+                    best = makespan if best is None else min(best, makespan)
     return best
 
 
-@given(questions())
-@settings(max_examples=300)
-@pytest.mark.parametrize("backend", ["cpsat", "cbc"])
-def test_solve_finds_and_proves_the_best_plan(backend: str, question: tuple[Model, Cluster, Job]) -> None:
-    """Value and bound both equal the exhaustive optimum over depths, micro-batches, families and partitions."""
+def agrees(question: Question, backend: str) -> None:
+    """Value and bound both equal the exhaustive optimum; an infeasible question is called so."""
     model, cluster, job = question
     optimum = exhaustive(model, cluster, job)
     if optimum is None:
@@ -75,12 +138,30 @@ def test_solve_finds_and_proves_the_best_plan(backend: str, question: tuple[Mode
         return
     result = solve(model, cluster, job=job, backend=backend)
     assert (result.value, result.bound, result.status) == (optimum, optimum, Status.OPTIMAL)
+    limits = np.array(result.plan.pipeline.limits)
+    assert (np.array(result.timeline.peaks) <= limits).all()
 
 
 @given(questions())
-@settings(max_examples=100)
-def test_no_balancer_beats_the_answer_and_bounds_are_bounds(question: tuple[Model, Cluster, Job]) -> None:
-    """Stopped early, the answer is still no worse than any balancer, and its bound no higher than the optimum."""
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("backend", ["cpsat", "cbc"])
+def test_solve_finds_and_proves_the_best_plan(backend: str, question: Question) -> None:
+    """The answer is the best over shapes, replicas, device orders, micro-batches, schedules, cuts, recomputation."""
+    agrees(question, backend)
+
+
+@pytest.mark.slow
+@given(questions())
+@settings(max_examples=500, deadline=None)
+def test_solve_finds_and_proves_the_best_plan_of_five_hundred(question: Question) -> None:
+    """The same over many more instances."""
+    agrees(question, "cpsat")
+
+
+@given(questions())
+@settings(max_examples=50, deadline=None)
+def test_no_heuristic_beats_the_answer_and_bounds_are_bounds(question: Question) -> None:
+    """Stopped early, the answer is still no worse than any heuristic, and its bound no higher than the optimum."""
     model, cluster, job = question
     optimum = exhaustive(model, cluster, job)
     if optimum is None:

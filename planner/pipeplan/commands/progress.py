@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeplan.solve import Watch
+from pipeplan.search.prove import Watch
 from pipeplan.units import format_time
 
 SECONDS = 1.0
@@ -16,7 +16,7 @@ def line(incumbent: int | None, bound: int, left: int) -> str:
     """``'plan 12.3 ms   bound 12.1 ms   gap 1.6 %   5 open'``."""
     plan = "none yet" if incumbent is None else format_time(incumbent)
     gap = "-" if not incumbent else f"{max(incumbent - bound, 0) / incumbent:.2%}"
-    return f"plan {plan:>10}   bound {format_time(bound):>10}   gap {gap:>8}   {left} candidates open"
+    return f"plan {plan:>10}   bound {format_time(bound):>10}   gap {gap:>8}   {left} open"
 
 
 @contextmanager

@@ -2,7 +2,36 @@
 
 ::
 
-    candidates ──▶ judge (every balancer's plan, by simulation) ──▶ incumbent
-        │                                                              │
-        └──▶ prove (bound below, plan above, path cuts between) ◀──────┘ closes what cannot beat it
+    space ──▶ baselines (every heuristic's plan, by simulation) ──▶ incumbent
+      │                                                                │
+      └──▶ prove: shapes ──▶ families ──▶ path cuts ◀──────────────────┘ closes what cannot beat it
 """
+
+from collections.abc import Iterator
+
+from pipeplan.search.prove import Node
+from pipeplan.search.shapes import ShapeNode
+from pipeplan.search.space import Space
+
+__all__ = ["opened"]
+
+
+MANY = 4_000
+"""Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in lumps."""
+
+
+def opened(space: Space) -> Iterator[Node]:
+    """What is open at the start: every shape at every micro-batch size, or lumps of shapes where there are too many."""
+    if not space.many(MANY):
+        for size in space.sizes:
+            for groups, bound in space.shapes(size):
+                yield ShapeNode(bound, space, groups, size)
+        return
+    from pipeplan.search.layouts import floor, layouts  # only large clusters need it
+    from pipeplan.search.lumps import LumpNode
+
+    for size in space.sizes:
+        for layout in layouts(space, space.job.batch // size):
+            least = floor(space, size, layout)
+            if least is not None:
+                yield LumpNode(least, space, layout, size)

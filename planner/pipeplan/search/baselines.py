@@ -1,17 +1,25 @@
-"""What every heuristic balancer would do, judged like everybody else: warm starts, and the report's baseline."""
+"""What every heuristic would do, judged like everybody else: warm starts, and the report's baseline.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+Balancers cut a chain for one device a stage, on the devices as listed; peers with a structure of their own also say
+which devices share a stage. Either takes the micro-batch size and schedule family that suit its cut best.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pipeplan.balance import BALANCERS, NotApplicable
-from pipeplan.cluster import Cluster
+from pipeplan.balance.structured import STRUCTURES, outside
+from pipeplan.chain import Boundaries
+from pipeplan.job import Objective
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.judge import Judged, judge, overflow, without_empty_stages
+from pipeplan.search.space import Space
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A balancer's best plan, or why it has none."""
+    """A heuristic's best plan, or why it has none."""
 
     name: str
     judged: Judged | None
@@ -33,19 +41,46 @@ class Baseline:
         return () if self.judged is None else self.judged.timeline.peaks
 
 
+@dataclass
+class _Why:
+    """The last reason for having no plan."""
+
+    text: str = "the job leaves no room for one device a stage"
+
+
+Proposals = Iterator[tuple[Candidate, Boundaries]]
+
+
 def baselines(
-    cluster: Cluster, candidates: Sequence[Candidate], report: Callable[[Judged], None] = lambda _: None
+    space: Space, seconds: float, report: Callable[[Judged], None] = lambda _: None
 ) -> Mapping[str, Baseline]:
-    """Each balancer at the greatest depth, with the micro-batch size and schedule family that suit its cut best.
+    """Each heuristic's best plan.
 
     Parameters
     ----------
+    seconds : float
+        Heuristics that have not had their turn by then say so; each has its turn to the end.
     report : callable
         Hears of every plan that was simulated.
     """
-    depth = max((candidate.depth for candidate in candidates), default=0)
-    deepest = [candidate for candidate in candidates if candidate.depth == depth]
-    return {name: _best_of(name, cluster, deepest, report) for name in BALANCERS}
+    end = time.monotonic() + seconds
+    rows = space.rows()
+    found: dict[str, Baseline] = {}
+
+    def enter(name: str, proposals: Callable[[_Why], Proposals]) -> None:
+        if found and time.monotonic() > end:
+            found[name] = Baseline(name, None, "the time was over before its turn")
+            return
+        why = _Why()
+        best = _best_of(space, proposals(why), why, report)
+        found[name] = Baseline(name, best, "" if best else why.text)
+
+    for name in BALANCERS:
+        enter(name, lambda why, name=name: _cut(name, rows, why))  # type: ignore[misc]
+    if space.job.objective is Objective.STEP:
+        for name in STRUCTURES:
+            enter(name, lambda why, name=name: _arranged(name, space, why))  # type: ignore[misc]
+    return found
 
 
 def ranked(found: Iterable[Baseline]) -> list[Baseline]:
@@ -53,26 +88,52 @@ def ranked(found: Iterable[Baseline]) -> list[Baseline]:
     return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
 
 
-def _best_of(
-    name: str, cluster: Cluster, candidates: Sequence[Candidate], report: Callable[[Judged], None]
-) -> Baseline:
-    best: Judged | None = None
-    why = ""
-    for candidate in candidates:
+def _cut(name: str, rows: list[Candidate], why: _Why) -> Proposals:
+    """A balancer's boundaries for every size and family."""
+    for candidate in rows:
         try:
-            boundaries = BALANCERS[name].balance(candidate.chain, candidate.micro_batches)
+            yield candidate, BALANCERS[name].balance(candidate.chain, candidate.micro_batches)
         except NotApplicable as reason:
-            why = str(reason)
+            why.text = str(reason)
+
+
+def _arranged(name: str, space: Space, why: _Why) -> Proposals:
+    """A peer's arrangements for every size, under each of its families."""
+    structure = STRUCTURES[name]
+    devices = space.cluster.devices
+    for size in space.sizes:
+        try:
+            arrangements = structure.arrange(space.model, space.cluster, space.job, size)
+        except NotApplicable as reason:
+            why.text = str(reason)
             continue
+        for arrangement in arrangements:
+            beyond = outside(arrangement, space.cluster, space.job)
+            if beyond is not None:
+                why.text = beyond
+                continue
+            groups = tuple(tuple(devices[index] for index in stage) for stage in arrangement.devices)
+            for candidate in space.candidates(groups, size):
+                if len(groups) == 1 or not structure.families or candidate.family.name in structure.families:
+                    yield candidate, arrangement.boundaries
+
+
+def _best_of(space: Space, proposals: Proposals, why: _Why, report: Callable[[Judged], None]) -> Judged | None:
+    """Simulate those whose bounds promise most, until no bound is below the best value."""
+    promising = []
+    for number, (candidate, boundaries) in enumerate(proposals):
         excess = overflow(candidate, boundaries)
         if excess is not None:
-            why = excess
+            why.text = excess
             continue
         shorter, kept = without_empty_stages(candidate, boundaries)
-        if best is not None and shorter.problem.evaluate(kept) >= best.value:
-            continue  # its bound says that simulating it is no use
-        judged = judge(cluster, candidate, boundaries)
+        promising.append((shorter.problem.evaluate(kept), sum(shorter.in_flight), number, shorter, kept))
+    best: Judged | None = None
+    for bound, _, _, candidate, boundaries in sorted(promising, key=lambda entry: entry[:3]):
+        if best is not None and bound >= best.value:
+            break
+        judged = judge(space.cluster, candidate, boundaries)
         report(judged)
         if best is None or judged.value < best.value:
             best = judged
-    return Baseline(name, best, "" if best else why)
+    return best

@@ -1,28 +1,42 @@
-"""A candidate fixes everything but the boundaries: how many stages, how many micro-batches, which schedule family."""
+"""A candidate fixes everything but the boundaries: shape, number of micro-batches, which schedule family."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby, pairwise
 
 import numpy as np
 
 from pipeplan.chain import UNLIMITED, Boundaries, Chain
-from pipeplan.cluster import Cluster, Overlap
-from pipeplan.errors import InputError
-from pipeplan.job import Job, Objective
-from pipeplan.model import Model
-from pipeplan.pricing import price
-from pipeplan.schedules import FAMILIES, Family, family
+from pipeplan.job import Objective
+from pipeplan.schedules import Family
+from pipeplan.search.flights import FREE, free_family
+from pipeplan.wishes import Mask
 from pipeplan_formulations.partition import ChainPartition
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One depth, one micro-batch size, one family, and the chain priced for them."""
+    """One shape and micro-batch size, the chain priced for them, and one family.
+
+    Attributes
+    ----------
+    chain : Chain
+    micro_batches : int
+    family : Family
+    objective : Objective
+    cuts : array of bool, shape (n − 1,)
+        Where a stage may end.
+    where : array of bool, shape (S, n)
+        Whether layer i may lie on stage s.
+    """
 
     chain: Chain
     micro_batches: int
     family: Family
     objective: Objective
+    cuts: Mask
+    where: Mask
 
     @property
     def depth(self) -> int:
@@ -32,42 +46,39 @@ class Candidate:
     @property
     def replicas(self) -> tuple[int, ...]:
         """Number of devices that share each stage."""
-        return (1,) * self.depth
+        return self.chain.replicas
 
     @property
     def label(self) -> str:
-        """For people: ``'4 stages, 8 micro-batches of 2, 1f1b-sno'``."""
+        """For people: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, 1f1b-sno'``."""
         stages = "1 stage" if self.depth == 1 else f"{self.depth} stages"
-        return f"{stages}, {self.micro_batches} micro-batches of {self.chain.micro_batch}, {self.family.name}"
+        return f"{stages}{self._widths}, {self.micro_batches} micro-batches of {self.chain.micro_batch}, {self._order}"
+
+    @property
+    def _widths(self) -> str:
+        if set(self.replicas) == {1}:
+            return ""
+        if len(set(self.replicas)) == 1:
+            return f" of {self.replicas[0]} replicas"
+        return f" of {_listed(self.replicas)} replicas"
+
+    @property
+    def _order(self) -> str:
+        counts = f" with {_listed(self.in_flight)} in flight" if self.family.name == FREE else ""
+        return f"{self.family.name}{counts}"
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
-        """Most micro-batches that each stage holds; an endless pipeline is filled however few there are in a step."""
-        many = self.micro_batches if self.objective is Objective.STEP else max(self.micro_batches, 2 * self.depth)
-        return self.family.in_flight(self.replicas, many)
+        """Most micro-batches that a replica of each stage holds.
+
+        An endless pipeline is filled however few there are in a step.
+        """
+        return in_flight(self.family, self.replicas, self.micro_batches, self.objective)
 
     @cached_property
     def problem(self) -> ChainPartition:
         """The partition problem, in nanoseconds and bytes."""
-        chain = self.chain
-        return ChainPartition(
-            forward=chain.forward,
-            backward=chain.backward,
-            update=chain.update,
-            send=chain.send,
-            send_back=chain.send,
-            link=chain.send,
-            latency=chain.latency,
-            resident=chain.resident,
-            saved=chain.saved,
-            received=chain.boundary,
-            workspace=chain.workspace * (2 if self.family.two_lanes else 1),
-            in_flight=np.array(self.in_flight, dtype=np.int64),
-            limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),
-            micro_batches=self.micro_batches,
-            overlap=chain.overlap.value,
-            objective=self.objective.value,
-        )
+        return partition_problem(self, self.in_flight, self.family.two_lanes, not self.family.two_lanes)
 
     @cached_property
     def floor(self) -> int:
@@ -75,52 +86,70 @@ class Candidate:
         return self.problem.lower_bound()
 
     def fits(self, boundaries: Boundaries) -> bool:
-        """Whether these boundaries keep every device's memory limit."""
+        """Whether these boundaries keep every device's memory limit and every wish."""
         return self.problem.feasible(boundaries)
 
+    def recompute(self, boundaries: Boundaries) -> tuple[tuple[int, ...], ...]:
+        """For each stage the layers that it computes again in the backward so that it fits: the least time."""
+        spans = enumerate(pairwise(boundaries))
+        return tuple(self.problem.recompute(s, a, b) or () for s, (a, b) in spans)
 
-def candidates(model: Model, cluster: Cluster, job: Job) -> list[Candidate]:
-    """Every candidate of the searched space: least bound first, and of equal ones that which holds the least.
+    def select(self, rows: Sequence[int]) -> "Candidate":
+        """The same on some of its stages."""
+        kept = tuple(rows)
+        free = self.family.name == FREE  # whose counts belong to stages
+        family = free_family(tuple(self.in_flight[s] for s in kept)) if free else self.family
+        return replace(self, chain=self.chain.select(kept), where=self.where[list(kept)], family=family)
 
-    A plan of depth d uses the first d devices in the order in which the cluster lists them.
+
+def _listed(numbers: Sequence[int], most: int = 8) -> str:
+    """``3-1-1``; long rows as runs: ``2x16-1x32``."""
+    if len(numbers) <= most:
+        return "-".join(map(str, numbers))
+    runs = [(value, len(list(run))) for value, run in groupby(numbers)]
+    if len(runs) <= most:
+        return "-".join(f"{value}x{length}" for value, length in runs)
+    return f"{numbers[0]}…{numbers[-1]}"
+
+
+def in_flight(family: Family, replicas: tuple[int, ...], micro_batches: int, objective: Objective) -> tuple[int, ...]:
+    """What a replica of each stage holds at most: in one step, or in an endless pipeline."""
+    many = micro_batches if objective is Objective.STEP else max(micro_batches, 2 * sum(replicas))
+    return family.in_flight(replicas, many)
+
+
+def partition_problem(
+    candidate: Candidate, flights: tuple[int, ...], two_lanes: bool, alternating: bool
+) -> ChainPartition:
+    """The problem of cutting the candidate's chain while so many micro-batches are in flight.
+
+    ``alternating`` adds what holds for one forward, one backward only (equation (8)); without it the bounds hold for
+    any order of actions.
     """
-    from pipeplan.cost import available_micro_batches
-
-    devices = cluster.devices
-    depths = [d for d in job.depths or range(1, len(devices) + 1) if d <= min(len(devices), len(model.layers))]
-    kinds = [device.kind for device in devices[: max(depths, default=0)]]
-    sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
-    if job.micro_batches:
-        sizes = tuple(size for size in (job.batch // count for count in job.micro_batches))
-    families = [family(name) for name in job.schedules] or default_families(cluster, job)
-    _check_lanes(families, cluster)
-    found = []
-    for size in sizes:
-        chain = price(model, cluster, devices[: max(depths)], size, job)
-        found += [
-            Candidate(chain.head(depth), job.batch // size, each, job.objective)
-            for depth in depths
-            for each in (families if depth > 1 else [leanest(families, 1)])
-        ]
-    return sorted(found, key=lambda candidate: (candidate.floor, sum(candidate.in_flight)))
-
-
-def _check_lanes(families: list[Family], cluster: Cluster) -> None:
-    """Two lanes on a device that stands still while it sends are a contradiction, and the bounds do not hold for it."""
-    for each in families:
-        if each.two_lanes and cluster.overlap is Overlap.NONE:
-            raise InputError(
-                f"schedule {each.name!r} computes on two lanes at once, but the devices of {cluster.name!r} wait while "
-                "they send (overlap: false); leave the schedule out, or set overlap to true or stream"
-            )
-
-
-def default_families(cluster: Cluster, job: Job) -> list[Family]:
-    """The families that suit the cluster; for the bottleneck, the one that holds least, as any order gives the same."""
-    suited = [family for family in FAMILIES.values() if cluster.overlap in family.suits]
-    return suited if job.objective is Objective.STEP else [leanest(suited, len(cluster.devices))]
-
-
-def leanest(families: list[Family], depth: int) -> Family:
-    """The family that holds the fewest micro-batches; on one device, where nothing overlaps, that is all there is."""
-    return min(families, key=lambda family: sum(family.in_flight((1,) * depth, 64)))
+    chain = candidate.chain
+    return ChainPartition(
+        forward=chain.forward,
+        backward=chain.backward,
+        update=chain.update,
+        reduce=chain.reduce,
+        reduce_base=chain.reduce_base,
+        send=chain.send,
+        send_back=chain.send,
+        link=chain.send,
+        latency=chain.latency,
+        resident=chain.resident,
+        saved=chain.saved,
+        output=chain.output,
+        recomputable=chain.recomputable,
+        received=chain.boundary,
+        workspace=chain.workspace * (2 if two_lanes else 1),
+        in_flight=np.array(flights, dtype=np.int64),
+        limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),
+        micro_batches=candidate.micro_batches,
+        counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
+        alternating=alternating,
+        cuts=candidate.cuts,
+        where=candidate.where,
+        overlap=chain.overlap.value,
+        objective=candidate.objective.value,
+    )

@@ -1,48 +1,77 @@
-"""Why nothing fits, and the least memory that would."""
+"""Why nothing fits, and memory that would."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 from pipeplan.chain import UNLIMITED
 from pipeplan.search.candidates import Candidate
+from pipeplan.search.space import Space
 from pipeplan.units import format_bytes
+
+LOOKED_AT = 400
+"""Shapes that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""
 
 
 def least_memory(candidate: Candidate) -> int:
-    """Bytes that every device would need at least for some partition of this candidate (min-max over stages)."""
+    """Bytes with which every device has enough for some partition of this candidate.
+
+    The least over partitions of the largest stage, if each stage recomputes either nothing or all that it may.
+    """
     problem, chain = candidate.problem, candidate.chain
     n = problem.layers
-    resident = np.concatenate([[0], np.cumsum(problem.resident)])
-    saved = np.concatenate([[0], np.cumsum(problem.saved)])
-    received = np.concatenate([[0], problem.received])
+    again = chain.recomputable
+    ways = [(chain.saved, problem.workspace)]
+    if again.any():
+        kept = np.where(again, np.minimum(chain.output, chain.saved), chain.saved)
+        ways.append((kept, np.where(again, problem.workspace + chain.saved, problem.workspace)))
+    received = np.concatenate([[0], chain.boundary])
     best = np.full(n + 1, UNLIMITED)
     best[0] = 0
     for s in range(problem.stages):
+        resident = np.concatenate([[0], np.cumsum(chain.resident[s])])
+        flight, runtime = int(problem.in_flight[s]), int(chain.runtime[s])
         then = np.full(n + 1, UNLIMITED)
         for a in range(s, n):
-            need = resident[a + 1 :] - resident[a] + np.maximum.accumulate(problem.workspace[a:])
-            need += int(problem.in_flight[s]) * (saved[a + 1 :] - saved[a] + received[a]) + int(chain.runtime[s])
+            needs = []
+            for saved, workspace in ways:
+                held = np.cumsum(saved[a:]) + received[a]
+                needs.append(flight * held + np.maximum.accumulate(workspace[a:]))
+            need = resident[a + 1 :] - resident[a] + runtime + np.minimum.reduce(needs)
             then[a + 1 :] = np.minimum(then[a + 1 :], np.maximum(need, best[a]))
         best = then
     return int(best[n])
 
 
-def explain_infeasible(candidates: Sequence[Candidate]) -> str:
-    """The numbers, and the smallest change of memory that would let some plan fit."""
+def explain_infeasible(space: Space) -> str:
+    """The numbers, and a change of memory that lets some plan fit."""
+    candidates = list(_frugal(space))
     if not candidates:
-        return "No candidate is left: the depths asked for exceed the devices or the layers. Ask for fewer stages."
+        return (
+            "No candidate is left: the depths or replicas asked for exceed the devices, the layers or the "
+            "micro-batches. Ask for fewer stages or replicas."
+        )
     needs = [(least_memory(candidate), number) for number, candidate in enumerate(candidates)]
     least, number = min(needs)
     easiest = candidates[number]
     limits = sorted({int(limit) for candidate in candidates for limit in candidate.chain.limit})
     have = " and ".join("no limit" if limit == UNLIMITED else format_bytes(limit) for limit in limits)
+    if least <= limits[-1] and space.wishes.any:
+        return "No plan fits with these wishes: without them one would. Drop a pin, or allow more cuts."
     lines = [
-        f"No plan fits: the devices have {have} each, and the least that any plan needs is {format_bytes(least)} "
-        f"a device (with {easiest.label}; searched {len(candidates)} combinations of depth, micro-batch and schedule).",
+        f"No plan fits: the devices have {have} each, and the least that was found to be enough is "
+        f"{format_bytes(least)} a device (with {easiest.label}).",
         f"What would fit: --memory {_rounded_up(least)} on such devices, or more of them, or smaller micro-batches.",
     ]
     return "\n".join(lines)
+
+
+def _frugal(space: Space) -> Iterable[Candidate]:
+    """The shapes that need little memory a device: many stages, small micro-batches, few in flight."""
+    for size in space.sizes[:2]:
+        shapes = sorted(space.shapes(size), key=lambda shape: -len(shape[0]))
+        for groups, _ in shapes[:LOOKED_AT]:
+            yield min(space.candidates(groups, size), key=lambda candidate: sum(candidate.in_flight))
 
 
 def _rounded_up(size: int) -> str:

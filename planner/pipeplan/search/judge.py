@@ -35,7 +35,7 @@ def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Jud
     """
     candidate, boundaries = without_empty_stages(candidate, boundaries)
     schedule = candidate.family.write(candidate.replicas, candidate.micro_batches)
-    timeline = simulate(schedule, assemble(candidate.chain, cluster, boundaries))
+    timeline = simulate(schedule, assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries)))
     bottleneck = candidate.objective is Objective.BOTTLENECK
     value = candidate.problem.evaluate(boundaries) if bottleneck else timeline.makespan
     return Judged(candidate, boundaries, value, timeline)
@@ -46,18 +46,18 @@ def without_empty_stages(candidate: Candidate, boundaries: Boundaries) -> tuple[
     kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
     if len(kept) == candidate.depth:
         return candidate, boundaries
-    chain = candidate.chain.select(tuple(kept))
-    edges = (0, *(boundaries[s + 1] for s in kept))
-    return Candidate(chain, candidate.micro_batches, candidate.family, candidate.objective), edges
+    return candidate.select(kept), (0, *(boundaries[s + 1] for s in kept))
 
 
 def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
-    """What does not fit, in words; None if everything does."""
+    """What does not fit or goes against a wish, in words; None if nothing does."""
     candidate, boundaries = without_empty_stages(candidate, boundaries)
+    if candidate.fits(boundaries):
+        return None
     chain = candidate.chain
     for s, need in enumerate(candidate.problem.memory(boundaries)):
         limit, total = int(chain.limit[s]), need + int(chain.runtime[s])
         if limit != UNLIMITED and total > limit:
             flight = candidate.in_flight[s]
             return f"stage {s} needs {format_bytes(total)} of {format_bytes(limit)} ({flight} in flight)"
-    return None
+    return "it goes against a wish: a cut that is forbidden, or a layer that is pinned elsewhere"

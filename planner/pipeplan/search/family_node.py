@@ -1,0 +1,83 @@
+"""A shape under one schedule family: the node whose bound and simulation meet.
+
+First the exact dynamic programme on the relaxed partition problem, then a solver with every path cut known so far. The
+partition found is simulated; the critical path of its schedule is an inequality that all partitions under the same
+shape, micro-batch count and family obey (equation (6) of the partition problem), so bound and simulation meet after
+finitely many steps.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pipeplan.chain import Boundaries
+from pipeplan.job import Objective
+from pipeplan.paths import path_cut
+from pipeplan.pricing import assemble
+from pipeplan.search.candidates import Candidate
+from pipeplan.search.judge import judge
+from pipeplan.search.prove import Node, Prover
+from pipeplan.simulate import simulate
+from pipeplan_formulations import partition
+from pipeplan_formulations.partition import PathCut
+from pipeplan_formulations.report import Limits, Status, Stop
+
+FIRST_SLICE = 2.0
+"""Seconds a solver gets for one step at first; doubled each time it was not enough."""
+
+
+@dataclass
+class FamilyNode:
+    """A candidate that may still hold the best plan."""
+
+    bound: int
+    candidate: Candidate
+    relaxed: bool = False
+    slice: float = FIRST_SLICE
+    best: Boundaries | None = None
+    paths: list[PathCut] = field(default_factory=list)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """What is nearly done first, then what holds the least."""
+        return (-len(self.paths), sum(self.candidate.in_flight))
+
+    def advance(self, prover: Prover) -> Iterable[Node]:
+        """One solve and one simulation; the node stays open unless it is infeasible, solved or beyond help."""
+        slice_ = min(prover.left, self.slice)
+        limits = Limits(slice_, prover.limits.gap, prover.limits.workers, prover.limits.seed)
+        step = self.candidate.objective is Objective.STEP
+        problem = self.candidate.problem.with_paths(tuple(self.paths) if step else ())
+        backend = prover.backend if self.relaxed else "exact"
+        report = partition.solve(problem, limits, hint=self.best, backend=backend)
+        if report.stop is Stop.INTERRUPT:
+            raise KeyboardInterrupt
+        if report.status is Status.INFEASIBLE:
+            return
+        first, self.relaxed = not self.relaxed, True
+        grown = report.bound > self.bound
+        self.bound = max(self.bound, report.bound)
+        learned = self._simulate(prover, report.solution) if report.solution is not None else False
+        if report.solution is not None and prover.value is not None and prover.value <= self.bound:
+            prover.settle(self.bound)
+        elif first or grown or learned:
+            yield self
+        elif report.status is not Status.OPTIMAL and slice_ >= self.slice and prover.left > 0:
+            self.slice *= 2
+            yield self
+        else:
+            prover.settle(self.bound)
+
+    def _simulate(self, prover: Prover, boundaries: Boundaries) -> bool:
+        """Judge a partition; True if its critical path is a new inequality."""
+        self.best = boundaries
+        candidate = self.candidate
+        prover.offer(judge(prover.cluster, candidate, boundaries))
+        if candidate.objective is not Objective.STEP:
+            return False
+        pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))
+        schedule = candidate.family.write(candidate.replicas, candidate.micro_batches)
+        cut = path_cut(simulate(schedule, pipeline, share=False), pipeline, schedule)
+        if cut in self.paths:
+            return False
+        self.paths.append(cut)
+        return True

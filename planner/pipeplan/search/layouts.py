@@ -1,0 +1,200 @@
+"""Families of shapes on clusters too large to list every shape: what a shape may look like, as one allocation problem.
+
+::
+
+    equal      one number r of replicas for all stages, laid out in tiles (see `pipeplan.structure`): a unit is a stage
+    unequal    every stage has a whole number of units of g devices, packed one behind the other
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeplan.chain import UNLIMITED, Array
+from pipeplan.cluster import Link
+from pipeplan.job import Job, Objective
+from pipeplan.network import Ring
+from pipeplan.pricing import device_limit
+from pipeplan.search.space import Floors, Space
+from pipeplan.structure import DeviceClass, Mode, Modes, device_classes, tiles
+from pipeplan_formulations.allocation import Allocation, ChainAllocation
+
+UNITS = 64
+"""Most units of all classes in an unequal layout: the unit is chosen so large that there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How units lie on a cluster.
+
+    Attributes
+    ----------
+    unit : int
+        Devices.
+    widths : tuple of int
+        Units that a stage may have.
+    units, per_node : tuple of int
+        For each class: units that there are, and units in a node of it (1 if a unit fills nodes).
+    tile : int or None
+        Replicas of one stage in a node, in an equal layout; None is packed.
+    """
+
+    unit: int
+    widths: tuple[int, ...]
+    units: tuple[int, ...]
+    per_node: tuple[int, ...]
+    tile: int | None = None
+
+    def modes(self, stages: Allocation) -> Modes:
+        """What runs each stage of an allocation."""
+        return tuple(Mode(place.kind, place.width * self.unit) for place in stages)
+
+
+def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
+    """Every layout for steps of so many micro-batches; no stage has more replicas than that."""
+    classes = device_classes(space.cluster)
+    job = space.job
+    most = min(max(len(each.devices) for each in classes), micro_batches)
+    for replicas in _equal(job, classes, most):
+        for tile in tiles(classes, replicas) or (None,):
+            layout = _equal_layout(classes, replicas, tile)
+            if any(layout.units):
+                yield layout
+    if job.equal_replicas or len(set(job.replicas)) == 1:
+        return
+    unit = _unit(classes)
+    widths = tuple(
+        w
+        for w in range(1, max(len(each.devices) for each in classes) // unit + 1)
+        if w * unit <= micro_batches and (not job.replicas or w * unit in job.replicas)
+    )
+    if len(widths) > 1:
+        units = tuple(len(each.devices) // unit for each in classes)
+        yield Layout(unit, widths, units, tuple(max(each.per_node // unit, 1) for each in classes))
+
+
+def floor(space: Space, size: int, layout: Layout) -> int | None:
+    """A bound on all plans of the layout that costs next to nothing; None if none of them fits."""
+    classes, floors = device_classes(space.cluster), Floors(space, size)
+    if len(layout.widths) > 1:
+        return floors.together(space.cluster)
+    share = layout.unit if space.job.zero1 else 1
+    resident = int((2 * space.prices.parameters + -(-space.prices.optimizer // share)).sum())
+    rooms = sorted((_room(each, space.job), n) for each, n in zip(classes, layout.units, strict=True))
+    stages, there = len(space.model.layers), 0
+    for room, count in reversed(rooms):  # the stages with the most room, one layer each at least
+        there += room * min(count, stages)
+        stages -= min(count, stages)
+    if resident > there:
+        return None
+    units: dict[str, int] = {}
+    for each, count in zip(classes, layout.units, strict=True):
+        units[each.kind.name] = units.get(each.kind.name, 0) + count
+    return floors.equal(units, layout.unit)
+
+
+def allocation_problem(space: Space, size: int, layout: Layout) -> ChainAllocation:
+    """The joint problem of a layout at a micro-batch size, relaxed to what holds for every schedule family."""
+    classes = device_classes(space.cluster)
+    prices, job = space.prices, space.job
+    tables = [prices.table(each.kind, size) for each in classes]
+    boundary = tables[0].boundary
+    replicas = [width * layout.unit for width in layout.widths]
+    shares = [r if job.zero1 else 1 for r in replicas]
+    rings = [[_ring(space, each, layout, r) for r in replicas] for each in classes]
+    hops = _Hops(space, classes, boundary)
+
+    def rows(name: str) -> Array:
+        return np.stack([getattr(table, name) for table in tables])
+
+    fixed = 2 * prices.parameters
+    return ChainAllocation(
+        forward=rows("forward"),
+        backward=rows("backward"),
+        update=np.stack([[-(-table.update // share) for share in shares] for table in tables]),
+        reduce=np.stack([[ring.times(prices.parameters) for ring in row] for row in rings]),
+        reduce_base=np.array([[ring.base for ring in row] for row in rings], np.int64),
+        resident=np.stack([[fixed + -(-prices.optimizer // share) for share in shares] for _ in classes]),
+        saved=rows("saved").max(axis=0),
+        output=rows("output").max(axis=0),
+        workspace=rows("workspace").max(axis=0),
+        recomputable=prices.recomputable,
+        received=boundary,
+        limit=np.array([_room(each, job) for each in classes], np.int64),
+        units=np.minimum(layout.units, len(space.model.layers) * layout.widths[-1]),
+        node=np.array(layout.per_node, np.int64),
+        send=hops.send,
+        send_back=hops.send,
+        latency=hops.latency,
+        cuts=space.wishes.cuts,
+        micro_batches=job.batch // size,
+        widths=layout.widths,
+        unit=layout.unit,
+        overlap=space.cluster.overlap.value,
+        objective="bottleneck" if job.objective is Objective.BOTTLENECK else "step",
+        flight="sno" if any(each.name != "gpipe" for each in space.families) or space.free else "full",
+        alternating=False,
+    )
+
+
+class _Hops:
+    """Sends and latencies between classes: entry 0 inside a node, entry 1 over the network."""
+
+    def __init__(self, space: Space, classes: tuple[DeviceClass, ...], boundary: Array) -> None:
+        count = len(classes)
+        self.send = np.zeros((count, count, 2, len(boundary)), np.int64)
+        self.latency = np.zeros((count, count, 2), np.int64)
+        for a, source in enumerate(classes):
+            for b, target in enumerate(classes):
+                inside, across = source.link, space.cluster.network or source.link
+                if a != b and any(x.node == y.node for x in source.devices for y in target.devices):
+                    across = inside
+                for entry, link in enumerate((inside, across)):
+                    self.send[a, b, entry] = space.prices.occupancy(link, boundary)
+                    self.latency[a, b, entry] = link.latency
+
+
+def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int) -> list[int]:
+    """Numbers of replicas for equal layouts: those asked for, or divisors of a node and whole nodes."""
+    if job.replicas:
+        return sorted(r for r in set(job.replicas) if r <= most)
+    node = max(each.per_node for each in classes)
+    inside = [r for r in range(1, node + 1) if node % r == 0]
+    nodes = [node * k for k in range(2, most // node + 1)]
+    if len(nodes) > UNITS:  # powers of two, and three times them
+        nodes = sorted({node * k * 2**i for k in (1, 3) for i in range(most.bit_length())})
+    return [r for r in (*inside, *nodes) if r <= most]
+
+
+def _equal_layout(classes: tuple[DeviceClass, ...], replicas: int, tile: int | None) -> Layout:
+    if tile is None:
+        units = tuple(len(each.devices) // replicas for each in classes)
+        return Layout(replicas, (1,), units, tuple(max(each.per_node // replicas, 1) for each in classes))
+    rows = [len(each.devices) // each.per_node // (replicas // tile) for each in classes]
+    per_node = tuple(each.per_node // tile for each in classes)
+    return Layout(replicas, (1,), tuple(row * p for row, p in zip(rows, per_node, strict=True)), per_node, tile)
+
+
+def _unit(classes: tuple[DeviceClass, ...]) -> int:
+    """The least divisor or multiple of a node that leaves at most `UNITS` units."""
+    node = max(each.per_node for each in classes)
+    devices = sum(len(each.devices) for each in classes)
+    choices = [u for u in range(1, node + 1) if node % u == 0] + [node * 2**i for i in range(1, devices.bit_length())]
+    return next(unit for unit in choices if devices // unit <= UNITS)
+
+
+def _ring(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> Ring:
+    """The least that the replicas of a stage pay: inside a node where they may lie in one."""
+    network = space.cluster.network
+    inside = layout.tile if layout.tile is not None else each.per_node
+    if replicas <= inside or network is None:
+        return Ring(replicas, each.link)
+    share = each.per_node // layout.tile if layout.tile is not None else 1
+    rate = network.bandwidth
+    return Ring(replicas, Link(None if rate is None else max(rate // share, 1), network.latency))
+
+
+def _room(each: DeviceClass, job: Job) -> int:
+    limit = device_limit(each.kind, job)
+    return UNLIMITED if limit == UNLIMITED else max(limit - each.kind.runtime, 0)

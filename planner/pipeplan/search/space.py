@@ -1,0 +1,176 @@
+"""The searched space: which micro-batch sizes, schedule families and shapes of the pipeline there are."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from math import prod
+
+import numpy as np
+
+from pipeplan.chain import Array
+from pipeplan.cluster import Cluster, Overlap
+from pipeplan.cost import available_micro_batches
+from pipeplan.errors import InputError
+from pipeplan.job import Job, Objective
+from pipeplan.model import Model
+from pipeplan.pricing import Prices
+from pipeplan.schedules import FAMILIES, Family, family
+from pipeplan.search.candidates import Candidate, in_flight
+from pipeplan.search.flights import FREE, between
+from pipeplan.structure import Groups, all_modes, structures
+from pipeplan.wishes import Wishes
+
+
+class Space:
+    """Everything that a search may choose from.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Micro-batch sizes.
+    families : tuple of Family
+        By name; besides, where ``free`` is set, 1F1B with in-flight counts between SNO's and SO's.
+    counted : int
+        How many shapes were listed so far, over all sizes.
+
+    Raises
+    ------
+    InputError
+        If the questions make no sense together.
+    """
+
+    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
+        self.model, self.cluster, self.job = model, cluster, job
+        self.prices = Prices(model, cluster, job)
+        self.wishes = Wishes(model, cluster, job)
+        kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
+        sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
+        self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
+        names = job.schedules or default_schedules(cluster, job)
+        self.families = tuple(family(name) for name in names if name != FREE)
+        self.free = FREE in names
+        _check_lanes(self.families, cluster)
+        self.counted = 0
+
+    @property
+    def deepest(self) -> int:
+        """The most stages that an unreplicated pipeline can have."""
+        most = min(len(self.cluster.devices), len(self.model.layers))
+        return max((depth for depth in self.job.depths if depth <= most), default=0) if self.job.depths else most
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """Names of the families."""
+        return (*(each.name for each in self.families), *([FREE] if self.free else []))
+
+    def rows(self) -> list[Candidate]:
+        """What balancers cut: the deepest unreplicated pipeline, devices as listed, each size and named family."""
+        if not self.deepest or (self.job.replicas and 1 not in self.job.replicas):
+            return []
+        groups = tuple((device,) for device in self.cluster.devices[: self.deepest])
+        free = self.free and not self.families
+        return [candidate for size in self.sizes for candidate in self.candidates(groups, size, free)]
+
+    def shapes(self, size: int) -> Iterator[tuple[Groups, int]]:
+        """Every shape for a micro-batch size, with a bound on the step (or bottleneck) that costs next to nothing."""
+        count = self.job.batch // size
+        floors = Floors(self, size)
+        if self.job.objective is Objective.BOTTLENECK:
+            count = 1  # replication of an endless pipeline is the graph formulation's
+        for groups in structures(self.cluster, self.job, len(self.model.layers), count):
+            self.counted += 1
+            yield groups, floors.floor((group[0].kind.name, len(group)) for group in groups)
+
+    def many(self, most: int) -> bool:
+        """Whether there are more than so many shapes at the smallest micro-batch size."""
+        modes = all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // self.sizes[0])
+        return next(islice(modes, most, None), None) is not None
+
+    def candidates(self, groups: Groups, size: int, free: bool = True) -> list[Candidate]:
+        """The shape at that size under every family; with ``free``, also 1F1B with other in-flight counts."""
+        count = self.job.batch // size
+        chain = self.prices.chain(groups, size)
+        where = self.wishes.where(groups)
+        families = list(self.families)
+        if len(groups) == 1:  # nothing overlaps: the family that holds least is all there is
+            families = [self.leanest(groups, count)]
+        elif free and self.free and self.job.objective is Objective.STEP:
+            taken = {each.in_flight(chain.replicas, count) for each in families if each.name in ("1f1b-sno", "1f1b-so")}
+            families += [
+                each for each in between(chain.replicas, count) if each.in_flight(chain.replicas, count) not in taken
+            ]
+        return [Candidate(chain, count, each, self.job.objective, self.wishes.cuts, where) for each in families]
+
+    def leanest(self, groups: Groups, micro_batches: int) -> Family:
+        """The family that holds the fewest micro-batches."""
+        replicas = tuple(map(len, groups))
+        families = self.families or (FAMILIES["1f1b-sno"],)
+        return min(families, key=lambda each: sum(in_flight(each, replicas, micro_batches, self.job.objective)))
+
+
+class Floors:
+    """Bounds at one micro-batch size, from each layer's fastest kind of device.
+
+    Let x_s be the work of stage s as its layers would take on their fastest kind, M_s the micro-batches of its busiest
+    replica, ρ_s ≥ 1 how much slower its kind is at least. Equation (4) says Σ_{t<s} x_t + M_s ρ_s x_s ≤ T, so the work
+    of the stages up to s is at most C_s = C_{s−1} + (T − C_{s−1}) / (M_s ρ_s), and all of it at most
+    T (1 − Π (1 − 1 / (M_s ρ_s))).
+    """
+
+    def __init__(self, space: Space, size: int) -> None:
+        kinds = {device.kind.name: device.kind for device in space.cluster.devices}
+        work: dict[str, Array] = {}
+        for name, kind in kinds.items():
+            table = space.prices.table(kind, size)
+            work[name] = table.forward + table.backward
+        least = np.minimum.reduce(list(work.values()))
+        busy = least > 0
+        self._slower = {
+            name: float((own[busy] / least[busy]).min()) if busy.any() else 1.0 for name, own in work.items()
+        }
+        self._total, self._largest, self._layers = int(least.sum()), int(least.max()), len(least)
+        self._count = space.job.batch // size
+        self._bottleneck = space.job.objective is Objective.BOTTLENECK
+
+    def floor(self, stages: Iterable[tuple[str, int]]) -> int:
+        """Nanoseconds: no plan on these stages beats it. Each is a kind's name and a number of replicas."""
+        rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
+        if self._bottleneck:
+            return _rounded(self._total / sum(1 / slow for slow, _ in rows))
+        idle = prod(1 - 1 / (count * slow) for slow, count in rows)
+        alone = self._total + (min(count for _, count in rows) - 1) * self._largest / 2
+        return _rounded(max(self._total / (1 - idle), alone))
+
+    def equal(self, units: Mapping[str, int], replicas: int) -> int:
+        """Nanoseconds: no plan on at most so many stages of each kind beats it, all with the same replicas."""
+        stages = [(name, replicas) for name, count in units.items() for _ in range(count)]
+        fastest = sorted(stages, key=lambda stage: self._slower[stage[0]])[: self._layers]
+        return self.floor(fastest)
+
+    def together(self, cluster: Cluster) -> int:
+        """Nanoseconds if all devices shared the work of a step (or a micro-batch) out evenly."""
+        speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
+        return _rounded(self._total * (1 if self._bottleneck else self._count) / speed)
+
+
+def _rounded(nanoseconds: float) -> int:
+    """Down, far enough for the float arithmetic before it."""
+    return int((1 - 1e-9) * nanoseconds)
+
+
+def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
+    """The families that suit the cluster; for the bottleneck, the one that holds least, as any order gives the same."""
+    suited = [each for each in FAMILIES.values() if cluster.overlap in each.suits]
+    if job.objective is Objective.BOTTLENECK:
+        replicas = (1,) * len(cluster.devices)
+        return (min(suited, key=lambda each: sum(each.in_flight(replicas, 64))).name,)
+    return (*(each.name for each in suited), *((FREE,) if cluster.overlap is Overlap.COPY else ()))
+
+
+def _check_lanes(families: tuple[Family, ...], cluster: Cluster) -> None:
+    """Two lanes on a device that stands still while it sends are a contradiction, and the bounds do not hold for it."""
+    for each in families:
+        if each.two_lanes and cluster.overlap is Overlap.NONE:
+            raise InputError(
+                f"schedule {each.name!r} computes on two lanes at once, but the devices of {cluster.name!r} wait while "
+                "they send (overlap: false); leave the schedule out, or set overlap to true or stream"
+            )
