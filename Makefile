@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all bench check lint types clean
+.PHONY: demo test test-all bench experiments check lint types clean
 
 demo: .venv/installed
 	$(BIN)/pipeplan demo --output demo-out
@@ -25,8 +25,13 @@ types: .venv/installed-test
 bench: .venv/installed-test
 	$(BIN)/python -m benchmarks
 
+# The table of docs/experiments.md; stopped, it goes on. Published profiles are used where they lie in PROFILES.
+PROFILES ?= ../shared/data/pipedream
+experiments: .venv/installed
+	$(BIN)/pipeplan sweep headline --data $(PROFILES)
+
 clean:
-	rm -rf .venv demo-out bench-out
+	rm -rf .venv demo-out bench-out sweep-out
 
 .venv/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pipeplan needs Python 3.11 or newer: make PYTHON=python3.11")'

@@ -26,8 +26,23 @@ TOTALS = {
 }
 """Millions of parameters, as published or as PipeDream's profiles of GNMT say."""
 
-KINDS = "v100-16gb v100-32gb a100-40gb a100-80gb h100-80gb h200 p100 rtx-3090 rtx-4090 t4 cpu-worker vcu118 vcu129"
-CLUSTERS = {"2-cpu": 2, "8-v100-nvlink": 8, "2x4-v100-10gbit": 8, "4-v100-4-p100": 8, "64-h100": 64, "4-vcu118": 4}
+KINDS = "v100-16gb v100-32gb v100-pcie-16gb a100-40gb a100-80gb h100-80gb h200 p100 rtx-3090 rtx-4090 t4 cpu-worker vcu118 vcu129"
+CLUSTERS = {
+    "2-cpu": 2,
+    "4-v100-nvlink": 4,
+    "8-v100-nvlink": 8,
+    "4-v100-pcie": 4,
+    "8-v100-pcie": 8,
+    "2x2-v100-10gbit": 4,
+    "2x4-v100-10gbit": 8,
+    "4-v100-4-p100": 8,
+    "64-h100": 64,
+    "4-vcu118": 4,
+    "4-vcu129": 4,
+    "3-vcu118-1-vcu129": 4,
+    "2-vcu118-2-vcu129": 4,
+    "1-vcu118-3-vcu129": 4,
+}
 
 
 @pytest.mark.parametrize(("name", "millions"), TOTALS.items())
