@@ -1,6 +1,13 @@
-"""How long the simulator takes for 64 devices and 512 micro-batches (65,600 actions and 64,512 transfers)."""
+"""How long the simulator takes for 64 devices, and for 4,096 of them as 64 stages of 64 replicas.
+
+The first has 512 micro-batches (65,600 actions, 64,512 transfers), the second 1,536 (204,800 and 193,536), once with a
+wire for every pair of devices and once with a network card for every eight devices, which their transfers share.
+Processor time, so that other work on the machine counts less.
+"""
 
 import time
+from itertools import pairwise
+from math import lcm
 from statistics import median
 
 from pipeplan.cluster import Overlap
@@ -8,33 +15,55 @@ from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedules import FAMILIES
 from pipeplan.simulate import simulate
 
-DEVICES, MICRO_BATCHES, ROUNDS = 64, 512, 5
+STAGES, REPLICAS, ROUNDS = 64, 64, 3
+DEVICES_PER_CARD = 8
 
 
-def pipeline(overlap: Overlap) -> Pipeline:
+def pipeline(overlap: Overlap, replicas: int = 1, cards: bool = False) -> Pipeline:
     """Slightly unequal stages, a transfer of a twentieth of a forward."""
+    placement = tuple(tuple(range(s * replicas, (s + 1) * replicas)) for s in range(STAGES))
+
+    def wires(a: int, b: int) -> tuple[str, ...]:
+        if not cards:
+            return (f"{a} to {b}",)
+        return (f"card {a // DEVICES_PER_CARD} out", f"card {b // DEVICES_PER_CARD} in")
+
+    def way(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[Transfer, ...]:
+        turns = range(lcm(len(source), len(target)))
+        return tuple(Transfer(1, 50, 5, wires(source[m % len(source)], target[m % len(target)])) for m in turns)
+
     return Pipeline(
-        stages=tuple(Stage(1000 + s % 7, 2000 + s % 5, update=10, held=100) for s in range(DEVICES)),
-        placement=tuple((d,) for d in range(DEVICES)),
-        transfers=tuple((Transfer(1, 50, 5, (f"down {s}",)),) for s in range(DEVICES - 1)),
-        returns=tuple((Transfer(1, 50, 5, (f"up {s}",)),) for s in range(DEVICES - 1)),
+        stages=tuple(Stage(1000 + s % 7, 2000 + s % 5, update=10, held=100, reduce=500) for s in range(STAGES)),
+        placement=placement,
+        transfers=tuple(way(a, b) for a, b in pairwise(placement)),
+        returns=tuple(way(b, a) for a, b in pairwise(placement)),
         overlap=overlap,
-        runtime=(0,) * DEVICES,
-        limits=(2**62,) * DEVICES,
+        runtime=(0,) * STAGES * replicas,
+        limits=(2**62,) * STAGES * replicas,
     )
+
+
+def seconds(name: str, replicas: int, micro_batches: int, cards: bool) -> tuple[float, int]:
+    """Median over the rounds, and the number of actions."""
+    family = FAMILIES[name]
+    schedule = family.write((replicas,) * STAGES, micro_batches)
+    line = pipeline(min(family.suits, key=str), replicas, cards)
+    times = []
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        actions = len(simulate(schedule, line).spans)
+        times.append(time.process_time() - start)
+    return median(times), actions
 
 
 def main() -> None:
     """Print the median for every family."""
-    for name, family in FAMILIES.items():
-        schedule = family.write((1,) * DEVICES, MICRO_BATCHES)
-        line = pipeline(min(family.suits, key=str))
-        times = []
-        for _ in range(ROUNDS):
-            start = time.perf_counter()
-            simulate(schedule, line)
-            times.append(time.perf_counter() - start)
-        print(f"{name:10} {median(times):6.2f} s (median of {ROUNDS})")
+    for replicas, micro_batches, cards in ((1, 512, False), (REPLICAS, 1536, False), (REPLICAS, 1536, True)):
+        shared = ", shared cards" if cards else ""
+        print(f"{STAGES} stages of {replicas} replicas, {micro_batches} micro-batches{shared}")
+        for name in FAMILIES:
+            taken, actions = seconds(name, replicas, micro_batches, cards)
+            print(f"  {name:10} {taken:6.2f} s  {1e6 * taken / actions:5.1f} us an action (median of {ROUNDS})")
 
 
 if __name__ == "__main__":

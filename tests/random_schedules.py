@@ -6,7 +6,7 @@ split and joined backwards side by side, token slices, reductions, two lanes, wi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import lcm
 from random import Random
 
@@ -43,6 +43,11 @@ def random_placement(random: Random, stages: int, devices: int) -> Placement:
     """Half of the stages on one device, the others on up to three, in any order."""
     most = [random.choice([1, random.randint(1, min(3, devices))]) for _ in range(stages)]
     return tuple(tuple(random.sample(range(devices), count)) for count in most)
+
+
+def stage_by_stage(replicas: Sequence[int]) -> Placement:
+    """The devices of each stage, numbered as families number them."""
+    return tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(replicas, initial=0)))
 
 
 def random_pipeline(

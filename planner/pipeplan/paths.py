@@ -6,63 +6,160 @@
 
 In a given order of actions these follow one another whatever the layers of each stage are, so the length of the path,
 read as a sum over stages, bounds the step time of every partition (equation (6) of the partition problem).
+
+Replicas of a stage take equally long, so it does not matter through which of them a path goes. A reduction begins when
+the last replica comes to it, so a path may change replicas there:
+
+::
+
+    1F1 (device 2)  1B1 (device 2)  1R (all replicas)  1U
+
+Transfers between different pairs of replicas may differ. A path then counts the least of its boundary's, which keeps it
+a bound, if no longer always the step time where it was found.
 """
+
+from dataclasses import dataclass
 
 from pipeplan.cluster import Overlap
 from pipeplan.errors import PlanError
-from pipeplan.pipeline import Pipeline
+from pipeplan.pipeline import Pipeline, Transfer
 from pipeplan.schedule import Kind, Schedule
 from pipeplan.timeline import Flight, Span, Timeline
 from pipeplan_formulations.partition import PathCut
 
+_HALVES = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
+
+
+@dataclass(frozen=True)
+class Path:
+    """How often each time lies on a path.
+
+    Attributes
+    ----------
+    forward, backward, input_gradient, weight_gradient, reduce, update : tuple of int
+        One a stage.
+    send, send_back, latency, latency_back : tuple of int
+        One a boundary.
+    """
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    input_gradient: tuple[int, ...]
+    weight_gradient: tuple[int, ...]
+    reduce: tuple[int, ...]
+    update: tuple[int, ...]
+    send: tuple[int, ...]
+    send_back: tuple[int, ...]
+    latency: tuple[int, ...]
+    latency_back: tuple[int, ...]
+
+    def length(self, pipeline: Pipeline) -> int:
+        """Nanoseconds: no more than the step time of any pipeline with the same schedule, replicas and overlap."""
+        total = 0
+        for s, stage in enumerate(pipeline.stages):
+            total += self.forward[s] * stage.forward + self.backward[s] * stage.backward
+            total += self.input_gradient[s] * stage.input_gradient + self.weight_gradient[s] * stage.weight_gradient
+            total += self.reduce[s] * stage.reduce + self.update[s] * stage.update
+        for counts, late, ways in (
+            (self.send, self.latency, pipeline.transfers),
+            (self.send_back, self.latency_back, pipeline.returns),
+        ):
+            for count, latencies, row in zip(counts, late, ways, strict=True):
+                total += count * min(way.occupancy for way in row) + latencies * least_latency(row)
+        return total
+
+
+def least_latency(ways: tuple[Transfer, ...]) -> int:
+    """Of one boundary in one direction."""
+    return min(way.latency for way in ways)
+
 
 def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> PathCut:
+    """The critical path of a simulation with ``share=False`` as an inequality (6).
+
+    Raises
+    ------
+    PlanError
+        If the path holds half a backward, for which the partition problem has no term, or cannot be read (`read_path`).
+    """
+    path = read_path(timeline, pipeline, schedule)
+    if any(path.input_gradient) or any(path.weight_gradient):
+        halves = (item.action for item in timeline.critical if isinstance(item, Span) and item.action.kind in _HALVES)
+        raise PlanError(f"the critical path holds {next(halves)}, for which the partition problem has no term")
+    ways = zip((*path.latency, *path.latency_back), (*pipeline.transfers, *pipeline.returns), strict=True)
+    constant = sum(count * least_latency(row) for count, row in ways)
+    return PathCut(path.forward, path.backward, path.update, path.send, path.send_back, constant, path.reduce)
+
+
+def read_path(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path:
     """Count what lies on the critical path of a simulation with ``share=False``.
 
     Raises
     ------
     PlanError
-        If the path holds actions that the partition problem has no term for (a split backward, a reduction), or comes
-        from a simulation in which boundaries share wires.
+        If the path comes from a simulation in which boundaries share wires, or holds half a backward on a device with
+        two lanes, whose time is no sum of the stage's times.
     """
-    stages = len(pipeline.stages)
-    count = {kind: [0] * stages for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE)}
-    send, send_back = [0] * (stages - 1), [0] * (stages - 1)
-    constant = 0
+    actions = {kind: [0] * len(pipeline.stages) for kind in Kind}
+    boundaries = range(len(pipeline.stages) - 1)
+    sends, latencies = ([[0 for _ in boundaries] for _ in range(2)] for _ in range(2))  # forward, back
     path = timeline.critical
     for before, item, after in zip([None, *path[:-1]], path, [*path[1:], None], strict=True):
         if isinstance(item, Span):
             if not _only_started(item, after, pipeline.overlap):
-                _count(count, item, schedule.two_lanes)
+                _count(actions, item, schedule.two_lanes)
             continue
-        link = min(item.source, item.target)
+        link, way = min(item.source, item.target), int(item.source > item.target)
         if not _left_with_its_action(item, before, pipeline.overlap):
-            (send if item.source < item.target else send_back)[link] += 1
-        if isinstance(after, Flight) and (after.source, after.target) != (item.source, item.target):
+            sends[way][link] += 1
+        if isinstance(after, Flight) and _wire(after, pipeline) != _wire(item, pipeline):
             raise PlanError("the critical path holds two transfers that share a wire; simulate with share=False")
-        reader = pipeline.device_of(item.target, item.micro_batch)
-        if isinstance(after, Span) and after.device == reader:  # not the sender that waited
-            ways = pipeline.transfers if item.source < item.target else pipeline.returns
-            constant += min(way.latency for way in ways[link])
-    forward, backward, update = (tuple(count[kind]) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE))
-    return PathCut(forward, backward, update, tuple(send), tuple(send_back), constant)
+        if isinstance(after, Span) and _read_by(item, after):  # not a sender that waited
+            latencies[way][link] += 1
+    return Path(
+        forward=tuple(actions[Kind.FORWARD]),
+        backward=tuple(actions[Kind.BACKWARD]),
+        input_gradient=tuple(actions[Kind.INPUT_GRADIENT]),
+        weight_gradient=tuple(actions[Kind.WEIGHT_GRADIENT]),
+        reduce=tuple(actions[Kind.REDUCE]),
+        update=tuple(actions[Kind.UPDATE]),
+        send=tuple(sends[0]),
+        send_back=tuple(sends[1]),
+        latency=tuple(latencies[0]),
+        latency_back=tuple(latencies[1]),
+    )
 
 
-def _count(count: dict[Kind, list[int]], span: Span, two_lanes: bool) -> None:
+def _wire(flight: Flight, pipeline: Pipeline) -> tuple[int, int, int]:
+    period = pipeline.periods[min(flight.source, flight.target)]
+    return flight.source, flight.target, flight.micro_batch % period
+
+
+def _count(actions: dict[Kind, list[int]], span: Span, two_lanes: bool) -> None:
     kind, stage = span.action.kind, span.action.stage
-    if kind not in count:
-        raise PlanError(f"the critical path holds {span.action}, for which the partition problem has no term")
-    count[kind][stage] += 1
-    if two_lanes and kind is not Kind.UPDATE:  # each of the two takes F + B there
+    if two_lanes and kind in _HALVES:
+        raise PlanError(f"the critical path holds {span.action} on two lanes, whose time is no sum of the stage's")
+    actions[kind][stage] += 1
+    if two_lanes and kind.per_micro_batch:  # each of the two takes F + B there
         other = Kind.BACKWARD if kind is Kind.FORWARD else Kind.FORWARD
-        count[other][stage] += 1
+        actions[other][stage] += 1
 
 
 def _sent_by(flight: Flight, span: Span) -> bool:
     action = span.action
-    forward = flight.source < flight.target
     same = (action.stage, action.micro_batch, action.slice) == (flight.source, flight.micro_batch, flight.slice)
-    return same and (action.kind is Kind.FORWARD) == forward
+    return same and action.kind in _kinds(flight)
+
+
+def _read_by(flight: Flight, span: Span) -> bool:
+    action = span.action
+    same = (action.stage, action.micro_batch, action.slice) == (flight.target, flight.micro_batch, flight.slice)
+    return same and action.kind in _kinds(flight)
+
+
+def _kinds(flight: Flight) -> tuple[Kind, ...]:
+    """What makes and what reads the tensor."""
+    return (Kind.FORWARD,) if flight.source < flight.target else (Kind.BACKWARD, Kind.INPUT_GRADIENT)
 
 
 def _only_started(span: Span, after: Span | Flight | None, overlap: Overlap) -> bool:

@@ -1,7 +1,7 @@
 """Families and free in-flight counts with replicas: complete, within their memory, without deadlock where they say."""
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from random import Random
 
 import pytest
@@ -15,14 +15,9 @@ from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import simulate
 from pipeplan.validate import validate_memory, validate_schedule
-from random_schedules import Placement, random_pipeline
+from random_schedules import random_pipeline, stage_by_stage
 
 widths = st.lists(st.integers(1, 4), min_size=1, max_size=4)
-
-
-def stage_by_stage(replicas: Sequence[int]) -> Placement:
-    """The devices of each stage, numbered as families number them."""
-    return tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(replicas, initial=0)))
 
 
 @given(widths, st.integers(1, 12), st.sampled_from(sorted(FAMILIES)), st.integers(0, 2**32))
