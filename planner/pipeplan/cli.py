@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from pipeplan.commands.base import Command
 from pipeplan.errors import InputError, PipeplanError
 
-OWN = ("profile", "solve", "compare", "simulate", "explain", "frontier", "doctor")
+OWN = ("profile", "solve", "compare", "simulate", "sweep", "explain", "frontier", "doctor")
 DESCRIPTION = "Plan distributed training: provably good partitions and schedules, explained, and run with torch."
 
 
