@@ -16,7 +16,7 @@ UNLIMITED = 2**62
 
 
 @st.composite
-def fractional_partitions(draw, layers=4, stages=3, step=None) -> FractionalPartition:
+def fractional_partitions(draw, layers=4, stages=3) -> FractionalPartition:
     """Small instances: unequal devices, priced links, memory and on-chip limits that bind or exclude all."""
     n, depth = draw(st.integers(1, layers)), draw(st.integers(1, stages))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -63,7 +63,8 @@ def fractional_partitions(draw, layers=4, stages=3, step=None) -> FractionalPart
         limit=np.full(depth, limit),
         on_chip=np.full(depth, on_chip),
         micro_batches=draw(st.integers(1, 6)),
-        objective=draw(st.sampled_from(["step", "step", "bottleneck"])) if step is None else "step",
+        objective=draw(st.sampled_from(["step", "step", "bottleneck"])),
+        two_lanes=draw(st.sampled_from([False, False, True])),
     )
 
 
@@ -118,7 +119,8 @@ def _programme(p: FractionalPartition, cut: tuple[int, ...], streamed: tuple[boo
                 lp.Add(need + share[s][c] * float(p.workspace[c]) <= float(p.limit[s]))
     value, many = lp.NumVar(0, lp.infinity(), ""), p.micro_batches
     if p.objective == "bottleneck":
-        sides = [f + b for f, b in zip(forward, back, strict=True)] + send
+        sides = forward + back if p.two_lanes else [f + b for f, b in zip(forward, back, strict=True)]
+        sides = sides + send
     else:
         first = total(share[0], p.update[0], scale)
         wait = [2 * float(x) * scale for x in p.latency]
@@ -127,6 +129,7 @@ def _programme(p: FractionalPartition, cut: tuple[int, ...], streamed: tuple[boo
             first + sum(forward[:s]) + sum(back[:s]) + sum(wait[:s]) + many * (forward[s] + back[s])
             for s in range(stages)
         ]
+        sides = [] if p.two_lanes else sides
         sides += [alone + (many - 1) * x for x in forward + back]
         sides += [alone + many * x - forward[s] for s, x in enumerate(send)]
         sides += [alone + many * x - back[s + 1] for s, x in enumerate(send)]

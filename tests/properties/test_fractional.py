@@ -82,6 +82,7 @@ def test_free_links_and_memory_balance_perfectly(problem: FractionalPartition) -
         limit=np.full(stages, UNLIMITED),
         on_chip=np.full(stages, UNLIMITED),
         objective="bottleneck",
+        two_lanes=False,
     )
     total = int((free.forward + free.backward)[0].sum())
     assert solve(free, LIMITS).objective == -(-total // stages)

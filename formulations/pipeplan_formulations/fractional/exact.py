@@ -11,7 +11,11 @@ NAME = "exact"
 
 
 def solve(
-    problem: FractionalPartition, limits: Limits, hint: Positions | None = None, progress: Progress | None = None
+    problem: FractionalPartition,
+    limits: Limits,
+    hint: Positions | None = None,
+    progress: Progress | None = None,
+    enough: int | None = None,
 ) -> Report[Positions]:
     """Minimise T to a whole unit; sums are as good as doubles are (see `whole`).
 
@@ -24,6 +28,8 @@ def solve(
         A solution to start from; ignored if it breaks (1).
     progress : callable, optional
         See `pipeplan_formulations.report.Progress`.
+    enough : int, optional
+        Stop with what there is once the bound has reached this.
     """
     clock = Clock(limits)
     low, best = problem.lower_bound(), hint if hint is not None and problem.feasible(hint) else None
@@ -37,7 +43,9 @@ def solve(
 
     target, step = low, max(1, low // 64)
     try:
-        while high is None or high - low > limits.gap * high:
+        if enough is not None and low < enough <= problem.largest and (high is None or high >= enough):
+            target, step = enough - 1, problem.largest
+        while (high is None or high - low > limits.gap * high) and (enough is None or low < enough):
             found, certain = within(tables, target, clock)
             if found is None and high is None and target >= problem.largest:
                 return _report(clock, Status.INFEASIBLE, stop, None, None, low)

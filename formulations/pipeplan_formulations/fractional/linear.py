@@ -207,16 +207,17 @@ def _objective(model: LinearModel, lanes: list[tuple[int, int]]) -> None:
         for s in range(problem.stages - 1)
     ]
     if problem.objective == "bottleneck":
-        for side in [*loads, *sends]:
+        busy = [{column: 1} for pair in lanes for column in pair] if problem.two_lanes else loads
+        for side in [*busy, *sends]:
             model.at_least(least, side)
         return
     many = problem.micro_batches
     head = _own(model, 0, _units(model, problem.update[0]))
-    model.at_least(least, add((1, head), (many, loads[0])))
-    for s, latency in enumerate(problem.latency):
-        head = add((1, head), (1, loads[s]), (1, {ONE: 2 * int(latency) // model.unit * whole}))
-        model.at_least(least, add((1, head), (many, loads[s + 1])))
-    alone = add((1, head), (1, loads[-1]))
+    for load, latency in zip(loads, [*problem.latency.tolist(), 0], strict=True):
+        if not problem.two_lanes:
+            model.at_least(least, add((1, head), (many, load)))
+        head = add((1, head), (1, load), (1, {ONE: 2 * latency // model.unit * whole}))
+    alone = head
     for forward, backward in lanes:
         model.at_least(least, add((1, alone), (many - 1, {forward: 1})))
         model.at_least(least, add((1, alone), (many - 1, {backward: 1})))

@@ -31,6 +31,9 @@ B'_s ≥ B_s.
 (5)  T ≥ R + e,  R = U_0 + Σ_s (F_s + B_s) + Σ_s 2 l_s,  e one of
      (M − 1) F_s,   (M − 1) B_s,   M f_s − F_s,   M g_s − B_{s+1}
 
+With *two lanes* (forwards beside backwards on one device) F and B are what an action takes on its lane, so that (3) is
+T ≥ max(F_s, B_s), and (4), which adds what now overlaps, falls away: (5) says more.
+
 (4) and (5) are the bounds of the ordinary problem on devices whose tensors leave while they are made (``stream``), the
 only devices that divide layers here: their proofs use how long a stage takes, not what it consists of. A stage may
 stay empty (p_s = p_{s+1}); it then passes on what it receives.
@@ -91,6 +94,7 @@ class FractionalPartition:
     micro_batches : int
         M ≥ 1.
     objective : 'step' or 'bottleneck'
+    two_lanes : bool
 
     Raises
     ------
@@ -118,6 +122,7 @@ class FractionalPartition:
     on_chip: Array
     micro_batches: int
     objective: Literal["step", "bottleneck"] = "step"
+    two_lanes: bool = False
 
     def __post_init__(self) -> None:
         if self.forward.ndim != 2 or not all(self.forward.shape):
@@ -211,34 +216,37 @@ class FractionalPartition:
             ]
             for a, b in ((self.forward, self.forward_streamed), (self.backward, self.backward_streamed))
         )
-        load = [f + b for f, b in zip(forward, backward, strict=True)]
+        lanes = list(zip(forward, backward, strict=True))
         sends = [self._at(positions, self.through[s], self.own[s])[s] for s in range(self.stages - 1)]
         if self.objective == "bottleneck":
-            return max([*load, *sends])
-        many, head = self.micro_batches, float(shares[0] @ self.update[0])
-        sides = [head + many * load[0]]
-        for s, latency in enumerate(self.latency):
-            head += load[s] + 2 * int(latency)
-            sides.append(head + many * load[s + 1])
-        alone = head + load[-1]
-        sides += [alone + (many - 1) * max(pair) for pair in zip(forward, backward, strict=True)]
+            return max([*map(max if self.two_lanes else sum, lanes), *sends])
+        many, head, sides = self.micro_batches, float(shares[0] @ self.update[0]), []
+        for pair, latency in zip(lanes, [*self.latency.tolist(), 0], strict=True):
+            sides += [] if self.two_lanes else [head + many * sum(pair)]
+            head += sum(pair) + 2 * latency
+        alone = head
+        sides += [alone + (many - 1) * max(pair) for pair in lanes]
         sides += [alone + many * f - min(forward[s], backward[s + 1]) for s, f in enumerate(sends)]
         return max(sides)
 
     def lower_bound(self) -> int:
         """A bound that needs no solver, from each layer's fastest device with weights on chip.
 
-        All work W is at most S times the bottleneck. For a step, (4) says w_s ≤ (T − Σ_{t<s} w_t) / M, so that W is at
-        most T (1 − (1 − 1/M)^S); and (5) gives T ≥ W + (M − 1) max(ΣF, ΣB) / S.
+        Let W be all work on those devices, and stage s at least ρ_s times as slow: it does at most w_s / ρ_s of W. So
+        W ≤ Σ_s w_s / ρ_s, where w_s ≤ T for the bottleneck. For a step (4) says w_s ≤ (T − Σ_{t<s} w_t) / M, so that
+        what is left of W after a stage shrinks by 1 − 1 / (M ρ_s) at most; and (5) gives T ≥ W + (M − 1) max_s F_s, as
+        well as with B.
         """
-        lanes = [int(table.min(axis=0).sum(dtype=object)) for table in (self.forward, self.backward)]
-        work = int((self.forward + self.backward).min(axis=0).sum(dtype=object))
-        stages, many = self.stages, self.micro_batches
+        lanes = [_paces(table) for table in (self.forward, self.backward)]
+        lane = max(work / sum(1 / slow for slow in paces) if work else 0.0 for work, paces in lanes)
+        work, paces = _paces(self.forward + self.backward)
         if self.objective == "bottleneck":
-            return -(-work // stages)
-        full = many**stages
-        part = full - (many - 1) ** stages
-        return int(max(-(-work * full // part), work + -(-(many - 1) * max(lanes) // stages)))
+            return _rounded(lane if self.two_lanes else work / sum(1 / slow for slow in paces))
+        many = self.micro_batches
+        step = work + (many - 1) * lane
+        if not self.two_lanes:
+            step = max(step, work / (1 - math.prod(1 - 1 / (many * slow) for slow in paces)))
+        return _rounded(step)
 
     @cached_property
     def largest(self) -> int:
@@ -252,6 +260,19 @@ class FractionalPartition:
         """through_c + θ own_c at each inner position; nothing crosses behind the last layer."""
         places = [split(position) for position in positions[1:-1]]
         return [float(through[c] + share * own[c]) if c < self.layers else 0.0 for c, share in places]
+
+
+def _paces(times: Array) -> tuple[int, list[float]]:
+    """All work on each layer's fastest device, and how many times as slow each stage's device is at least."""
+    best = times.min(axis=0)
+    busy = best > 0
+    paces = [float((row[busy] / best[busy]).min()) if busy.any() else 1.0 for row in times]
+    return int(best.sum(dtype=object)), paces
+
+
+def _rounded(bound: float) -> int:
+    """A bound by doubles, less what they may be wrong, as a whole unit."""
+    return max(0, math.ceil(bound * (1 - ACCURACY)))
 
 
 def _within(need: float, limit: int) -> bool:

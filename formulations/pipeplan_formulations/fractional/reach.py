@@ -74,7 +74,7 @@ def _stage(
     n, final = tables.problem.layers, s == tables.problem.stages - 1
     fast = tables.fast[s]
     least = min(corner[1] for corner in piece.corners)
-    most = float(target) if not tables.many else (target - least) / tables.many
+    most = tables.most(target, least, guess)
     found = []
     for b in (n,) if final else range(a, n + 1):
         if fast.load.sum(a, b, piece.high, 0.0) > most * (1 + TOLERANCE):

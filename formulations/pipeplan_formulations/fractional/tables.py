@@ -48,7 +48,8 @@ class Tables:
         self.send = [_pairs(p.through[s], p.own[s]) for s in range(p.stages - 1)]
         work = p.forward + p.backward
         self.rest = [Line(work[s + 1 :].min(axis=0)) for s in range(p.stages - 1)]
-        self.share = [1 - (1 - 1 / max(self.many, 1)) ** (p.stages - 1 - s) for s in range(p.stages)]
+        idle = 0.0 if p.two_lanes else 1 - 1 / max(self.many, 1)
+        self.share = [1 - idle ** (p.stages - 1 - s) for s in range(p.stages)]
         latency = 2 * int(p.latency.sum(dtype=object))
         self.least_round_trip = int(work.min(axis=0).sum(dtype=object)) + latency
 
@@ -60,6 +61,15 @@ class Tables:
         if self.weights.sum(a, b, 1.0 if b > a else 0.0, 0.0) > chip * (1 + TOLERANCE):
             return [self.slow[s]]
         return [self.fast[s]] if self.weights.sum(a, b, 0.0, 1.0) <= chip else [self.fast[s], self.slow[s]]
+
+    def most(self, target: int, head: float, guess: float) -> float:
+        """What a stage's forward and backward together can be at most, when H is at least ``head``."""
+        lanes = 2 if self.problem.two_lanes else 1
+        if not self.many:
+            return float(lanes * target)
+        if self.problem.two_lanes:
+            return lanes * (target - guess) / (self.many - 1) if self.many > 1 else target - head
+        return (target - head) / self.many
 
     def ahead(self, s: int, a: int, b: int, sums: Sums, head: tuple[float, float], alpha: float, beta: float) -> float:
         """H of the next boundary: H_{s+1}, or R behind the last stage; 0 for the bottleneck."""
@@ -91,14 +101,15 @@ class Tables:
         return rows
 
     def _bottleneck(self, s: int, a: int, b: int, sums: Sums, target: int) -> list[tuple[float, float, float]]:
-        constant, x, y = sums.load.parts(a, b)
-        rows = [(x, y, target - constant)]  # (3)
+        lanes = (sums.forward, sums.backward) if self.problem.two_lanes else (sums.load,)
+        rows = [(x, y, target - constant) for constant, x, y in (lane.parts(a, b) for lane in lanes)]  # (3)
         if s < self.problem.stages - 1:
             through, own = self.send[s][b]
             rows.append((0.0, own, target - through))  # (3)
             left = self.rest[s].prefix
             # All that lies behind this boundary is still to be done, by as many stages as are left.
-            rows.append((0.0, -self.rest[s].each[b], (self.problem.stages - 1 - s) * target - (left[-1] - left[b])))
+            lane_count = (self.problem.stages - 1 - s) * len(lanes)
+            rows.append((0.0, -self.rest[s].each[b], lane_count * target - (left[-1] - left[b])))
         return rows
 
     def _step(
@@ -107,13 +118,10 @@ class Tables:
         many, room = self.many, target - guess
         constant, x, y = sums.load.parts(a, b)
         first = self.update.parts(a, b) if s == 0 else (0.0, 0.0, 0.0)
-        rows = [  # (4)
-            (
-                head[1] + many * x + first[1],
-                many * y + first[2],
-                target - head[0] - many * constant - first[0],
-            )
-        ]
+        rows = []
+        if not self.problem.two_lanes:  # (4)
+            most = target - head[0] - many * constant - first[0]
+            rows.append((head[1] + many * x + first[1], many * y + first[2], most))
         for lane in (sums.forward, sums.backward):  # (5)
             c, x, y = lane.parts(a, b)
             rows.append(((many - 1) * x, (many - 1) * y, room - (many - 1) * c))
@@ -121,7 +129,7 @@ class Tables:
             c, x, y = sums.forward.parts(a, b)
             through, own = self.send[s][b]
             rows.append((-x, many * own - y, room - many * through + c))
-            # What lies behind this boundary obeys (4) too, and so is at most a share of T − H (see `lower_bound`).
+            # What lies behind this boundary obeys (4) too, and so is at most a share of T − H; with two lanes, all.
             constant, x, y = self._ahead(s, a, b, sums, head)
             part, work = self.share[s], self.rest[s].prefix[-1] - self.rest[s].prefix[b]
             rows.append((part * x, part * y - self.rest[s].each[b], part * (target - constant) - work))
