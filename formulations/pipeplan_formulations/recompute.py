@@ -13,8 +13,8 @@ and its peak, so a stage has a Pareto list of (cost, savings, peak):
 ::
 
     savings │             ○ ──    ○  all layers of peak at most p       each peak p has its staircase; k and spare
-            │       × ────        ×  a cheaper choice                   say how high one must climb at that peak,
-            │  × ──                                                     and the least cost over the peaks wins
+            │       × ────        ×  a cheaper choice                   say how high one must climb at that peak:
+            │  × ──                                                     the first choice that is high enough is the best
             └──────────────── cost
 
 Lists grow layer by layer. Layers with equal numbers are interchangeable, so stages that hold as many of each sort share
@@ -30,10 +30,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.undominated import sweep
+
 Array = NDArray[np.int64]
 
 CAP = 512
 """Longest list that is kept in full."""
+RANGES = 8
+"""Ranges of peaks that a bound tells apart."""
+AT_ONCE = 2**20
+"""Entries of the largest table that is made for many questions."""
 IMPOSSIBLE = 2**61
 """Cost where no choice fits. Two of them still fit into int64."""
 
@@ -72,27 +78,21 @@ class _Curve:
     exact: bool = True
 
     @cached_property
-    def stairs(self) -> list[tuple[int, Array, Array]]:
-        """For each peak p: p, and the choices up to it that save more than every cheaper one (indices, savings)."""
-        found = []
-        for peak in np.unique(self.peak):
-            below = np.flatnonzero(self.peak <= peak)
-            savings = self.savings[below]
-            best = np.maximum.accumulate(savings)
-            step = np.concatenate([[True], savings[1:] > best[:-1]])
-            found.append((int(peak), below[step], savings[step]))
-        return found
-
-    @cached_property
     def fractional(self) -> list[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
-        """For each peak p: p, and the corners (savings, cost) of the fractional knapsack over layers up to it."""
+        """For each of a few ranges of peaks: its least peak, and the corners (savings, cost) of a fractional knapsack.
+
+        The knapsack holds all layers up to the largest peak of the range: cheaper than any choice whose peak is in it.
+        """
         order = sorted(self.sorts.items(), key=lambda item: item[0].cost / item[0].savings)
-        found = []
-        for peak in sorted({0, *(sort.peak for sort in self.sorts)}):
-            below = [(sort, count) for sort, count in order if sort.peak <= peak]
-            savings = np.cumsum([0.0, *(float(sort.savings * count) for sort, count in below)])
-            cost = np.cumsum([0.0, *(float(sort.cost * count) for sort, count in below)])
-            found.append((peak, savings, cost))
+        peaks = np.array([sort.peak for sort, _ in order])
+        savings = np.array([float(sort.savings * count) for sort, count in order])
+        cost = np.array([float(sort.cost * count) for sort, count in order])
+        found = [(0, np.zeros(1), np.zeros(1))]
+        for levels in np.array_split(np.unique(peaks), RANGES):
+            if len(levels):
+                below = peaks <= levels[-1]
+                corners = [np.insert(np.cumsum(numbers[below]), 0, 0.0) for numbers in (savings, cost)]
+                found.append((int(levels[0]), corners[0], corners[1]))
         return found
 
     def extended(self, sort: _Sort) -> "_Curve":
@@ -102,14 +102,7 @@ class _Curve:
         savings = np.concatenate([self.savings, self.savings + sort.savings])
         peak = np.concatenate([self.peak, np.maximum(self.peak, sort.peak)])
         order = np.lexsort((peak, -savings, layers, cost))
-        savings_sorted, peak_sorted = savings[order], peak[order]
-        kept = np.zeros(len(order), np.bool_)
-        for level in np.unique(peak):
-            below = np.flatnonzero(peak_sorted <= level)
-            best = np.maximum.accumulate(savings_sorted[below])
-            step = np.concatenate([[True], savings_sorted[below][1:] > best[:-1]])
-            kept[below[step & (peak_sorted[below] == level)]] = True
-        order = order[kept]
+        order = order[sweep(np.zeros_like(order), peak[order], savings[order])]
         thin = len(order) > CAP
         if thin:
             order = order[_spread(savings[order], peak[order])]
@@ -162,6 +155,7 @@ class Recomputation:
         empty = _Curve(nothing, nothing, nothing, nothing, nothing)
         self._curves: dict[frozenset[tuple[_Sort, int]], _Curve] = {frozenset(): empty}
         self._of_span: list[list[_Curve]] = [[empty] for _ in self._sorts]
+        self._workspaces: list[list[int]] = [[] for _ in self._sorts]
 
     def least(self, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
         """Cost of recomputing as little as possible of layers start … end − 1.
@@ -181,7 +175,7 @@ class Recomputation:
         cost, _ = self._climb(curve, start, end, in_flight, spare)
         if curve.exact:
             return cost, cost
-        work = int(self._workspace[start:end].max())
+        work = self._largest_workspace(start, end)
         floor = cost.astype(np.float64)
         for peak, savings, price in curve.fractional:
             need = np.maximum(-((spare - max(work, peak)) // in_flight), 0).astype(np.float64)
@@ -189,6 +183,24 @@ class Recomputation:
         # Rounded down by more than a double can be wrong.
         down = np.floor(floor * (1 - 1e-12)).astype(np.int64)
         return np.where(cost == IMPOSSIBLE, IMPOSSIBLE, np.minimum(down, cost)), cost
+
+    def least_each(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> tuple[Array, Array]:
+        """`least` for questions on spans that differ; those that hold the same sorts are answered together.
+
+        Parameters
+        ----------
+        starts, ends, in_flight, spare : array of int, shape (m,)
+        """
+        floor, cost = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            groups.setdefault((id(self._curve(start, end)), self._largest_workspace(start, end)), []).append(i)
+        for members in groups.values():
+            first = members[0]
+            floor[members], cost[members] = self.least(
+                int(starts[first]), int(ends[first]), in_flight[members], spare[members]
+            )
+        return floor, cost
 
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
         """The layers to recompute, in order; of layers with equal numbers the first. None if nothing fits."""
@@ -205,19 +217,25 @@ class Recomputation:
                 layers.append(layer)
         return tuple(layers)
 
+    def _largest_workspace(self, start: int, end: int) -> int:
+        known = self._workspaces[start]
+        while len(known) < end - start:
+            size = int(self._workspace[start + len(known)])
+            known.append(max(size, known[-1]) if known else size)
+        return known[end - start - 1]
+
     def _climb(self, curve: _Curve, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
-        """Cost and index of the best choice of a curve for each question."""
-        work = int(self._workspace[start:end].max())
+        """Cost and index of the best choice of a curve for each question: the first that fits, as they come by cost."""
         cost = np.full(len(spare), IMPOSSIBLE)
         chosen = np.zeros(len(spare), np.int64)
-        for peak, index, savings in curve.stairs:
-            need = -((spare - max(work, peak)) // in_flight)
-            place = np.searchsorted(savings, need)
-            reached = place < len(index)
-            choice = index[np.minimum(place, len(index) - 1)]
-            better = reached & ((curve.cost[choice] < cost) | ((curve.cost[choice] == cost) & (choice < chosen)))
-            cost = np.where(better, curve.cost[choice], cost)
-            chosen = np.where(better, choice, chosen)
+        peak = np.maximum(curve.peak, self._largest_workspace(start, end))
+        few = max(1, AT_ONCE // len(peak))
+        for low in range(0, len(spare), few):
+            part = slice(low, low + few)
+            fits = peak - in_flight[part, None] * curve.savings <= spare[part, None]
+            first = fits.argmax(axis=1)
+            chosen[part] = first
+            cost[part] = np.where(fits[np.arange(len(first)), first], curve.cost[first], IMPOSSIBLE)
         return cost, chosen
 
     def _curve(self, start: int, end: int) -> _Curve:

@@ -27,8 +27,8 @@ import numpy as np
 from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPartition
 from pipeplan_formulations.partition.search import Bracket, least
 from pipeplan_formulations.partition.spans import NEVER, Spans, spans
-from pipeplan_formulations.partition.undominated import spread, undominated
 from pipeplan_formulations.partition.windows import Windows
+from pipeplan_formulations.undominated import spread, undominated
 
 BEAM = 12
 """Labels a boundary in the quick attempt that goes before each exhaustive one."""
@@ -125,7 +125,7 @@ class _View:
 def _look_back(stages: _Stages, target: int, bracket: Bracket, heads: Array | None = None) -> _View:
     """(4a) exactly; (4b) with the most slack; (5) and (8) for the largest e from a span on, with the least R.
 
-    ``heads``: least H known of a boundary.
+    ``heads``: least H known of a boundary; without it, no label is asked what its slack is worth.
     """
     cap, near, far, worst = (np.full(stages.shape, start) for start in (-NEVER, NEVER, -NEVER, NEVER))
     spent = np.zeros(stages.shape, np.int64)
@@ -148,7 +148,7 @@ def _look_back(stages: _Stages, target: int, bracket: Bracket, heads: Array | No
         worst[s, table.starts] = np.where(alive, delay, NEVER).min(axis=1, initial=NEVER)
         grown = table.advance + far[s + 1][table.ends]
         far[s, table.starts] = np.where(alive, grown, -NEVER).max(axis=1, initial=-NEVER)
-        if stages.slack is not None:
+        if stages.slack is not None and heads is not None:
             asked = np.maximum(table.ending, spent[s + 1][table.ends] - table.behind)
             spent[s, table.starts] = np.where(alive, asked, 0).max(axis=1, initial=0)
         every.append(caps)

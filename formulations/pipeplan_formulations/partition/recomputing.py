@@ -14,13 +14,12 @@ Array = NDArray[np.int64]
 
 
 class Recomputing:
-    """X and its cost for stages on spans of layers. Costs are kept once they are known."""
+    """X and its cost for stages on spans of layers."""
 
     def __init__(self, problem: "ChainPartition") -> None:
         self._problem = problem
         self._any = bool(problem.useful.any())
         self._by_speed: dict[bytes, Recomputation] = {}
-        self._floors: dict[tuple[int, int, int], int] = {}
 
     def of_partition(self, boundaries: "Boundaries", optimistic: bool) -> Array:
         """What each stage's backward takes longer; 0 where nothing fits.
@@ -33,8 +32,8 @@ class Recomputing:
         if not self._any:
             return longer
         edges = np.array(boundaries)
-        for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])):
-            longer[s] = self._least(int(s), int(edges[s]), int(edges[s + 1]))[0 if optimistic else 1]
+        for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])).tolist():
+            longer[s] = self._least(s, edges[s : s + 1], edges[s + 1 : s + 2])[0 if optimistic else 1][0]
         return longer
 
     def floors(self, s: int, a: Array, b: Array, wanted: NDArray[np.bool_]) -> Array:
@@ -44,11 +43,8 @@ class Recomputing:
             return longer
         a, b = np.broadcast_to(a, longer.shape), np.broadcast_to(b, longer.shape)
         where = np.nonzero(wanted & self._short(np.array(s), a, b))
-        for place, start, end in zip(zip(*where, strict=True), a[where].tolist(), b[where].tolist(), strict=True):
-            key = (s, start, end)
-            if key not in self._floors:
-                self._floors[key] = self._least(s, start, end)[0]
-            longer[place] = self._floors[key]
+        if len(where[0]):
+            longer[where] = self._least(s, a[where], b[where])[0]
         return longer
 
     def choose(self, s: int, a: int, b: int) -> tuple[int, ...] | None:
@@ -68,11 +64,9 @@ class Recomputing:
         short: NDArray[np.bool_] = (room.plain(s, a, b) > limit) & (room.least(s, a, b) <= limit)
         return short
 
-    def _least(self, s: int, a: int, b: int) -> tuple[int, int]:
-        flight = self._problem.in_flight[s : s + 1]
-        spare = self._problem.room.spare(np.array([s]), np.array([a]), np.array([b]))
-        floor, cost = self._lists(s).least(a, b, flight, spare)
-        return int(floor[0]), int(cost[0])
+    def _least(self, s: int, a: Array, b: Array) -> tuple[Array, Array]:
+        flight = np.broadcast_to(self._problem.in_flight[s], a.shape)
+        return self._lists(s).least_each(a, b, flight, self._problem.room.spare(np.array(s), a, b))
 
     def _lists(self, s: int) -> Recomputation:
         problem = self._problem

@@ -19,7 +19,7 @@ def undominated(groups: Array, first: Array, second: Array, third: Array | None 
     _, sorts = np.unique(np.stack([groups, third]), axis=1, return_inverse=True)
     kept = _two(sorts.ravel(), first, second)
     order = kept[np.lexsort((-third[kept], second[kept], first[kept], groups[kept]))]
-    return order[_sweep(groups[order], second[order], third[order])]
+    return order[sweep(groups[order], second[order], third[order])]
 
 
 def _one_value_each(groups: Array, values: Array) -> bool:
@@ -40,8 +40,10 @@ def _two(groups: Array, first: Array, second: Array) -> Indices:
     return order[kept]
 
 
-def _sweep(groups: Array, second: Array, third: Array) -> NDArray[np.bool_]:
-    """Labels come by group and ``first``: one is dominated if an earlier one has no larger second, no smaller third.
+def sweep(groups: Array, second: Array, third: Array) -> NDArray[np.bool_]:
+    """Which labels to keep, given by group and ``first``: none that an earlier one of its group matches in both others.
+
+    ``second`` is better when smaller, ``third`` when larger.
 
     Of the earlier ones a staircase is enough: seconds ascending, thirds ascending with them.
     """
