@@ -1,0 +1,54 @@
+"""The interval that holds the optimum, and the allocations found on the way."""
+
+from pipeplan_formulations.allocation.problem import Allocation, ChainAllocation, Mode
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.report import Limits, Progress
+
+
+class Bracket:
+    """``low`` ≤ optimum ≤ ``high``, the value of ``best``.
+
+    Attributes
+    ----------
+    low : int
+        Proven.
+    found : mapping from modes of the stages to (value, allocation)
+        The best allocation seen of each sequence of modes.
+    """
+
+    def __init__(self, problem: ChainAllocation, limits: Limits, progress: Progress | None) -> None:
+        self._problem = problem
+        self._gap = limits.gap
+        self._progress = progress
+        self.clock = Clock(limits)
+        self.low = 0
+        self.high: int | None = None
+        self.best: Allocation | None = None
+        self.found: dict[tuple[Mode, ...], tuple[int, Allocation]] = {}
+
+    def raise_low(self, low: int) -> None:
+        """Everything below ``low`` is proven impossible."""
+        low = low if self.high is None else min(low, self.high)
+        if low > self.low:
+            self.low = low
+            self._tell()
+
+    def offer(self, stages: Allocation) -> int:
+        """Keep a feasible allocation if it is the best of its modes; its value."""
+        value = self._problem.evaluate(stages)
+        modes = tuple(place.mode for place in stages)
+        if modes not in self.found or value < self.found[modes][0]:
+            self.found[modes] = value, stages
+        if self.high is None or value < self.high:
+            self.high, self.best = value, stages
+            self._tell()
+        return value
+
+    @property
+    def closed(self) -> bool:
+        """Whether incumbent and bound meet, or are as close as the limits ask."""
+        return self.high is not None and self.high - self.low <= self._gap * self.high
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self.high, self.low)

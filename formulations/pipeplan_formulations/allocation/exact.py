@@ -1,0 +1,68 @@
+"""The dynamic programme and the search over it behind one call: bound, oracle and warm start."""
+
+from pipeplan_formulations.allocation.bracket import Bracket
+from pipeplan_formulations.allocation.floor import ground, refine
+from pipeplan_formulations.allocation.problem import Allocation, ChainAllocation
+from pipeplan_formulations.allocation.search import best_first
+from pipeplan_formulations.clock import OutOfTimeError
+from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+
+NAME = "exact"
+KEEP = 8
+"""Usages whose best allocation is tried as an incumbent."""
+
+
+def solve(
+    problem: ChainAllocation, limits: Limits, hint: Allocation | None = None, progress: Progress | None = None
+) -> Report[Allocation]:
+    """Minimise T under (1) to (4), or the bottleneck.
+
+    Parameters
+    ----------
+    problem : ChainAllocation
+    limits : Limits
+        ``workers`` and ``seed`` are not used.
+    hint : allocation, optional
+        Where to start from; ignored if it is not feasible.
+    progress : callable, optional
+        See `Progress`.
+
+    Returns
+    -------
+    Report
+        Within the time limit a dynamic programme gives a bound and a first allocation, splitting intervals of e raises
+        the bound, and a search closes what is left if it can.
+    """
+    bracket = Bracket(problem, limits, progress)
+    stop = Stop.OPTIMALITY
+    try:
+        if hint is not None and problem.feasible(hint):
+            bracket.offer(hint)
+        base = ground(problem, bracket, KEEP)
+        if base is None:
+            return _report(bracket, Status.INFEASIBLE, stop)
+        if base.trip is not None and not bracket.closed:
+            refine(problem, bracket, base)
+            best_first(problem, bracket, base)
+        stop = Stop.OPTIMALITY if bracket.low == bracket.high else Stop.GAP
+    except OutOfTimeError:
+        stop = Stop.TIME
+    except KeyboardInterrupt:
+        stop = Stop.INTERRUPT
+    if bracket.best is None:
+        return _report(bracket, Status.UNKNOWN, stop)
+    return _report(bracket, Status.OPTIMAL if bracket.low == bracket.high else Status.FEASIBLE, stop)
+
+
+def _report(bracket: Bracket, status: Status, stop: Stop) -> Report[Allocation]:
+    return Report(
+        status=status,
+        stop=stop,
+        objective=bracket.high,
+        bound=bracket.low,
+        wall=bracket.clock.wall,
+        backend=NAME,
+        version="1",
+        seed=0,
+        solution=bracket.best,
+    )

@@ -1,0 +1,117 @@
+r"""The bound by dynamic programme: (3) exactly, and (4) by intervals of the largest e.
+
+Whatever the optimum's largest e is, it lies in one of the intervals that cover all values. If it lies in (a, b], then
+T ≥ V*(b), the least (3) with no e above b, and T ≥ A*(b) + a, the least round trip with no e above b, plus a:
+
+::
+
+    e    0 ───────────── a ───────────── b ─────────────▶ high − A*
+           V*(a), A*(a)     V*(b), A*(b) + a                         each programme runs once for each corner
+
+The interval of the least bound is split until splitting no longer raises it.
+"""
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeplan_formulations.allocation.bracket import Bracket
+from pipeplan_formulations.allocation.problem import Array, ChainAllocation
+from pipeplan_formulations.allocation.spans import Spans, best_before
+from pipeplan_formulations.allocation.suffix import Layers, Quantity, run
+from pipeplan_formulations.allocation.trace import follow, roots
+from pipeplan_formulations.allocation.usage import Grid
+from pipeplan_formulations.recompute import IMPOSSIBLE
+
+RESOLUTION = 2000
+"""Intervals are split down to a 2000th of the bound."""
+STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
+"""Targets tried, as multiples of the free bound, before one that excludes nothing."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the programme leaves to a search: tables that are right for every allocation within ``target``."""
+
+    grid: Grid
+    spans: Spans
+    target: int
+    time: Layers
+    trip: Layers | None
+
+
+def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
+    """A bound on the units of each usage vector, shape (size,); `IMPOSSIBLE` on none.
+
+    No allocation is faster than one micro-batch on the best kinds, nor than all of them on all units at once.
+    """
+    best = problem.forward + problem.backward
+    before = int(best_before(problem)[-1])
+    speed = (best.min(axis=0) / np.maximum(best, 1)).max(axis=1) * problem.unit
+    many = 1 if problem.objective == "bottleneck" else problem.micro_batches
+    power = np.maximum(speed @ grid.coordinates, 1e-300)
+    share = np.maximum(np.minimum(before * many / power * (1 - 1e-9), problem.largest) - 1, 0).astype(np.int64)
+    bounds = share if problem.objective == "bottleneck" else np.maximum(share, before)
+    return np.where(grid.total == 0, IMPOSSIBLE, bounds)
+
+
+def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | None:
+    """Raise the bracket to the least (3), or bottleneck; offer it the ``keep`` best usages. None if nothing fits."""
+    grid = Grid(problem)
+    if grid.overfull:
+        return None
+    quantity: Quantity = "load" if problem.objective == "bottleneck" else "time"
+    bracket.raise_low(int(free_bounds(problem, grid)[-1]))
+    targets = [max(1, int(bracket.low * stride)) for stride in STRIDES]
+    for target in [*(t for t in targets if t < problem.largest), problem.largest]:
+        limit = target if bracket.high is None else min(target, bracket.high)
+        spans = Spans(problem, grid, limit)
+        time = run(problem, grid, spans, bracket.clock, quantity, limit)
+        value = int(time.whole.min())
+        if value < IMPOSSIBLE:
+            break
+        bracket.raise_low(limit + 1)
+        if limit == problem.largest:
+            return None
+    bracket.raise_low(value)
+    trip = None
+    if quantity == "time":
+        for root in roots(time, 1):
+            bracket.offer(follow(problem, grid, spans, time, None, root))
+        assert bracket.high is not None
+        limit = bracket.high
+        spans = Spans(problem, grid, limit)
+        time = run(problem, grid, spans, bracket.clock, quantity, limit)
+        trip = run(problem, grid, spans, bracket.clock, "trip", limit)
+    for root in roots(time, keep):
+        bracket.offer(follow(problem, grid, spans, time, trip, root))
+    return Ground(grid, spans, limit, time, trip)
+
+
+def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
+    """Raise the bracket by (4), until splitting intervals no longer helps."""
+    assert base.trip is not None
+    assert bracket.high is not None
+    grid, spans, target = base.grid, base.spans, base.target
+
+    def corner(ceiling: int) -> tuple[int, int]:
+        """V* and A* with no e above the ceiling; `IMPOSSIBLE` beyond the target."""
+        time = run(problem, grid, spans, bracket.clock, "time", target, ceiling)
+        trip = run(problem, grid, spans, bracket.clock, "trip", target, ceiling)
+        for root in roots(time, 1):
+            bracket.offer(follow(problem, grid, spans, time, trip, root, ceiling))
+        return int(time.whole.min()), int(trip.whole.min())
+
+    value, alone = int(base.time.whole.min()), int(base.trip.whole.min())
+    intervals = [(max(value, alone), 0, max(bracket.high - alone, 0), value, alone)]
+    while not bracket.closed:
+        bound, low, high, value, alone = intervals[0]
+        bracket.raise_low(min(bound, bracket.high))
+        if bound >= bracket.high or high - low <= max(1, bound // RESOLUTION):
+            return
+        middle = (low + high) // 2
+        below = corner(middle)
+        heapq.heapreplace(intervals, (max(value, alone + middle), middle, high, value, alone))
+        heapq.heappush(intervals, (max(*below[:1], below[1] + low), low, middle, *below))
+        bracket.raise_low(min(intervals[0][0], bracket.high))

@@ -1,0 +1,131 @@
+"""What may stand at a boundary: every stage that may begin there, with what it adds to each label of a prefix."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan_formulations.allocation.problem import Array, ChainAllocation
+from pipeplan_formulations.allocation.spans import Spans
+from pipeplan_formulations.allocation.terms import own, services, step_on
+from pipeplan_formulations.allocation.usage import Grid
+from pipeplan_formulations.recompute import IMPOSSIBLE
+
+LAST = 0
+"""The kind that is told to lie behind the last stage, where none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """One entry a choice of width, end and kind behind.
+
+    Attributes
+    ----------
+    width, end, kind, usage : array of int
+        Width of the stage, its end, kind of the stage behind it and (flat) usage behind it.
+    own : array of int
+        What it adds to the head in (3); with the objective 'bottleneck' its load, and that of its wires.
+    on : array of int
+        How far it moves the head on.
+    service : array of int
+        Its largest e of (4), 0 if none is positive.
+    finish : array of int
+        E of the stage.
+    """
+
+    width: Array
+    end: Array
+    kind: Array
+    usage: Array
+    own: Array
+    on: Array
+    service: Array
+    finish: Array
+
+    def only(self, kept: NDArray[np.bool_]) -> "Moves":
+        """Some of them."""
+        return Moves(*(getattr(self, name)[kept] for name in self.__dataclass_fields__))
+
+
+def moves(
+    problem: ChainAllocation, grid: Grid, spans: Spans, start: int, kind: int, usage: int, position: int
+) -> Moves:
+    """Every stage that may begin at ``start`` on ``kind``, as number ``position`` from the front, with this usage."""
+    found = []
+    for w, width in enumerate(problem.widths):
+        if not _allowed(problem, grid, kind, width, usage, position):
+            continue
+        behind = usage - width * grid.stride[kind]
+        last = int(spans.reach[kind][w][start])
+        ends = np.arange(start + 1, last + 1)
+        ends = ends[ends == problem.layers] if behind == 0 else ends[ends < problem.layers]
+        table = spans.extra[kind][w]
+        flight = int(grid.flight[w][usage])
+        extra = table[min(flight, len(table)) - 1, start, ends - start - 1]
+        ends, extra = ends[extra < IMPOSSIBLE], extra[extra < IMPOSSIBLE]
+        if len(ends):
+            kinds = [LAST] if behind == 0 else range(problem.kinds)
+            found += [_row(problem, grid, start, kind, usage, w, flight, ends, extra, other, behind) for other in kinds]
+    return Moves(
+        *(
+            np.concatenate([np.zeros(0, np.int64), *(getattr(row, name) for row in found)])
+            for name in Moves.__dataclass_fields__
+        )
+    )
+
+
+def _allowed(problem: ChainAllocation, grid: Grid, kind: int, width: int, usage: int, position: int) -> bool:
+    if int(grid.coordinates[kind][usage]) < width:
+        return False
+    behind = usage - width * grid.stride[kind]
+    if position < len(problem.first):
+        if behind == 0 and position < len(problem.first) - 1:
+            return False
+        return (kind, width) == problem.first[position] and bool(grid.total[behind] >= grid.forced)
+    return bool(grid.may_precede(np.array([behind]), kind, width)[0])
+
+
+def _row(
+    problem: ChainAllocation,
+    grid: Grid,
+    start: int,
+    kind: int,
+    usage: int,
+    w: int,
+    flight: int,
+    ends: Array,
+    extra: Array,
+    other: int,
+    behind: int,
+) -> Moves:
+    width, cuts = problem.widths[w], ends - 1
+    many = problem.share(width)
+    forward, backward = (
+        problem.prefix[name][kind][ends] - problem.prefix[name][kind][start] for name in ("forward", "backward")
+    )
+    backward = backward + extra
+    nothing = np.zeros(len(ends), np.int64)
+    send = back = latency = nothing
+    if behind:
+        hop = kind, other, int(grid.leaves[other][behind]) if other == kind else 1
+        send, back = problem.send[hop][cuts], problem.send_back[hop][cuts]
+        latency = nothing + problem.latency[hop]
+    into = int(problem.least_back[kind, grid.leaves[kind][usage], start - 1]) if start else 0
+    reduce = problem.prefix["reduce"][kind, w][ends] - problem.prefix["reduce"][kind, w][start]
+    update = problem.prefix["update"][kind, w][ends] - problem.prefix["update"][kind, w][start]
+    places = nothing + width, ends, nothing + other, nothing + behind
+    if problem.objective == "bottleneck":
+        busy = own(problem.overlap, 1, forward, backward, send) + (into if problem.overlap == "none" else 0)
+        load = busy // (width * problem.unit)
+        if problem.overlap != "none":
+            load = np.maximum(load, np.maximum(send, back) // problem.wire_loads[width])
+        return Moves(*places, load, nothing, nothing, nothing)
+    held = problem.warm_up(flight) if problem.alternating else many
+    each = services(problem.overlap, many, held, problem.wire_shares[width], forward, backward, send, back, into)
+    return Moves(
+        *places,
+        own(problem.overlap, many, forward, backward, send) + ((many - 1) * into if problem.overlap == "none" else 0),
+        step_on(problem.overlap, forward + backward, send, back, latency),
+        np.maximum.reduce(np.broadcast_arrays(nothing, *each)),
+        update + reduce + np.where(reduce > 0, problem.reduce_base[kind, w], 0),
+    )

@@ -1,0 +1,129 @@
+"""Best-first search over prefixes of allocations, with the dynamic programme's tables telling what lies behind each.
+
+A prefix leaves three numbers to the rest: its head H, the largest right side of (3) so far, and the largest e so far,
+all with E_0. Behind it lie at least V and A, so no completion is better than
+
+    max( top,  H + V,  H + A + e ).
+
+Prefixes are opened in this order, deeper ones first where it ties; one that ends in the same boundary, kind and usage
+with no number smaller than those of an earlier one is dropped.
+"""
+
+import heapq
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from pipeplan_formulations.allocation.bracket import Bracket
+from pipeplan_formulations.allocation.floor import Ground
+from pipeplan_formulations.allocation.moves import Moves, moves
+from pipeplan_formulations.allocation.problem import Allocation, Array, ChainAllocation, Place
+from pipeplan_formulations.allocation.trace import behind
+from pipeplan_formulations.recompute import IMPOSSIBLE
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """Stages from the front, and where the next one begins: boundary, kind, (flat) usage from there on."""
+
+    start: int
+    kind: int
+    usage: int
+    position: int
+    head: int
+    top: int
+    service: int
+    place: Place | None
+    before: "_Prefix | None"
+
+    def stages(self) -> Allocation:
+        """The stages in order."""
+        found, prefix = [], self
+        while prefix.place is not None and prefix.before is not None:
+            found.append(prefix.place)
+            prefix = prefix.before
+        return tuple(reversed(found))
+
+
+def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
+    """Close the bracket."""
+    assert base.trip is not None
+    heap: list[tuple[int, int, int, _Prefix]] = []
+    order, seen = count(), _Seen(len(problem.first))
+    for kind, usage in np.argwhere(base.time.whole < IMPOSSIBLE):
+        bound = int(max(base.time.whole[kind, usage], base.trip.whole[kind, usage]))
+        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, None, None)
+        heapq.heappush(heap, (bound, 0, next(order), root))
+    ceiling = IMPOSSIBLE  # bound of the prefixes whose true value turned out larger: their recomputation was a bound
+    while heap and not bracket.closed:
+        bracket.clock.check()
+        bound, _, _, prefix = heapq.heappop(heap)
+        assert bracket.high is not None
+        bracket.raise_low(min(bound, ceiling, bracket.high))
+        if bound >= bracket.high:
+            break
+        if prefix.place is not None and prefix.usage == 0:
+            if bracket.offer(prefix.stages()) > bound:
+                ceiling = min(ceiling, bound)
+            continue
+        if seen.matched(prefix):
+            continue
+        for value, child in _extended(problem, base, prefix, bracket.high):
+            heapq.heappush(heap, (value, -child.start, next(order), child))
+    assert bracket.high is not None
+    if not bracket.closed:
+        bracket.raise_low(min(ceiling, bracket.high))
+
+
+def _extended(problem: ChainAllocation, base: Ground, prefix: _Prefix, high: int) -> list[tuple[int, _Prefix]]:
+    """Prefixes with one stage more that may lead below ``high``, each with its bound."""
+    assert base.trip is not None
+    choice = moves(problem, base.grid, base.spans, prefix.start, prefix.kind, prefix.usage, prefix.position)
+    finish = choice.finish if prefix.position == 0 else np.zeros_like(choice.end)
+    top = np.maximum(prefix.top + finish, prefix.head + finish + choice.own)
+    head = prefix.head + finish + choice.on
+    service = np.maximum(prefix.service, choice.service)
+    time, trip = (behind(table, choice, prefix.position) for table in (base.time, base.trip))
+    bound = np.maximum(np.maximum(top, head + time), head + trip + service)
+    found = []
+    for j in np.flatnonzero(bound < high):
+        place = Place(prefix.start, int(choice.end[j]), prefix.kind, int(choice.width[j]))
+        child = _child(prefix, choice, int(j), head, top, service, place)
+        found.append((int(bound[j]), child))
+    return found
+
+
+def _child(prefix: _Prefix, choice: Moves, j: int, head: Array, top: Array, service: Array, place: Place) -> _Prefix:
+    return _Prefix(
+        int(choice.end[j]),
+        int(choice.kind[j]),
+        int(choice.usage[j]),
+        prefix.position + 1,
+        int(head[j]),
+        int(top[j]),
+        int(service[j]),
+        place,
+        prefix,
+    )
+
+
+class _Seen:
+    """Labels (head, top, e) of prefixes that were opened, by what they leave open."""
+
+    def __init__(self, forced: int) -> None:
+        self._forced = forced  # from so many stages on, all positions are the same
+        self._labels: dict[tuple[int, int, int, int], Array] = {}
+
+    def matched(self, prefix: _Prefix) -> bool:
+        """Whether an earlier prefix is at least as good in every number; if none is, this one is remembered."""
+        key = prefix.start, prefix.kind, prefix.usage, min(prefix.position, self._forced)
+        label = np.array([[prefix.head, prefix.top, prefix.service]])
+        known = self._labels.get(key)
+        if known is None:
+            self._labels[key] = label
+            return False
+        if (known <= label).all(axis=1).any():
+            return True
+        self._labels[key] = np.concatenate([known[~(label <= known).all(axis=1)], label])
+        return False

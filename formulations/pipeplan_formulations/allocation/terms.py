@@ -1,0 +1,48 @@
+"""Equations (3) and (4) of the chain allocation problem for one stage, for integers, arrays and linear expressions.
+
+::
+
+         ĝ ◀──┐           ┌──▶ f         F, B   forward, and backward with what is recomputed in it
+              │   stage   │              f, g   sends of the hop behind it, there and back
+              ┴───────────┴── ◀── g      ĝ      least send back of the hop before it
+"""
+
+from typing import Any, Literal
+
+Overlap = Literal["none", "copy", "stream"]
+
+# An int, an array or a linear expression: what they share is +, − and multiplication by an int.
+Number = Any
+
+
+def own(overlap: Overlap, many: int, forward: Number, backward: Number, send: Number) -> Number:
+    """M_w (F + B), with f if the device waits: what (3) adds to the head, but for ĝ."""
+    return many * (forward + backward + send) if overlap == "none" else many * (forward + backward)
+
+
+def step_on(overlap: Overlap, work: Number, send: Number, back: Number, latency: Number) -> Number:
+    """H_{s+1} − H_s of (3); ``work`` is F + B."""
+    return work + 2 * latency if overlap == "stream" else work + 2 * latency + send + back
+
+
+def services(
+    overlap: Overlap,
+    many: int,
+    held: Number,
+    wires: int,
+    forward: Number,
+    backward: Number,
+    send: Number,
+    back: Number,
+    into: Number,
+) -> tuple[Number, ...]:
+    """Every e of (4). ``many`` is M_w, ``wires`` L_w, ``held`` is k, or M_w where lists need not alternate."""
+    if overlap == "none":
+        forward, backward = forward + send, backward + into
+    late = many - held
+    lanes = (many - 1) * forward, (many - 1) * backward, (late * (late > 0)) * forward + (many - 1) * backward
+    if overlap == "copy":
+        return (*lanes, (wires - 1) * send, (wires - 1) * back)
+    if overlap == "stream":
+        return (*lanes, wires * send - forward, wires * into - backward)
+    return lanes

@@ -1,0 +1,67 @@
+"""From the tables of the dynamic programme to allocations: follow the choices that keep its value."""
+
+import numpy as np
+
+from pipeplan_formulations.allocation.moves import Moves, moves
+from pipeplan_formulations.allocation.problem import Allocation, Array, ChainAllocation, Place
+from pipeplan_formulations.allocation.spans import Spans
+from pipeplan_formulations.allocation.suffix import Layers
+from pipeplan_formulations.allocation.usage import Grid
+from pipeplan_formulations.recompute import IMPOSSIBLE
+
+
+def roots(time: Layers, most: int) -> list[tuple[int, int]]:
+    """Kind of the first stage and usage of the allocations of least value, each usage once, at most so many."""
+    kinds = time.whole.argmin(axis=0)
+    values = time.whole.min(axis=0)
+    usages = np.argsort(values, kind="stable")[:most]
+    return [(int(kinds[usage]), int(usage)) for usage in usages if values[usage] < IMPOSSIBLE]
+
+
+def follow(
+    problem: ChainAllocation,
+    grid: Grid,
+    spans: Spans,
+    time: Layers,
+    trip: Layers | None,
+    root: tuple[int, int],
+    ceiling: int | None = None,
+) -> Allocation:
+    """The allocation of a root that keeps its value and, of those, goes for a small A + e.
+
+    ::
+
+        value of the root ──────────────────────────────────────────────▶
+        head so far ─────────▶│◀─ own ─▶│            a stage may follow if neither its own term
+                              │◀─ on ─▶│◀── V behind ──▶│        nor what lies behind goes beyond
+    """
+    kind, usage = root
+    value = int(time.whole[kind, usage])
+    stages: list[Place] = []
+    start = head = service = 0
+    while start < problem.layers:
+        position = len(stages)
+        choice = moves(problem, grid, spans, start, kind, usage, position)
+        if ceiling is not None:
+            choice = choice.only(choice.service <= ceiling)
+        base = head + (choice.finish if start == 0 else 0)
+        ahead = behind(time, choice, position)
+        combined = np.maximum(choice.own, ahead) if problem.objective == "bottleneck" else choice.on + ahead
+        fits = np.maximum(base + choice.own, base + combined) <= value
+        cost = np.maximum(service, choice.service)
+        if trip is not None:
+            cost = cost + base + choice.on + behind(trip, choice, position)
+        best = int(np.argmin(np.where(fits, cost, 2 * IMPOSSIBLE)))
+        assert fits[best]
+        stages.append(Place(start, int(choice.end[best]), kind, int(choice.width[best])))
+        head = head + int(choice.on[best]) + (int(choice.finish[best]) if start == 0 else 0)
+        service = max(service, int(choice.service[best]))
+        start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
+    return tuple(stages)
+
+
+def behind(layers: Layers, choice: Moves, position: int) -> Array:
+    """V behind each choice for the stage number ``position``; 0 behind the last stage."""
+    table = layers.tables[min(position + 1, len(layers.tables) - 1)]
+    values = table[choice.end, choice.kind, choice.usage]
+    return np.where(choice.usage == 0, 0, values)

@@ -1,0 +1,204 @@
+"""Chain allocation problems by brute force: an evaluation of docs/bounds.md sharing no code with the formulation."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil, floor, lcm
+
+import numpy as np
+from hypothesis import strategies as st
+
+from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
+
+
+def every_allocation(problem: ChainAllocation) -> Iterator[Allocation]:
+    """All cuts, kinds and widths, whatever they need."""
+    n, modes = problem.forward.shape[1], list(itertools.product(range(problem.forward.shape[0]), problem.widths))
+    for depth in range(1, n + 1):
+        for inner in itertools.combinations(range(1, n), depth - 1):
+            edges = (0, *inner, n)
+            for chosen in itertools.product(modes, repeat=depth):
+                used = [sum(w for c, w in chosen if c == kind) for kind in range(len(problem.units))]
+                if all(u <= most for u, most in zip(used, problem.units, strict=True)):
+                    yield tuple(Place(edges[s], edges[s + 1], *chosen[s]) for s in range(depth))
+
+
+def flight(problem: ChainAllocation, stages: Allocation, s: int) -> int:
+    """(1), from the definition: replicas from the stage on, over its own."""
+    replicas = [place.width * problem.unit for place in stages]
+    rest, own = sum(replicas[s:]), replicas[s]
+    share = ceil(problem.micro_batches / own)
+    held = {"sno": rest, "so": 2 * rest - own, "fbp": 2 * rest, "full": share * own}[problem.flight]
+    return min(share, ceil(held / own))
+
+
+def memory(problem: ChainAllocation, stages: Allocation, s: int, again: tuple[int, ...]) -> int:
+    """Left side of (2) with the layers ``again`` recomputed."""
+    p, place, k = problem, stages[s], flight(problem, stages, s)
+    w = p.widths.index(place.width)
+    layers = range(place.start, place.end)
+    held = int(p.received[place.start - 1]) if s else 0
+    held += sum(int(p.output[i] if i in again else p.saved[i]) for i in layers)
+    peak = max([int(p.workspace[i]) for i in layers] + [int(p.saved[i] + p.workspace[i]) for i in again])
+    return sum(int(p.resident[place.kind, w, i]) for i in layers) + k * held + peak
+
+
+def least_recomputation(problem: ChainAllocation, stages: Allocation, s: int) -> int | None:
+    """Least time of forwards run again so that the stage fits; None if it never does."""
+    place = stages[s]
+    choices = [i for i in range(place.start, place.end) if problem.recomputable[i]]
+    fits = [
+        sum(int(problem.forward[place.kind, i]) for i in again)
+        for size in range(len(choices) + 1)
+        for again in itertools.combinations(choices, size)
+        if memory(problem, stages, s, again) <= problem.limit[place.kind]
+    ]
+    return min(fits, default=None)
+
+
+def wished(problem: ChainAllocation, stages: Allocation) -> bool:
+    """Allowed cuts, forced modes."""
+    modes = tuple((place.kind, place.width) for place in stages)
+    first, last = problem.first, problem.last
+    return (
+        len(modes) >= len(first) + len(last)
+        and modes[: len(first)] == first
+        and modes[len(modes) - len(last) :] == last
+        and all(problem.cuts[place.start - 1] for place in stages[1:])
+    )
+
+
+def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
+    """The largest right side of (3) and (4), or of the bottleneck; None if a stage does not fit."""
+    p, many, depth = problem, problem.micro_batches, len(stages)
+    again = [least_recomputation(problem, stages, s) for s in range(depth)]
+    if None in again:
+        return None
+    r = [place.width * p.unit for place in stages]
+    share = [ceil(many / x) for x in r]
+    forward = [sum(int(p.forward[q.kind, i]) for i in range(q.start, q.end)) for q in stages]
+    backward = [
+        sum(int(p.backward[q.kind, i]) for i in range(q.start, q.end)) + x for q, x in zip(stages, again, strict=True)
+    ]
+
+    def used(s: int, kind: int) -> int:
+        return sum(q.width for q in stages[s:] if q.kind == kind)
+
+    def hop(table, before: int, s: int):
+        behind = stages[s].kind
+        node = 1 if before != behind or used(s, behind) % int(p.node[behind]) == 0 else 0
+        return table[before, behind, node]
+
+    send = [int(hop(p.send, stages[s].kind, s + 1)[stages[s].end - 1]) for s in range(depth - 1)] + [0]
+    back = [int(hop(p.send_back, stages[s].kind, s + 1)[stages[s].end - 1]) for s in range(depth - 1)] + [0]
+    wait = [int(hop(p.latency, stages[s].kind, s + 1)) for s in range(depth - 1)] + [0]
+    into = [0] + [
+        min(int(hop(p.send_back, before, s)[stages[s].start - 1]) for before in range(len(p.units)))
+        for s in range(1, depth)
+    ]
+    period = [max(lcm(x, w * p.unit) for w in p.widths) for x in r]
+    if p.objective == "bottleneck":
+        if p.overlap == "none":
+            return max(
+                floor((f + b + a + i) / x) for f, b, a, i, x in zip(forward, backward, send, into, r, strict=True)
+            )
+        loads = [(f + b) // x for f, b, x in zip(forward, backward, r, strict=True)]
+        return max(loads + [max(a, b) // x for a, b, x in zip(send, back, period, strict=True)])
+
+    first = stages[0]
+    w = p.widths.index(first.width)
+    reduce = sum(int(p.reduce[first.kind, w, i]) for i in range(first.end))
+    end = reduce + sum(int(p.update[first.kind, w, i]) for i in range(first.end))
+    end += int(p.reduce_base[first.kind, w]) if reduce else 0
+    moved = 0 if p.overlap == "stream" else 1
+    sides = []
+    head = [
+        sum(forward[t] + backward[t] + 2 * wait[t] + moved * (send[t] + back[t]) for t in range(s))
+        for s in range(depth)
+    ]
+    alone = head[-1] + forward[-1] + backward[-1]
+    for s in range(depth):
+        f, b, m = forward[s], backward[s], share[s]
+        if p.overlap == "none":
+            f, b = f + send[s], b + into[s]
+            sides.append(head[s] + m * (f + backward[s]) + (m - 1) * into[s])
+        else:
+            sides.append(head[s] + m * (f + b))
+        sides += [alone + (m - 1) * f, alone + (m - 1) * b]
+        if p.alternating:
+            sides.append(alone + max(m - flight(p, stages, s), 0) * f + (m - 1) * b)
+        wire = ceil(many / period[s])
+        if p.overlap == "copy":
+            sides += [alone + (wire - 1) * send[s], alone + (wire - 1) * back[s]]
+        if p.overlap == "stream":
+            sides += [alone + wire * send[s] - f, alone + wire * into[s] - b]
+    return max(sides) + end
+
+
+def brute_force(problem: ChainAllocation) -> int | None:
+    """The optimum over all allocations; None if none fits."""
+    values = (objective(problem, stages) for stages in every_allocation(problem) if wished(problem, stages))
+    return min((value for value in values if value is not None), default=None)
+
+
+@st.composite
+def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
+    """Small instances of every sort: one or two kinds, several widths, tight and hopeless memory, wishes, ties."""
+    n = draw(st.integers(1, layers))
+    kinds = draw(st.integers(1, 2))
+    units = draw(st.lists(st.integers(0 if kinds > 1 else 1, devices), min_size=kinds, max_size=kinds))
+    while sum(units) > devices:
+        units[int(np.argmax(units))] -= 1
+    widths = draw(st.sampled_from([(1,), (1,), (1, 2), (2,), (1, 2, 3), (1, 3)]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    top = draw(st.sampled_from([1, 4, 30, 10**6]))
+    linked = draw(st.sampled_from([0, 1, 4]))
+    modes = st.tuples(st.integers(0, kinds - 1), st.sampled_from(widths))
+    forced = draw(st.sampled_from([(0, 0), (0, 0), (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (2, 0)]))
+    slow = np.array([1, draw(st.sampled_from([1, 2, 3]))])[:kinds, None]
+
+    def times(high: int) -> np.ndarray:
+        if draw(st.booleans()):
+            return rng.integers(0, high + 1, (1, n)) * slow
+        return rng.integers(0, high + 1, (kinds, n))
+
+    problem = ChainAllocation(
+        forward=times(top),
+        backward=times(2 * top),
+        update=rng.integers(0, top + 1, (kinds, len(widths), n)),
+        reduce=rng.integers(0, top + 1, (kinds, len(widths), n)) * draw(st.integers(0, 1)),
+        resident=rng.integers(0, 8, (kinds, len(widths), n)),
+        reduce_base=rng.integers(0, top + 1, (kinds, len(widths))),
+        saved=rng.integers(0, 10, n),
+        output=rng.integers(0, 6, n),
+        workspace=rng.integers(0, 6, n),
+        recomputable=rng.random(n) < draw(st.sampled_from([0.0, 0.7, 1.0])),
+        received=rng.integers(0, 5, n - 1),
+        limit=np.full(kinds, 2**40),
+        units=np.array(units),
+        node=rng.integers(1, 4, kinds),
+        send=rng.integers(0, linked * top + 1, (kinds, kinds, 2, n - 1)),
+        send_back=rng.integers(0, linked * top + 1, (kinds, kinds, 2, n - 1)),
+        latency=rng.integers(0, linked * top + 1, (kinds, kinds, 2)),
+        cuts=rng.random(n - 1) < draw(st.sampled_from([1.0, 1.0, 0.7])),
+        micro_batches=draw(st.integers(1, 6)),
+        widths=widths,
+        unit=draw(st.sampled_from([1, 1, 2])),
+        overlap=draw(st.sampled_from(["none", "copy", "stream"])),
+        objective=draw(st.sampled_from(["step", "step", "step", "bottleneck"])),
+        flight=draw(st.sampled_from(["sno", "sno", "so", "fbp", "full"])),
+        alternating=draw(st.booleans()),
+        first=tuple(draw(modes) for _ in range(forced[0])),
+        last=tuple(draw(modes) for _ in range(forced[1])),
+    )
+    memory_kind = draw(st.sampled_from(["free", "tight", "tight", "tight", "scarce"]))
+    if memory_kind == "free":
+        return problem
+    # About what one random allocation needs with everything saved, or rather less.
+    every = list(itertools.islice(every_allocation(problem), 400))
+    if not every:
+        return problem
+    stages = every[int(rng.integers(len(every)))]
+    need = [memory(problem, stages, s, ()) for s in range(len(stages))]
+    share = rng.uniform(0.5, 1.1) if memory_kind == "tight" else rng.uniform(0.1, 0.5)
+    return replace(problem, limit=np.maximum((max(need) * share * rng.uniform(0.8, 1.2, kinds)).astype(np.int64), 0))

@@ -1,0 +1,75 @@
+"""The chain allocation problem: every way to solve it against brute force on small instances of every sort."""
+
+import numpy as np
+from hypothesis import given, settings
+
+from allocations import brute_force, chain_allocations, every_allocation, memory, objective, wished
+from pipeplan_formulations import allocation
+from pipeplan_formulations.allocation import ChainAllocation
+from pipeplan_formulations.recompute import IMPOSSIBLE
+from pipeplan_formulations.report import Limits, Status
+
+
+@given(chain_allocations())
+@settings(max_examples=600, deadline=None)
+def test_the_dynamic_programme_and_search_equal_brute_force(problem: ChainAllocation) -> None:
+    """Objective, bound and status are those of all allocations tried one by one, infeasible instances included."""
+    best = brute_force(problem)
+    report = allocation.solve(problem, Limits(time=30), backend="exact")
+    if best is None:
+        assert report.status is Status.INFEASIBLE
+        return
+    assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, best, best)
+    assert report.solution is not None
+    assert wished(problem, report.solution)
+    assert objective(problem, report.solution) == best
+
+
+@given(chain_allocations())
+@settings(max_examples=200, deadline=None)
+def test_memory_and_value_are_what_they_mean(problem: ChainAllocation) -> None:
+    """The formulation and an evaluation of its own agree on every allocation: fit, recomputation, value."""
+    for stages in list(every_allocation(problem))[:40]:
+        value = objective(problem, stages)
+        assert problem.feasible(stages) == (value is not None and wished(problem, stages))
+        if value is None:
+            continue
+        assert problem.evaluate(stages) == value
+        for s, again in enumerate(problem.recompute(stages)):
+            assert again is not None
+            assert memory(problem, stages, s, again) <= problem.limit[stages[s].kind]
+
+
+@given(chain_allocations())
+@settings(max_examples=150, deadline=None)
+def test_the_frontier_bounds_every_number_of_units(problem: ChainAllocation) -> None:
+    """No allocation beats the frontier's entry for the units that it uses, and an entry is impossible if none fits."""
+    bounds = allocation.frontier(problem, Limits(time=30))
+    best: dict[tuple[int, ...], int] = {}
+    for stages in every_allocation(problem):
+        value = objective(problem, stages)
+        if value is None or not wished(problem, stages):
+            continue
+        used = [0] * problem.kinds
+        for place in stages:
+            used[place.kind] += place.width
+        best[tuple(used)] = min(best.get(tuple(used), IMPOSSIBLE), value)
+    for used in np.ndindex(*bounds.shape):
+        assert bounds[used] <= best.get(used, IMPOSSIBLE)
+        assert (bounds[used] == IMPOSSIBLE) == (used not in best)
+        if problem.objective == "bottleneck" and used in best:
+            assert bounds[used] == best[used]
+
+
+@given(chain_allocations())
+@settings(max_examples=100, deadline=None)
+def test_no_time_still_gives_a_bound(problem: ChainAllocation) -> None:
+    """With no time at all the bound never exceeds the optimum, and an incumbent, if any, is a real one."""
+    best = brute_force(problem)
+    report = allocation.solve(problem, Limits(time=0.0))
+    if best is None:
+        assert report.status in (Status.INFEASIBLE, Status.UNKNOWN)
+        return
+    assert report.bound <= best
+    if report.solution is not None:
+        assert objective(problem, report.solution) == report.objective
