@@ -1,10 +1,17 @@
-"""Plans around a pipeline and a schedule, for explanations of what the simulator sees."""
+"""Plans around a pipeline and a schedule, and jobs that are answered quickly."""
 
 from pipeplan.explain.setting import Setting
+from pipeplan.job import Job, Recompute
 from pipeplan.pipeline import Pipeline
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Schedule
 from pipeplan.simulate import simulate
+
+
+def lean(batch: int, **fields: object) -> Job:
+    """A step of so many samples, each stage on one device and nothing recomputed, in one order that holds little."""
+    given = {"schedules": ("1f1b-sno",), "replicas": (1,), "recompute": Recompute.NONE}
+    return Job(batch, **(given | fields))  # type: ignore[arg-type]
 
 
 def setting_of(schedule: Schedule, pipeline: Pipeline) -> Setting:

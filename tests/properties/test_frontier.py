@@ -92,7 +92,7 @@ def test_the_memory_frontier_is_that_of_all_plans(question: Question) -> None:
         assert min(times, default=None) == floor.bound or (floor.bound or 0) <= min(times)
 
 
-@given(questions(kinds=1), st.sampled_from(["devices", "price"]))
+@given(questions(kinds=2), st.sampled_from(["devices", "price"]))
 @settings(max_examples=120, deadline=None)
 def test_the_frontier_over_devices_is_that_of_all_parts(question: Question, over: str) -> None:
     """For every number of each kind the best of all plans; of these, those that none beats."""
@@ -117,7 +117,7 @@ def test_the_frontier_over_devices_is_that_of_all_parts(question: Question, over
         validate_plan(point.plan, model, sub_cluster(cluster, part))
 
 
-@given(questions(kinds=1))
+@given(questions(kinds=2))
 @settings(max_examples=60, deadline=None)
 def test_fewest_devices_are_the_fewest_that_any_plan_runs_on(question: Question) -> None:
     """No part with fewer devices has a plan; the one returned is the fastest on so many, and valid."""

@@ -1,12 +1,19 @@
-"""Does any plan fit? Asked of the solver, which stops at the first plan, and answers no only with a proof."""
+"""Does any plan fit? The search of `pipeplan.solve` without the heuristics, stopped at the first plan.
+
+No is answered with a proof: every shape of the searched space was looked at.
+"""
 
 from dataclasses import dataclass
 
 from pipeplan.cluster import Cluster
-from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.drafting import draft
 from pipeplan.job import Job
 from pipeplan.model import Model
-from pipeplan.result import Result
+from pipeplan.plan import Plan
+from pipeplan.search import opened
+from pipeplan.search.prove import Prover
+from pipeplan.search.space import Space
+from pipeplan_formulations.report import Limits, Stop
 
 ANY = 1.0
 """The relative gap at which every plan is good enough."""
@@ -14,33 +21,34 @@ ANY = 1.0
 
 @dataclass(frozen=True)
 class Fit:
-    """``result`` if a plan fits; otherwise whether that is proved, and what the solver said."""
+    """A plan that fits; otherwise whether it is proved that none does."""
 
-    result: Result | None
+    plan: Plan | None
     proved: bool
-    why: str = ""
 
-    def __bool__(self) -> bool:
-        return self.result is not None
+    @property
+    def verdict(self) -> bool | None:
+        """None where the time was up first."""
+        return True if self.plan is not None else False if self.proved else None
 
 
-def fit(
-    model: Model, cluster: Cluster, job: Job, *, time_limit: float, gap: float = ANY, backend: str = "cpsat"
-) -> Fit:
-    """The first plan that fits (or the best up to ``gap``), or the proof that none does, or neither in time.
+def fit(model: Model, cluster: Cluster, job: Job, *, time_limit: float, backend: str = "cpsat") -> Fit:
+    """The first plan that is found to fit, or the proof that none does, or neither in time.
 
     Raises
     ------
     InputError
         If the questions make no sense together.
+    KeyboardInterrupt
+        If the search was interrupted: half an answer is none.
     """
-    from pipeplan.solve import solve
-
-    try:
-        return Fit(solve(model, cluster, job=job, time_limit=time_limit, gap=gap, backend=backend), proved=True)
-    except InputError:
-        raise
-    except InfeasibleError as error:
-        return Fit(None, proved=True, why=str(error))
-    except PipeplanError as error:  # the time was up
-        return Fit(None, proved=False, why=str(error))
+    space = Space(model, cluster, job)
+    prover = Prover(cluster, Limits(time_limit, ANY), backend)
+    for node in opened(space):
+        prover.push(node)
+    prover.run()
+    if prover.stop is Stop.INTERRUPT:
+        raise KeyboardInterrupt
+    if prover.incumbent is None:
+        return Fit(None, proved=prover.stop is not Stop.TIME)
+    return Fit(draft(model, cluster, job, prover.incumbent, prover.bound), proved=True)

@@ -8,6 +8,7 @@ from pipeplan.model import Model
 from pipeplan.result import Result
 from pipeplan.solve import solve
 from pipeplan.units import format_time
+from pipeplan_formulations.report import Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,14 @@ class Outcome:
 
 
 def outcome(model: Model, change: Change, base: Result, *, time_limit: float, gap: float, backend: str) -> Outcome:
-    """Solve a changed question and compare it with the answer at hand."""
+    """Solve a changed question and compare it with the answer at hand; Ctrl-C is passed on."""
     samples = change.job.batch
     try:
         result = solve(model, change.cluster, job=change.job, time_limit=time_limit, gap=gap, backend=backend)
     except PipeplanError as error:
         return Outcome(change.label, None, None, samples, None, None, str(error).splitlines()[0])
+    if result.stop is Stop.INTERRUPT:
+        raise KeyboardInterrupt
     value = min(result.value, base.value) if change.eases else result.value
     bound = min(result.bound, value)
     return Outcome(

@@ -1,9 +1,11 @@
 """From an answer to its explanation."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from pipeplan.cluster import Cluster
-from pipeplan.explain.changes import changes, without_limits
+from pipeplan.errors import InputError
+from pipeplan.explain.changes import changes
 from pipeplan.explain.explanation import Explanation
 from pipeplan.explain.levers import levers, together
 from pipeplan.explain.outcome import Outcome, outcome
@@ -11,7 +13,7 @@ from pipeplan.explain.path import portions
 from pipeplan.explain.room import rooms
 from pipeplan.explain.setting import Setting
 from pipeplan.explain.use import uses
-from pipeplan.job import Job
+from pipeplan.job import Job, Objective
 from pipeplan.model import Model
 from pipeplan.plan import Plan
 from pipeplan.result import Result
@@ -39,15 +41,23 @@ def explain(
         For each changed question that is solved; whatever is open after that is told as "at most".
     progress : callable
         Told each change before it is solved.
+
+    Raises
+    ------
+    InputError
+        If the answer is about the bottleneck of an endless pipeline.
     """
     plan, job = result.plan, result.job
+    if job.objective is not Objective.STEP:
+        raise InputError("an explanation is about one step; solve with objective='step'")
     tried: list[Outcome] = []
     memory: Outcome | None = None
-    for change in changes(cluster, job, plan):
-        progress(change.label)
-        tried.append(outcome(model, change, result, time_limit=time_limit, gap=gap, backend=backend))
-        if (change.cluster, change.job) == without_limits(cluster, job) and change.eases:
-            memory = tried[-1]
+    with suppress(KeyboardInterrupt):  # Ctrl-C hands back what is known so far
+        for change in changes(cluster, job, plan):
+            progress(change.label)
+            tried.append(outcome(model, change, result, time_limit=time_limit, gap=gap, backend=backend))
+            if change.lifts_limits:
+                memory = tried[-1]
     return _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
 
 

@@ -1,7 +1,7 @@
 """Why nothing fits, and the smallest change that does: each one searched for and proved, none guessed.
 
-Whether a changed question has a plan is asked of `pipeplan.solve`. Numbers are found by bisection: what fits keeps
-fitting with more memory, with more devices, and with fewer micro-batches of the same size.
+Whether a changed question has a plan is asked of the solver's own search. Numbers are found by bisection: what fits
+keeps fitting with more memory, with more devices, and with fewer micro-batches of the same size.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,9 +53,8 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Remedies:
-    """Why nothing fits (``reason``), whether that is proved, and each kind of change with what it takes."""
+    """Whether it is proved that nothing fits, and each kind of change with what it takes."""
 
-    reason: str
     proved: bool
     remedies: tuple[Remedy, ...]
 
@@ -69,7 +68,7 @@ class Remedies:
             {"kind": r.kind, "fits": r.fits, "text": r.text, "number": r.number, "smallest": r.smallest}
             for r in self.remedies
         ]
-        return {"fits": False, "proved": self.proved, "reason": self.reason, "remedies": rows}
+        return {"fits": False, "proved": self.proved, "remedies": rows}
 
 
 def remedies(
@@ -95,7 +94,7 @@ def remedies(
         return fit(model, cluster, job, time_limit=time_limit, backend=backend)
 
     now = ask(cluster, job)
-    if now:
+    if now.verdict:
         return None
     found: list[Remedy] = []
     for title, way in (
@@ -106,7 +105,7 @@ def remedies(
     ):
         progress(title)
         found += way(cluster, job, ask)
-    return Remedies(now.why, now.proved, tuple(found))
+    return Remedies(now.proved, tuple(found))
 
 
 def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
@@ -114,18 +113,15 @@ def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
     if not has_limits(cluster, job):
         return
     free = ask(*without_limits(cluster, job))
-    if free.result is None:
-        text = "memory: even without any limit nothing fits" if free.proved else "memory: undecided without limits too"
-        yield Remedy("memory", False if free.proved else None, text)
+    if free.plan is None:
+        yield Remedy("memory", free.verdict, "any memory: what stands in the way is another wish")
         return
 
     def fits(more: int) -> tuple[bool | None, int]:
         answer = ask(*with_memory(cluster, job, more))
-        if answer.result is None:
-            return (False if answer.proved else None), more
-        return True, min(more, _shortage(answer.result.plan, cluster, job))
+        return answer.verdict, more if answer.plan is None else min(more, _shortage(answer.plan, cluster, job))
 
-    found = least(fits, 0, _shortage(free.result.plan, cluster, job))
+    found = least(fits, 0, _shortage(free.plan, cluster, job))
     have = sorted({limit for limit in _limits(cluster, job) if limit is not None})
     enough = " and ".join(_exact(limit + found.number) for limit in have)
     yield Remedy("memory", True, f"{enough} a device, {_exact(found.number)} more{_proof(found)}", *_numbers(found))
@@ -175,11 +171,12 @@ def _wishes(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
         except InputError as error:
             yield Remedy(field, False, f"{label}: {error}")
             continue
-        text = label
-        if answer.result is not None:
-            plan = answer.result.plan
-            text += f" (like {plan.micro_batches} micro-batches of {plan.micro_batch} on {len(plan.stages)} stages)"
-        yield Remedy(field, True if answer else False if answer.proved else None, text)
+        yield Remedy(field, answer.verdict, label if answer.plan is None else f"{label} (like {_shape(answer.plan)})")
+
+
+def _shape(plan: Plan) -> str:
+    stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
+    return f"{plan.micro_batches} micro-batches of {plan.micro_batch} through {stages}"
 
 
 def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
@@ -187,13 +184,14 @@ def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remed
     kinds = [device.kind for device in cluster.devices]
     sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
     best: tuple[int, int, int] | None = None
-    proved = not (job.zero1 or job.replicas or job.equal_replicas)  # fewer micro-batches then allow fewer replicas
+    # fewer micro-batches allow fewer replicas, which matters where those are fixed or share the optimiser's state
+    proved = not (job.zero1 or job.equal_replicas or set(job.replicas) - {1})
     for size in sizes:
 
         def fits(fewer: int, size: int = size) -> tuple[bool | None, int]:
             count = job.batch // size - fewer
             answer = ask(cluster, replace(job, batch=size * count, micro_batches=(count,)))
-            return (True if answer else False if answer.proved else None), fewer
+            return answer.verdict, fewer
 
         most = job.batch // size - 1
         ends, _ = fits(most)
@@ -221,7 +219,7 @@ def _devices(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Rem
 
         def fits(more: int, kind: str = kind) -> tuple[bool | None, int]:
             answer = ask(*with_devices(cluster, job, kind, more))
-            return (True if answer else False if answer.proved else None), more
+            return answer.verdict, more
 
         tried, more = 0, 1
         answer, _ = fits(more)

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.cluster import Cluster
-from pipeplan.errors import InputError
-from pipeplan.explain.feasible import ANY, fit
+from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.explain.feasible import fit
 from pipeplan.files.atomic import write_whole
 from pipeplan.files.plan_file import plan_data, plan_from_data
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
+from pipeplan.solve import solve
+from pipeplan_formulations.report import Stop
 
 FORMAT = "pipeplan-frontier/1"
 
@@ -82,25 +84,38 @@ class Answers:
 
     def best(self, key: str, cluster: Cluster, job: Job) -> Answer:
         """The best plan, up to the gap, within the time."""
-        return self._ask(key, cluster, job, self.gap)
+        return self._remembered(key, lambda: self._best(cluster, job))
 
     def any(self, key: str, cluster: Cluster, job: Job) -> Answer:
         """Whether there is a plan at all."""
-        return self._ask(f"any {key}", cluster, job, ANY)
+        return self._remembered(f"any {key}", lambda: self._any(cluster, job))
 
-    def _ask(self, key: str, cluster: Cluster, job: Job, gap: float) -> Answer:
+    def _remembered(self, key: str, find: Callable[[], Answer]) -> Answer:
         if key not in self._known:
-            found = fit(self.model, cluster, job, time_limit=self.time_limit, gap=gap, backend=self.backend)
-            if found.result is not None:
-                result = found.result
-                answer = Answer(Verdict.PLAN, result.value, result.bound, result.plan)
-            else:
-                answer = Answer(Verdict.INFEASIBLE if found.proved else Verdict.OPEN, why=found.why)
-            self._known[key] = answer
+            answer = self._known[key] = find()
             if self.path is not None:
                 write_whole(self.path, self._text())
             self.told(key, answer)
         return self._known[key]
+
+    def _best(self, cluster: Cluster, job: Job) -> Answer:
+        try:
+            result = solve(self.model, cluster, job=job, time_limit=self.time_limit, gap=self.gap, backend=self.backend)
+        except InputError:
+            raise
+        except InfeasibleError as error:
+            return Answer(Verdict.INFEASIBLE, why=str(error))
+        except PipeplanError as error:  # the time was up before there was a plan
+            return Answer(Verdict.OPEN, why=str(error))
+        if result.stop is Stop.INTERRUPT:  # Ctrl-C ends the sweep; what was answered in full is kept
+            raise KeyboardInterrupt
+        return Answer(Verdict.PLAN, result.value, result.bound, result.plan)
+
+    def _any(self, cluster: Cluster, job: Job) -> Answer:
+        found = fit(self.model, cluster, job, time_limit=self.time_limit, backend=self.backend)
+        if found.plan is None:
+            return Answer(Verdict.INFEASIBLE if found.proved else Verdict.OPEN, why="nothing fits")
+        return Answer(Verdict.PLAN, found.plan.step_time, found.plan.bound, found.plan)
 
     @property
     def fingerprint(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError
 from pipeplan.frontier.answers import Answer, Answers, Verdict
-from pipeplan.frontier.over_devices import ask, check_pins, prices
+from pipeplan.frontier.over_devices import ask, check_pins, passes_over, prices
 from pipeplan.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.job import Job
 from pipeplan.model import Model
@@ -82,7 +82,8 @@ def fewest_devices(
     """The fewest devices of the cluster on which the job has a plan, whatever its step time.
 
     A part of the cluster is so many devices of each kind, the first of them in the cluster's order. More devices never
-    hurt, so the number is found by bisection; every part with one device less is then proved not to fit.
+    hurt where a plan may leave some out, so the number is found by bisection (in a given order of devices: from below);
+    every part with one device less is then proved not to fit.
 
     Raises
     ------
@@ -107,22 +108,22 @@ def fewest_devices(
 
     def first_that_fits(count: int) -> Part | None:
         for part in on(count):
-            if _any(answers, part).plan is not None:
+            if ask(answers, part, any_plan=True).plan is not None:
                 return part
         return None
 
     low, high = 0, len(cluster.devices)
     if first_that_fits(high) is None:
-        raise InfeasibleError(_any(answers, on(high)[0]).why)
+        raise InfeasibleError(ask(answers, on(high)[0]).why)
     while high - low > 1:
-        middle = (low + high) // 2
+        middle = (low + high) // 2 if passes_over(answers) else low + 1
         if first_that_fits(middle) is None:
             low = middle
         else:
             high = middle
-    solved = [(part, ask(answers, part)) for part in on(high) if _any(answers, part).plan is not None]
+    solved = [(part, ask(answers, part)) for part in on(high) if ask(answers, part, any_plan=True).plan is not None]
     part, best = min(((p, a) for p, a in solved if a.plan is not None), key=lambda pair: pair[1].value)
-    below = [(part, _any(answers, part)) for part in on(low)] if low else []
+    below = [(part, ask(answers, part, any_plan=True)) for part in on(low)] if low else []
     assert best.plan is not None
     return Fewest(
         count=high,
@@ -133,7 +134,3 @@ def fewest_devices(
         excluded=tuple(sub_cluster(cluster, part).name for part, _ in below),
         proved=all(answer.verdict is Verdict.INFEASIBLE for _, answer in below),
     )
-
-
-def _any(answers: Answers, part: Part) -> Answer:
-    return answers.any(f"{part.counts}", sub_cluster(answers.cluster, part), answers.job)

@@ -1,7 +1,7 @@
 """Step time against the number or the price of devices: the best plan for every part of the cluster that can matter.
 
-What a part can do, every larger part can do too. So a bound for a part holds for all that it holds; where a part does
-not fit, no smaller one is asked for; and a part whose bound does not beat the plan of a cheaper one is left out.
+What a part can do, every larger part of the same node can do too. So a bound for a part holds for all that it holds;
+where a part does not fit, no smaller one is asked for; and one whose bound does not beat a cheaper plan is left out.
 
 ::
 
@@ -17,6 +17,8 @@ from pipeplan.frontier.answers import Answer, Answers, Verdict
 from pipeplan.frontier.points import Floor, Point, point
 from pipeplan.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.job import Order
+from pipeplan.search import MANY
+from pipeplan.search.space import Space
 
 Found = Mapping[Part, Answer]
 """What is known of the parts that were asked for."""
@@ -45,11 +47,11 @@ def prices(answers: Answers, by_price: bool) -> Mapping[str, float]:
 def sweep(answers: Answers, each: Mapping[str, float], levels: int | None = None) -> Iterator[tuple[Part, Answer]]:
     """The parts that can matter, each with its answer, in an order that spares as many others as possible."""
     check_pins(answers)
-    every = parts(answers.cluster, each, levels)
+    every, inherit = parts(answers.cluster, each, levels), nested(answers)
     found: dict[Part, Answer] = {}
     for i in _halving(len(every)):
         part = every[i]
-        if not _matters(part, found, nested(answers)):
+        if not _matters(part, found, inherit):
             continue
         found[part] = ask(answers, part)
         yield part, found[part]
@@ -61,10 +63,10 @@ def read(
     """All points and floors of what was found."""
     kinds = [kind for kind, _ in kind_counts(answers.cluster)]
     floors: list[Floor] = []
-    least: int | None = None
+    least, inherit = None, nested(answers)
     best: dict[float, int | None] = {}
     for part in parts(answers.cluster, each, levels):  # cheapest first
-        low = lower(part, found, nested(answers))
+        low = lower(part, found, inherit)
         if low is not None:
             least = low if least is None else min(least, low)
         best[part.cost] = least
@@ -79,29 +81,37 @@ def read(
     return tuple(points), tuple(floors)
 
 
-def lower(part: Part, found: Found, nested: bool) -> int | None:
-    """The best bound known for a part; None if it is known that nothing fits."""
-    known = [answer for other, answer in found.items() if other == part or (nested and other.holds(part))]
+def lower(part: Part, found: Found, inherit: bool) -> int | None:
+    """The best bound known for a part (from larger ones too, if it inherits); None if it is known that nothing fits."""
+    known = [answer for other, answer in found.items() if other == part or (inherit and other.holds(part))]
     if any(answer.verdict is Verdict.INFEASIBLE for answer in known):
         return None
     return max((answer.bound for answer in known), default=0)
 
 
-def ask(answers: Answers, part: Part) -> Answer:
-    """The best plan on a part of the cluster."""
+def ask(answers: Answers, part: Part, *, any_plan: bool = False) -> Answer:
+    """The best plan on a part of the cluster, or any."""
     absent = {kind for (kind, _), count in zip(kind_counts(answers.cluster), part.counts, strict=True) if not count}
     pinned = {where for _, where in answers.job.pin}
     if pinned & absent:
         return Answer(Verdict.INFEASIBLE, why=f"layers are pinned to {', '.join(sorted(pinned & absent))}")
-    return answers.best(f"{part.counts}", sub_cluster(answers.cluster, part), answers.job)
+    find = answers.any if any_plan else answers.best
+    return find(f"{part.counts}", sub_cluster(answers.cluster, part), answers.job)
+
+
+def passes_over(answers: Answers) -> bool:
+    """Whether a plan may leave out any devices; in a given order it uses the first ones, whatever their kinds."""
+    return answers.job.order is Order.SEARCH or len(kind_counts(answers.cluster)) == 1
 
 
 def nested(answers: Answers) -> bool:
-    """Whether the plans of a part are among those searched for the parts that hold it.
+    """Whether the plans of a part are among those searched for every part that holds it.
 
-    With a given order of devices, a plan uses the first of them; those of another kind cannot be passed over.
+    They are in one node, as long as every shape of a pipeline is looked at. Over several nodes, where the devices of a
+    stage lie depends on how full the nodes are, and then every part is asked for.
     """
-    return answers.job.order is Order.SEARCH or len(kind_counts(answers.cluster)) == 1
+    space = Space(answers.model, answers.cluster, answers.job)
+    return len(answers.cluster.nodes) == 1 and passes_over(answers) and not space.many(MANY)
 
 
 def check_pins(answers: Answers) -> None:
@@ -113,9 +123,9 @@ def check_pins(answers: Answers) -> None:
         )
 
 
-def _matters(part: Part, found: Found, nested: bool) -> bool:
+def _matters(part: Part, found: Found, inherit: bool) -> bool:
     """Whether a part may have a plan that no plan of a cheaper or equally cheap part beats or equals."""
-    low = lower(part, found, nested)
+    low = lower(part, found, inherit)
     if low is None:
         return False
     return not any(

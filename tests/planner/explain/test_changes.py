@@ -20,7 +20,8 @@ def two_nodes(network: int = 10**9) -> Cluster:
 
 def test_every_figure_is_that_of_a_direct_solve() -> None:
     """Value and bound of every change equal a fresh solve of the changed cluster and job; gains are per sample."""
-    model, cluster, job = fat_head(), two_nodes(), Job(batch=8)
+    model, cluster = fat_head(), two_nodes()
+    job = Job(batch=8, micro_batches=(2, 4), schedules=("1f1b-sno",), replicas=(1,))
     result = solve(model, cluster, job=job)
     found = explain(result, model, cluster, time_limit=60)
     tried = {outcome.label: outcome for outcome in found.outcomes}

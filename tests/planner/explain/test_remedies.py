@@ -2,6 +2,7 @@
 
 import pytest
 
+from explained import lean
 from instances import equal_devices, fat_head, model_of
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError
@@ -37,41 +38,45 @@ def test_a_job_that_fits_needs_no_remedy() -> None:
 @pytest.mark.parametrize("limit", [9, 17, 25])
 def test_the_least_memory_fits_and_a_byte_less_does_not(limit: int) -> None:
     """The number of bytes is exact, whether the device or the job sets the limit."""
-    for cluster, job in ((equal_devices(3, limit), Job(16)), (equal_devices(3), Job(16, memory=limit))):
-        remedy = by_kind(fat_head(), cluster, job)["memory"]
+    for cluster, asked in ((equal_devices(3, limit), lean(16)), (equal_devices(3), lean(16, memory=limit))):
+        remedy = by_kind(fat_head(), cluster, asked)["memory"]
         assert remedy.fits and remedy.smallest and remedy.number is not None
-        assert fits(fat_head(), *with_memory(cluster, job, remedy.number))
-        assert not fits(fat_head(), *with_memory(cluster, job, remedy.number - 1))
+        assert fits(fat_head(), *with_memory(cluster, asked, remedy.number))
+        assert not fits(fat_head(), *with_memory(cluster, asked, remedy.number - 1))
 
 
 def test_the_fewest_further_devices() -> None:
     """Four layers of 24 bytes of weights and gradients on devices of 30: four devices it takes, so two more."""
-    model, cluster, job = model_of([5] * 4, parameters=[12] * 4), equal_devices(2, 30), Job(4)
-    remedy = by_kind(model, cluster, job)["devices"]
+    model, cluster = model_of([5] * 4, parameters=[12] * 4), equal_devices(2, 30)
+    remedy = by_kind(model, cluster, lean(4))["devices"]
     assert (remedy.fits, remedy.number, remedy.smallest) == (True, 2, True)
-    assert fits(model, *with_devices(cluster, job, "unit", 2)) and not fits(model, *with_devices(cluster, job, "unit"))
+    assert fits(model, *with_devices(cluster, lean(4), "unit", 2))
+    assert not fits(model, *with_devices(cluster, lean(4), "unit"))
 
 
 def test_the_largest_smaller_batch() -> None:
     """One device that holds ten bytes of activations, two a sample: GPipe of eight samples does not fit, five do."""
     model, cluster = model_of([5], saved=[2]), equal_devices(1, 10)
-    job = Job(8, schedules=("gpipe",), recompute=Recompute.NONE)
-    remedy = by_kind(model, cluster, job)["batch"]
+    remedy = by_kind(model, cluster, lean(8, schedules=("gpipe",)))["batch"]
     assert (remedy.fits, remedy.number, remedy.smallest) == (True, 5, True)
 
 
 def test_wishes_that_stand_in_the_way_are_named() -> None:
     """Asked for one large micro-batch, it does not fit; any number of them does, and so does another schedule."""
     model, cluster = model_of([5], saved=[2], sizes=(1, 2, 4)), equal_devices(1, 4)
-    found = by_kind(model, cluster, Job(4, micro_batches=(1,), recompute=Recompute.NONE))
-    assert found["micro_batches"].fits and not found["zero1"].fits
-    found = by_kind(model, cluster, Job(4, schedules=("gpipe",), recompute=Recompute.NONE))
+    found = by_kind(model, cluster, lean(4, micro_batches=(1,)))
+    assert found["micro_batches"].fits and not found["zero1"].fits and not found["schedules"].fits
+    found = by_kind(model, cluster, lean(4, schedules=("gpipe",)))
     assert found["schedules"].fits and "micro_batches" not in found
 
 
 def test_what_does_not_help_is_said() -> None:
     """Weights that no device can hold: no batch and no number of devices helps, memory does."""
-    found = by_kind(model_of([5], parameters=[40]), equal_devices(1, 50), Job(4))
+    found = by_kind(
+        model_of([5], parameters=[40]),
+        equal_devices(1, 50),
+        lean(4, schedules=(), replicas=(), recompute=Recompute.CHOOSE),
+    )
     assert {kind: remedy.fits for kind, remedy in found.items()} == {
         "memory": True,
         "extrapolate": False,

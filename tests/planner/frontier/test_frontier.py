@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from explained import lean
 from instances import equal_devices, fat_head, model_of, two_kinds_of_device
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.errors import InfeasibleError, InputError
 from pipeplan.frontier import frontier
 from pipeplan.frontier.answers import Answer
 from pipeplan.frontier.subsets import MOST, Part, kind_counts, parts, sub_cluster
-from pipeplan.job import Job
 
 
 def test_costs_rise_and_times_fall() -> None:
     """Along a frontier every point costs more than the one before it and takes less time."""
     for over in ("memory", "devices"):
-        points = frontier(fat_head(), equal_devices(3), Job(8), over).points  # type: ignore[arg-type]
+        points = frontier(fat_head(), equal_devices(3), lean(8), over).points  # type: ignore[arg-type]
         assert len(points) > 1
         assert all(a.cost < b.cost and a.value > b.value for a, b in pairwise(points))
 
 
 def test_without_time_points_keep_their_bounds() -> None:
     """Stopped early, every point still has a bound that the proved frontier does not contradict."""
-    job = Job(8)
+    job = lean(8)
     exact = frontier(fat_head(), equal_devices(3), job)
     hasty = frontier(fat_head(), equal_devices(3), job, time_limit=0.0)
     assert exact.complete and not hasty.complete
@@ -38,8 +38,8 @@ def test_without_time_points_keep_their_bounds() -> None:
 
 def test_fewer_points_lie_on_the_frontier() -> None:
     """A sample has at most so many points, the ends are there, and none lies off the whole frontier."""
-    whole = frontier(fat_head(), equal_devices(3), Job(8))
-    some = frontier(fat_head(), equal_devices(3), Job(8), points=3)
+    whole = frontier(fat_head(), equal_devices(3), lean(8))
+    some = frontier(fat_head(), equal_devices(3), lean(8), points=3)
     assert len(some.points) <= 3 and not some.complete
     assert some.points[-1].value == whole.points[-1].value
     assert some.points[0].cost == whole.points[0].cost
@@ -57,7 +57,7 @@ def test_a_second_call_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
         if len(asked) == 2:
             raise RuntimeError("power cut")
 
-    question = (fat_head(), equal_devices(3), Job(8))
+    question = (fat_head(), equal_devices(3), lean(8))
     with pytest.raises(RuntimeError, match="power cut"):
         frontier(*question, path=path, told=once)
     first = list(asked)
@@ -72,15 +72,15 @@ def test_a_second_call_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
 def test_answers_to_another_question_are_refused(tmp_path: Path) -> None:
     """A file of another job, or no frontier at all, is neither used nor overwritten."""
     path = tmp_path / "frontier.json"
-    frontier(fat_head(), equal_devices(2), Job(8), path=path)
+    frontier(fat_head(), equal_devices(2), lean(8), path=path)
     before = path.read_bytes()
     with pytest.raises(InputError, match="another question"):
-        frontier(fat_head(), equal_devices(2), Job(16), path=path)
+        frontier(fat_head(), equal_devices(2), lean(16), path=path)
     assert path.read_bytes() == before
     for rubbish in ("{}", "[]", "no", '{"format": 1, "question": 2, "answers": []}'):
         path.write_text(rubbish)
         with pytest.raises(InputError, match="another"):
-            frontier(fat_head(), equal_devices(2), Job(8), path=path)
+            frontier(fat_head(), equal_devices(2), lean(8), path=path)
         assert path.read_text() == rubbish
 
 
@@ -88,7 +88,7 @@ def test_the_same_table_in_text_json_and_csv() -> None:
     """All three show every point with its figures."""
     kinds = {"unit": DeviceKind("unit", price=2.5), "slow": DeviceKind("slow", timed_as="unit", speed=0.5, price=1)}
     cluster = Cluster("priced", kinds, (Node(("unit", "slow")),), overlap=Overlap.COPY)
-    found = frontier(fat_head(), cluster, Job(8), "price")
+    found = frontier(fat_head(), cluster, lean(8), "price")
     data = found.as_json()
     points: list[dict[str, object]] = data["points"]  # type: ignore[assignment]
     rows = list(csv.DictReader(io.StringIO(found.as_csv())))
@@ -103,14 +103,14 @@ def test_the_same_table_in_text_json_and_csv() -> None:
 def test_a_price_must_be_known() -> None:
     """Without a price the error names the kind and where to write it."""
     with pytest.raises(InputError, match=r"unit.*price:"):
-        frontier(fat_head(), equal_devices(2), Job(8), "price")
+        frontier(fat_head(), equal_devices(2), lean(8), "price")
 
 
 def test_nothing_fits_anywhere() -> None:
     """The reason is the solver's."""
     for over in ("memory", "devices"):
         with pytest.raises(InfeasibleError, match="fits"):
-            frontier(fat_head(), equal_devices(2, 3), Job(8), over)  # type: ignore[arg-type]
+            frontier(fat_head(), equal_devices(2, 3), lean(8), over)  # type: ignore[arg-type]
 
 
 def test_parts_keep_nodes_and_names() -> None:
@@ -134,13 +134,13 @@ def test_too_many_parts_are_refused() -> None:
     node = Node(("unit",) * 60 + ("slow",) * 60)
     cluster = Cluster("large", two_kinds_of_device().kinds, (node,), overlap=Overlap.COPY)
     with pytest.raises(InputError, match=f"3720 parts.*{MOST}.*fewer points"):
-        frontier(fat_head(), cluster, Job(8), "devices")
+        frontier(fat_head(), cluster, lean(8), "devices")
 
 
 def test_what_cannot_improve_is_not_asked_for() -> None:
     """Two layers run on two devices at most: of eight equal ones only the whole, and one and two, need an answer."""
     asked: list[str] = []
-    job = Job(8, replicas=(1,))
+    job = lean(8)
     found = frontier(model_of([5, 5]), equal_devices(8), job, "devices", told=lambda key, answer: asked.append(key))
     assert [point.cost for point in found.points] == [1, 2]
     assert len(asked) < 8 and found.complete
@@ -150,6 +150,6 @@ def test_wrong_questions_teach() -> None:
     """Axes, numbers of points and pins that make no sense are refused."""
     for arguments, lesson in (({"over": "colour"}, "memory, devices, price"), ({"points": 0}, "at least one point")):
         with pytest.raises(InputError, match=lesson):
-            frontier(fat_head(), equal_devices(2), Job(8), **arguments)  # type: ignore[arg-type]
+            frontier(fat_head(), equal_devices(2), lean(8), **arguments)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="pin them to a kind"):
-        frontier(fat_head(), equal_devices(2), Job(8, pin=(("l0", "d1"),)), "devices")
+        frontier(fat_head(), equal_devices(2), lean(8, pin=(("l0", "d1"),)), "devices")

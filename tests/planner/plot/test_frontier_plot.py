@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from explained import lean
 from instances import equal_devices, fat_head
 from pipeplan.errors import InputError
 from pipeplan.frontier import frontier
-from pipeplan.job import Job
 
 pytest.importorskip("matplotlib")
 
@@ -19,7 +19,7 @@ def test_points_steps_and_bounds_are_drawn(time_limit: float) -> None:
     from pipeplan.plot.frontier import plot_frontier
     from pipeplan.plot.library import new_figure
 
-    found = frontier(fat_head(), equal_devices(3), Job(8), time_limit=time_limit)
+    found = frontier(fat_head(), equal_devices(3), lean(8), time_limit=time_limit)
     ax = plot_frontier(found, new_figure(6, 4).add_subplot())
     lines = {line.get_label(): line for line in ax.lines}
     dots = lines["plan, proved best" if found.complete else "plan"]
@@ -38,9 +38,9 @@ def test_the_picture_names_its_axes(over: str, tmp_path: Path) -> None:
     from pipeplan.plot.frontier import save_frontier
 
     path = tmp_path / "frontier.svg"
-    save_frontier(path, frontier(fat_head(), equal_devices(3), Job(8), over))  # type: ignore[arg-type]
+    save_frontier(path, frontier(fat_head(), equal_devices(3), lean(8), over))  # type: ignore[arg-type]
     text = " ".join(ElementTree.parse(path).getroot().itertext())
     assert "chain on 3 x unit" in text and "step time (µs)" in text
     assert ("memory of the fullest device (B)" if over == "memory" else "devices") in text
     with pytest.raises(InputError, match=r"\.svg or \.png"):
-        save_frontier(tmp_path / "frontier.pdf", frontier(fat_head(), equal_devices(1), Job(8)))
+        save_frontier(tmp_path / "frontier.pdf", frontier(fat_head(), equal_devices(1), lean(8)))
