@@ -40,7 +40,7 @@ def _check_arrays(problem: "ChainPartition", stages: int, layers: int) -> None:
         **dict.fromkeys(("send", "send_back", "link"), per_cut),
         **dict.fromkeys(("saved", "workspace", "output", "recomputable"), (layers,)),
         **dict.fromkeys(("received", "cuts"), (layers - 1,)),
-        **dict.fromkeys(("in_flight", "limit", "counts", "reduce_base"), (stages,)),
+        **dict.fromkeys(("in_flight", "limit", "counts", "warm_up", "reduce_base"), (stages,)),
         **dict.fromkeys(("latency", "link_counts"), (stages - 1,)),
         "resident": per_stage if problem.resident.ndim == 2 else (layers,),
     }

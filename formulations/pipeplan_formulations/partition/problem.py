@@ -121,6 +121,8 @@ class ChainPartition:
         What R_s has besides, if a layer of the stage has ``reduce`` > 0; by default nothing.
     alternating : bool
         Whether (8) holds.
+    warm_up : array of int, shape (S,), optional
+        k_s of (8), where it may exceed that of (1): the most forwards of a replica before its first backward.
     output : array of int, shape (n,), optional
         Bytes that a recomputed layer holds for each micro-batch in flight.
     recomputable : array of bool, shape (n,), optional
@@ -159,6 +161,7 @@ class ChainPartition:
     reduce: Array | None = None
     reduce_base: Array | None = None
     alternating: bool = False
+    warm_up: Array | None = None
     output: Array | None = None
     recomputable: Flags | None = None
     ties: tuple[Tie, ...] = ()
@@ -203,7 +206,7 @@ class ChainPartition:
         single = [count == self.micro_batches for count in most]
         wires = [min(most[s], most[s + 1]) if single[s] or single[s + 1] else 1 for s in range(self.stages - 1)]
         wires = [1, *(wires if self.link_counts is None else self.link_counts.tolist()), 1]
-        flight = np.maximum(self.in_flight, 1).tolist()
+        flight = np.maximum(self.in_flight if self.warm_up is None else self.warm_up, 1).tolist()
         late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, flight, strict=True)]
         return tuple(Counts(most[s], late[s], wires[s + 1], wires[s]) for s in range(self.stages))
 

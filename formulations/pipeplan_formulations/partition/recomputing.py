@@ -12,14 +12,17 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.int64]
 
+UNKNOWN = -1
+
 
 class Recomputing:
-    """X and its cost for stages on spans of layers."""
+    """X and its cost for stages on spans of layers; what floors a dynamic programme asked for is kept."""
 
     def __init__(self, problem: "ChainPartition") -> None:
         self._problem = problem
         self._any = bool(problem.useful.any())
         self._by_speed: dict[bytes, Recomputation] = {}
+        self._floors: dict[int, Array] = {}
 
     def of_partition(self, boundaries: "Boundaries", optimistic: bool) -> Array:
         """What each stage's backward takes longer; 0 where nothing fits.
@@ -39,12 +42,20 @@ class Recomputing:
     def floors(self, s: int, a: Array, b: Array, wanted: NDArray[np.bool_]) -> Array:
         """What stage s's backward takes longer, at least, on the spans a … b − 1 that are ``wanted``; 0 on others."""
         longer = np.zeros(np.broadcast_shapes(a.shape, b.shape), np.int64)
-        if not self._any:
+        if not self._any or not wanted.any():
             return longer
-        a, b = np.broadcast_to(a, longer.shape), np.broadcast_to(b, longer.shape)
-        where = np.nonzero(wanted & self._short(np.array(s), a, b))
-        if len(where[0]):
-            longer[where] = self._least(s, a[where], b[where])[0]
+        start, end = (np.broadcast_to(edge, longer.shape)[wanted] for edge in (a, b))
+        place = start, end - start - 1
+        known = self._table(s, int(place[1].max()) + 1)
+        new = known[place] == UNKNOWN
+        if new.any():
+            start, end = start[new], end[new]
+            cost = np.zeros(len(start), np.int64)
+            short = self._short(np.array(s), start, end)
+            if short.any():
+                cost[short] = self._least(s, start[short], end[short])[0]
+            known[start, end - start - 1] = cost
+        longer[wanted] = known[place]
         return longer
 
     def choose(self, s: int, a: int, b: int) -> tuple[int, ...] | None:
@@ -57,6 +68,16 @@ class Recomputing:
         if not self._any or flight == 0:
             return None
         return self._lists(s).choose(a, b, flight, spare)
+
+    def _table(self, s: int, width: int) -> Array:
+        """Floors of stage s that are known: rows are starts, columns lengths less one."""
+        known = self._floors.get(s)
+        if known is None or known.shape[1] < width:
+            wider = np.full((self._problem.layers, width), UNKNOWN)
+            if known is not None:
+                wider[:, : known.shape[1]] = known
+            self._floors[s] = known = wider
+        return known
 
     def _short(self, s: Array, a: Array, b: Array) -> NDArray[np.bool_]:
         """Which stages fit only with recomputation."""
