@@ -1,6 +1,8 @@
 """What the simulator sees: when every action and transfer runs, and what every device holds."""
 
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from pipeplan.schedule import Action
@@ -61,21 +63,27 @@ class Timeline:
     memory: tuple[tuple[Step, ...], ...]
     critical: tuple[Span | Flight, ...]
 
-    @property
+    @cached_property
     def makespan(self) -> int:
         """Nanoseconds from the first action's start to the last one's end."""
         return max((span.end for span in self.spans), default=0)
 
-    @property
+    @cached_property
     def peaks(self) -> tuple[int, ...]:
         """Most bytes that each device holds."""
         return tuple(max((step.held for step in line), default=0) for line in self.memory)
 
     def busy(self, device: int) -> int:
         """Nanoseconds in which a device runs at least one action."""
-        total = reach = 0
+        return self._busy.get(device, 0)
+
+    @cached_property
+    def _busy(self) -> dict[int, int]:
+        total: dict[int, int] = defaultdict(int)
+        reach: dict[int, int] = defaultdict(int)
         for span in self.spans:
-            if span.device == device and span.end > reach:
-                total += span.end - max(span.start, reach)
-                reach = span.end
-        return total
+            device = span.device
+            if span.end > reach[device]:
+                total[device] += span.end - max(span.start, reach[device])
+                reach[device] = span.end
+        return dict(total)

@@ -1,5 +1,7 @@
 """What a file says is what was written: reading gives back the same object, to the last nanosecond and byte."""
 
+from itertools import pairwise
+from math import lcm
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,6 +21,7 @@ from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.units import parse_bandwidth, parse_bytes, parse_rate, parse_time
+from random_schedules import stage_by_stage
 
 whole = st.one_of(st.integers(0, 2**62), st.integers(0, 2**20).map(lambda n: n * 2**20), st.integers(0, 10**6))
 positive = whole.map(lambda n: n + 1)
@@ -138,20 +141,24 @@ jobs = st.builds(
     together=st.lists(st.lists(word, min_size=2, max_size=3).map(tuple), max_size=2).map(tuple),
     no_cut_after=st.lists(word, max_size=2).map(tuple),
     pin=st.dictionaries(word, st.sampled_from(["d3", "v100"]), max_size=2).map(lambda pins: tuple(pins.items())),
+    intra_layer=st.booleans(),
 )
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    stages = draw(st.integers(1, 3))
+    replicas = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    placement, ranks = stage_by_stage(replicas), sum(replicas)
+    boundaries = [lcm(a, b) for a, b in pairwise(replicas)]
     actions = st.builds(Action, st.sampled_from(Kind), st.integers(0, 9), st.integers(0, 99), st.integers(0, 3)).map(
         lambda action: action if action.kind.per_micro_batch else Action(action.kind, action.stage)
     )
     transfers = st.builds(Transfer, whole, whole, whole, st.lists(word, max_size=2).map(tuple))
     parts = st.builds(MemoryParts, *[whole] * 6)
-    plan_stages = st.builds(
-        PlanStage, names.map(tuple), st.just((0,)), whole, whole, whole, parts, st.lists(word, max_size=1).map(tuple)
-    )
+
+    def plan_stage(homes: tuple[int, ...]) -> PlanStage:
+        recompute = st.lists(word, max_size=1).map(tuple)
+        return draw(st.builds(PlanStage, names.map(tuple), st.just(homes), whole, whole, whole, parts, recompute))
 
     def row(item: st.SearchStrategy, length: int) -> tuple:
         return tuple(draw(st.lists(item, min_size=length, max_size=length)))
@@ -160,23 +167,23 @@ def plans(draw: st.DrawFn) -> Plan:
         model=draw(word),
         fingerprint=draw(word),
         cluster=draw(word),
-        device_kinds=row(word, stages),
+        device_kinds=row(word, ranks),
         micro_batch=draw(st.integers(1, 99)),
         micro_batches=draw(st.integers(1, 99)),
         optimizer="sgd",
-        stages=row(plan_stages, stages),
-        schedule=Schedule(draw(word), row(st.lists(actions, max_size=5).map(tuple), stages), draw(st.booleans())),
-        ranks=tuple(range(stages)),
+        stages=tuple(map(plan_stage, placement)),
+        schedule=Schedule(draw(word), row(st.lists(actions, max_size=5).map(tuple), ranks), draw(st.booleans())),
+        ranks=tuple(range(ranks)),
         step_time=draw(whole),
         bound=draw(whole),
         pipeline=Pipeline(
-            stages=row(st.builds(Stage, *[whole] * 8, st.none() | whole, whole), stages),
-            placement=tuple((s,) for s in range(stages)),
-            transfers=row(st.tuples(transfers), stages - 1),
-            returns=row(st.tuples(transfers), stages - 1),
+            stages=row(st.builds(Stage, *[whole] * 8, st.none() | whole, whole), len(replicas)),
+            placement=placement,
+            transfers=tuple(row(transfers, period) for period in boundaries),
+            returns=tuple(row(transfers, period) for period in boundaries),
             overlap=draw(st.sampled_from(Overlap)),
-            runtime=row(whole, stages),
-            limits=row(whole, stages),
+            runtime=row(whole, ranks),
+            limits=row(whole, ranks),
         ),
     )
 

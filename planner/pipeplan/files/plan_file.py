@@ -10,12 +10,13 @@ from pipeplan.cluster import Overlap
 from pipeplan.errors import InputError
 from pipeplan.files.atomic import write_whole
 from pipeplan.files.edge import Count, Items, Strict, check, listing
+from pipeplan.files.plan_replicas import replica_faults
 from pipeplan.files.text import json_text, parse_data, read_text
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Action, Schedule
 
-FORMAT = "pipeplan-plan/1"
+FORMAT = "pipeplan-plan/2"
 
 Whole = Annotated[int, Field(ge=0)]
 
@@ -90,7 +91,7 @@ class PipelineEntry(Strict):
 class PlanFile(Strict):
     """The whole file."""
 
-    format: Literal["pipeplan-plan/1"]
+    format: Literal["pipeplan-plan/2"]
     model: str
     fingerprint: str
     cluster: str
@@ -192,6 +193,9 @@ def _sizes(file: PlanFile) -> list[str]:
         for path, (found, wanted, why) in lengths.items()
         if found != wanted
     ]
+    if not complaints:  # else nobody knows which entry belongs to which stage
+        ways = {"transfers": pipeline.transfers, "returns": pipeline.returns}
+        complaints += replica_faults([stage.devices for stage in file.stages], pipeline.placement, ways)
     devices = len(file.device_kinds)
     for path, indices, end in [
         ("ranks", file.ranks, devices),

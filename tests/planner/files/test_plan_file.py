@@ -14,6 +14,9 @@ from pipeplan.files.plan_file import plan_data, plan_from_data
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Schedule
+from pipeplan.simulate import simulate
+from pipeplan.validate import validate_plan
+from replicated import replicated_answer
 
 
 def plan() -> Plan:
@@ -36,7 +39,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     plan().save(tmp_path / "plan.json")
     assert Plan.load(str(tmp_path / "plan.json")) == plan()
     data = json.loads((tmp_path / "plan.json").read_text())
-    assert data["format"] == "pipeplan-plan/1"
+    assert data["format"] == "pipeplan-plan/2"
     assert data["schedule"]["orders"][0] == "0F0 0F1 0B0 0B1 0U"
 
 
@@ -55,9 +58,14 @@ def broken(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"format": "pipeplan-plan/1"}, r"not a plan that this version reads: it has 'pipeplan-plan/1'"),
         ({"format": "pipeplan-plan/9"}, r"not a plan that this version reads: it has 'pipeplan-plan/9'"),
         ({"ranks": [0]}, r"schedule\.orders: has 2 entries and needs 1, one a rank"),
         ({"ranks": [0, 7]}, r"ranks: there is no number 7, they end at 1"),
+        ({"pipeline__placement": [[0], [0, 1]]}, r"pipeline\.placement\[1\]: has ranks \[0, 1\] for 1 devices"),
+        ({"pipeline__placement": [[0], [2]]}, r"pipeline\.placement\[1\]: there is no number 2, they end at 1"),
+        ({"pipeline__returns": [[]]}, r"pipeline\.returns\[0\]: has 0 entries and needs 1, the least common multiple"),
+        ({"pipeline__placement": [0, 1]}, r"pipeline\.placement\[0\]: should be a list"),
         ({"pipeline__transfers": []}, r"pipeline\.transfers: has 0 entries and needs 1"),
         (
             {"schedule__orders": ["0F0 0X1", "1F0 1G"]},
@@ -83,6 +91,16 @@ def test_what_is_no_plan_at_all() -> None:
         plan_from_data({"layers": []}, "model.json")
     with pytest.raises(InputError, match="expected fields and values at the top, found a list"):
         plan_from_data([1], "list.json")
+
+
+def test_replicas_survive(tmp_path: Path) -> None:
+    """Devices, transfers of every pair, recomputed layers, in-flight counts and reductions come back as they were."""
+    plan, model, cluster = replicated_answer()
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    assert simulate(again.schedule, again.pipeline) == simulate(plan.schedule, plan.pipeline)
+    validate_plan(again, model, cluster)
 
 
 def test_two_lanes_survive() -> None:
