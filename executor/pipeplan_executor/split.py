@@ -95,9 +95,15 @@ def fit(plan: Plan, source: Source, dtype: torch.dtype | None = None) -> Fitted:
     Raises
     ------
     PlanError
-        If layers are missing, in another order or of other sizes, if the model is no chain, or if a stage begins with
-        something that cannot stand there.
+        If layers are missing, divided, in another order or of other sizes, if the model is no chain, or if a stage
+        begins with something that cannot stand there.
     """
+    divided = [name for stage in plan.stages for name, _ in stage.shares]
+    if divided:
+        raise PlanError(
+            f"the plan divides {', '.join(dict.fromkeys(divided))} between neighbours, which takes devices that send a "
+            "tensor while they make it; processes here send complete ones. Solve again without --intra-layer"
+        )
     workload = build(source)
     blank = without_inplace(on_meta(workload.module))
     names = [name for stage in plan.stages for name in stage.layers]

@@ -19,7 +19,13 @@ MOST_SIZES = 12
 
 
 def layer_costs(
-    model: Model, kind: DeviceKind, micro_batch: int, *, extrapolate: bool = False, optimizer: str = "sgd"
+    model: Model,
+    kind: DeviceKind,
+    micro_batch: int,
+    *,
+    extrapolate: bool = False,
+    optimizer: str = "sgd",
+    weights_on_chip: bool = False,
 ) -> tuple[LayerCost, ...]:
     """One cost a layer, in nanoseconds and bytes.
 
@@ -31,6 +37,9 @@ def layer_costs(
         Allow sizes outside the measured ones.
     optimizer : str
         For the analytic update time.
+    weights_on_chip : bool
+        Parameters and their gradients need no memory traffic in forward and backward. A profile does not tell what
+        they cost, so that it stays as it is.
 
     Raises
     ------
@@ -40,7 +49,7 @@ def layer_costs(
     profiles = profiles_for(model, kind)
     if profiles:
         return _slower(_measured(model, profiles, micro_batch, extrapolate), kind.speed)
-    return tuple(_estimated(layer, model, kind, micro_batch, optimizer) for layer in model.layers)
+    return tuple(_estimated(layer, model, kind, micro_batch, optimizer, weights_on_chip) for layer in model.layers)
 
 
 def profiles_for(model: Model, kind: DeviceKind) -> dict[int, Profile]:
@@ -124,7 +133,9 @@ def _slower(costs: tuple[LayerCost, ...], speed: float) -> tuple[LayerCost, ...]
     )
 
 
-def _estimated(layer: Layer, model: Model, kind: DeviceKind, micro_batch: int, optimizer: str) -> LayerCost:
+def _estimated(
+    layer: Layer, model: Model, kind: DeviceKind, micro_batch: int, optimizer: str, on_chip: bool
+) -> LayerCost:
     """The roofline of each pass: it reads parameters and what it needs of the activations, and writes its result.
 
     An optimiser step reads and writes every parameter and its state, and reads the gradient.
@@ -149,10 +160,11 @@ def _estimated(layer: Layer, model: Model, kind: DeviceKind, micro_batch: int, o
         busy = max(flops * micro_batch / peak, moved / bandwidth)
         return kind.overhead + round(1e9 * busy) if flops or moved else 0
 
-    forward = takes(layer.work.forward_flops, layer.parameters + saved + output)
-    input_gradient = takes(layer.work.input_gradient_flops, layer.parameters + saved + output)
+    streamed = 0 if on_chip else layer.parameters
+    forward = takes(layer.work.forward_flops, streamed + saved + output)
+    input_gradient = takes(layer.work.input_gradient_flops, streamed + saved + output)
     weighted = layer.work.weight_gradient_flops or layer.parameters
-    weight_gradient = takes(layer.work.weight_gradient_flops, layer.parameters + saved) if weighted else 0
+    weight_gradient = takes(layer.work.weight_gradient_flops, streamed + saved) if weighted else 0
     states = 3 + 2 * OPTIMIZER_STATE[optimizer]
     moved = layer.parameters // item_size(model.dtype) * max(4, item_size(model.dtype)) * states
     return LayerCost(

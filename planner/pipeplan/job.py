@@ -73,6 +73,9 @@ class Job:
         Layers that may not be the last of their stage.
     pin : tuple of (str, str)
         A layer and where it must lie: a kind of device, or one device, like ``'d3'``.
+    intra_layer : bool
+        A layer at the end of a stage may be divided between neighbours (devices whose tensors leave while they are
+        made, only).
     """
 
     batch: int
@@ -91,6 +94,7 @@ class Job:
     together: tuple[tuple[str, ...], ...] = ()
     no_cut_after: tuple[str, ...] = ()
     pin: tuple[tuple[str, str], ...] = ()
+    intra_layer: bool = False
 
     def __post_init__(self) -> None:
         for name, words in (("objective", Objective), ("recompute", Recompute), ("order", Order)):

@@ -41,6 +41,8 @@ class PlanStage:
     memory : MemoryParts
     recompute : tuple of str
         Layers whose activations are recomputed in the backward.
+    shares : tuple of (str, float)
+        Layers that neighbours divide, and the part of each that lies here; every other layer lies here whole.
     """
 
     layers: tuple[str, ...]
@@ -50,6 +52,7 @@ class PlanStage:
     in_flight: int
     memory: MemoryParts
     recompute: tuple[str, ...] = ()
+    shares: tuple[tuple[str, float], ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -105,10 +108,11 @@ class Plan:
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """``(0, …, n)``: where the stages begin and end in the row of all layers."""
-        edges = [0]
+        """``(0, …, n)``: where the stages begin and end in the row of all layers; a divided one counts on its left."""
+        edges, seen = [0], set[str]()
         for stage in self.stages:
-            edges.append(edges[-1] + len(stage.layers))
+            seen.update(stage.layers)
+            edges.append(len(seen))
         return tuple(edges)
 
     def save(self, path: str | Path) -> None:

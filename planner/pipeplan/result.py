@@ -111,7 +111,8 @@ class Result:
 
 
 def _stage_line(stage: PlanStage, plan: Plan) -> str:
-    first, last = stage.layers[0], stage.layers[-1]
+    parts = {name: f"{share:.1%} of {name}" for name, share in stage.shares}
+    first, last = (parts.get(name, name) for name in (stage.layers[0], stage.layers[-1]))
     span = first if len(stage.layers) == 1 else f"{first} … {last} ({len(stage.layers)} layers)"
     kinds = _devices(stage, plan)
     again = f", {len(stage.recompute)} of {len(stage.layers)} layers recomputed" if stage.recompute else ""
@@ -153,7 +154,7 @@ def _stage_json(stage: PlanStage) -> dict[str, object]:
             "workspace": memory.workspace,
             "runtime": memory.runtime,
         },
-    }
+    } | ({"shares": dict(stage.shares)} if stage.shares else {})
 
 
 def _baseline_json(row: Baseline) -> dict[str, object]:

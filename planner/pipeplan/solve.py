@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
 from pipeplan.result import Result, Searched
@@ -71,6 +73,10 @@ def solve(
             raise InputError("say how many samples a step has: batch=N")
         job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
     model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
+    if job.intra_layer:
+        whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
+        limits = Limits(time_limit, gap, workers, seed)
+        return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
 
     prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch)

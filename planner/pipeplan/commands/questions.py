@@ -43,6 +43,9 @@ def add_questions(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--together", action="append", default=[], metavar="LAYER,LAYER", help="in one stage")
     parser.add_argument("--no-cut-after", metavar="LAYER,LAYER", help="layers that may not end a stage")
+    parser.add_argument(
+        "--intra-layer", action="store_true", help="neighbours may divide a layer (devices that stream, like FPGAs)"
+    )
     parser.add_argument("--objective", default="step", choices=("step", "bottleneck"))
     parser.add_argument("--merge-misbooked", action="store_true", help="PipeDream GNMT: fuse layers with mixed times")
     parser.add_argument(
@@ -113,6 +116,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         equal_replicas=options.equal_replicas,
         recompute=Recompute(options.recompute),
         zero1=options.zero1,
+        intra_layer=options.intra_layer,
         order=Order(options.order),
         together=tuple(names(text) for text in options.together),
         no_cut_after=names(options.no_cut_after),

@@ -53,6 +53,7 @@ class JobFile(Strict):
     together: Items[Items[str]] = ()
     no_cut_after: Items[str] = ()
     pin: dict[str, str] = Field(default_factory=dict)
+    intra_layer: bool = False
 
 
 def read_job(path: Path) -> Job:
@@ -98,4 +99,5 @@ def job_data(job: Job) -> dict[str, Any]:
         together=[Line(names) for names in job.together],
         no_cut_after=Line(job.no_cut_after),
         pin=dict(job.pin),
+        intra_layer=job.intra_layer or None,
     )

@@ -32,6 +32,13 @@ class MemoryEntry(Strict):
     runtime: Whole
 
 
+class ShareEntry(Strict):
+    """The part of a divided layer that lies on a stage."""
+
+    layer: str
+    share: Annotated[float, Field(gt=0, lt=1)]
+
+
 class PlanStageEntry(Strict):
     """One stage; see `pipeplan.plan.PlanStage`."""
 
@@ -42,6 +49,7 @@ class PlanStageEntry(Strict):
     in_flight: Whole
     memory: MemoryEntry
     recompute: Items[str] = ()
+    shares: Items[ShareEntry] = ()
 
 
 class ScheduleEntry(Strict):
@@ -118,10 +126,14 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     data = {"format": FORMAT} | {field: getattr(plan, field) for field in PlanFile.model_fields if field != "format"}
     schedule = plan.schedule
     return data | {
-        "stages": [asdict(stage) for stage in plan.stages],
+        "stages": [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages],
         "schedule": {"family": schedule.family, "two_lanes": schedule.two_lanes, "orders": schedule.as_text()},
         "pipeline": asdict(plan.pipeline) | {"overlap": plan.pipeline.overlap.value},
     }
+
+
+def _shares(stage: PlanStage) -> list[dict[str, Any]]:
+    return [{"layer": name, "share": share} for name, share in stage.shares]
 
 
 def read_plan(path: Path) -> Plan:
@@ -211,7 +223,8 @@ def _fields(entry: Strict, *left_out: str) -> dict[str, Any]:
 
 
 def _stage(entry: PlanStageEntry) -> PlanStage:
-    return PlanStage(memory=MemoryParts(**_fields(entry.memory)), **_fields(entry, "memory"))
+    shares = tuple((part.layer, part.share) for part in entry.shares)
+    return PlanStage(memory=MemoryParts(**_fields(entry.memory)), shares=shares, **_fields(entry, "memory", "shares"))
 
 
 def _pipeline(entry: PipelineEntry) -> Pipeline:

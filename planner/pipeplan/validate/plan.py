@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from pipeplan.cluster import Cluster
 from pipeplan.model import Model
@@ -24,7 +25,7 @@ def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
         Listing every violation.
     """
     what = f"the plan for {plan.model!r}"
-    refuse(what, [*_layers(plan, model), *_devices(plan, cluster), *_shape(plan)])
+    refuse(what, [*_layers(plan, model), *_shares(plan), *_devices(plan, cluster), *_shape(plan)])
     refuse(what, _ranks(plan))
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement)
     refuse(what, [*_claims(plan), *_memory(plan, cluster)])
@@ -39,7 +40,8 @@ def _layers(plan: Plan, model: Model) -> Iterator[str]:
         )
     counts = Counter(name for stage in plan.stages for name in stage.layers)
     missing = [name for name in model.names if name not in counts]
-    doubled = [name for name, count in counts.items() if count > 1]
+    divided = _divided(plan)
+    doubled = [name for name, count in counts.items() if count > 1 and name not in divided]
     unknown = [name for name in counts if name not in set(model.names)]
     for names, fault in ((missing, "in no stage"), (doubled, "in several stages"), (unknown, "not in the model")):
         if names:
@@ -55,6 +57,35 @@ def _layers(plan: Plan, model: Model) -> Iterator[str]:
                 yield f"stage {number} recomputes {name!r}, which is not one of its layers"
             if count > 1:
                 yield f"stage {number} recomputes {name!r} {count} times; once is enough"
+
+
+def _divided(plan: Plan) -> set[str]:
+    """Layers whose parts on neighbouring stages, last of one and first of the next, make up the whole."""
+    parts: dict[str, list[tuple[int, float]]] = {}
+    for number, stage in enumerate(plan.stages):
+        for name, share in stage.shares:
+            parts.setdefault(name, []).append((number, share))
+    found = set()
+    for name, own in parts.items():
+        numbers = [number for number, _ in own]
+        joined = numbers == [n for n, stage in enumerate(plan.stages) if name in stage.layers] and all(
+            b == a + 1 and plan.stages[a].layers[-1:] == (name,) and plan.stages[b].layers[:1] == (name,)
+            for a, b in pairwise(numbers)
+        )
+        if joined and abs(sum(share for _, share in own) - 1) < 1e-6:
+            found.add(name)
+    return found
+
+
+def _shares(plan: Plan) -> Iterator[str]:
+    divided = _divided(plan)
+    for number, stage in enumerate(plan.stages):
+        for name, share in stage.shares:
+            if name not in divided:
+                yield (
+                    f"stage {number} holds {share:g} of {name!r}, and the parts on it and its neighbours do not make "
+                    "up the whole layer"
+                )
 
 
 def _devices(plan: Plan, cluster: Cluster) -> Iterator[str]:

@@ -1,0 +1,111 @@
+"""The door: plans of whole layers first, then divided ones that beat them, and one bound over both."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pipeplan.cluster import Cluster
+from pipeplan.errors import InfeasibleError, PipeplanError
+from pipeplan.intra_layer.judge import plan
+from pipeplan.intra_layer.search import LineSearch, Watch, lines, require_streams
+from pipeplan.job import Job
+from pipeplan.model import Model
+from pipeplan.result import Result, Searched
+from pipeplan.validate import validate_plan
+from pipeplan_formulations.report import Limits, Status, Stop
+
+WHOLE = 0.5
+"""Part of the time that the search over whole layers may take."""
+PARTITIONS = (
+    "whole layers, replicated or not, weights streamed for every micro-batch; and layers divided between neighbours of "
+    "an unreplicated line, weights on chip where they fit"
+)
+NOT_SEARCHED = ("divided layers on replicated stages, or recomputed", "a part of a layer on distant devices")
+
+
+def divide(
+    whole_layers: Callable[[Job, float], Result], model: Model, cluster: Cluster, job: Job, limits: Limits, watch: Watch
+) -> Result:
+    """The better of the best plan of whole layers and the best one that divides layers.
+
+    Parameters
+    ----------
+    whole_layers : callable
+        ``whole_layers(job, seconds)`` solves without division.
+
+    Raises
+    ------
+    InputError
+        If the cluster's devices do not stream, or the job asks for what does not go with divided layers.
+    InfeasibleError
+        If no plan of either sort fits.
+    """
+    began = time.monotonic()
+    require_streams(cluster, job)
+    whole, why = None, ""
+    try:
+        whole = whole_layers(replace(job, intra_layer=False), WHOLE * limits.time)
+    except InfeasibleError as reason:
+        why = str(reason)
+    floor = whole.bound if whole is not None else None
+
+    def tell(value: int | None, bound: int, left: int) -> None:
+        watch(value, bound if floor is None else min(floor, bound), left)
+
+    left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
+    search = LineSearch(model, left, tell, beat=None if whole is None else whole.value)
+    wanted = not job.replicas or 1 in job.replicas
+    if wanted and (whole is None or whole.stop is not Stop.INTERRUPT):
+        search.run(lines(model, cluster, job))
+    stops = [stop for stop in (search.stop, whole.stop if whole else Stop.OPTIMALITY) if stop is not Stop.OPTIMALITY]
+    return _result(whole, search, model, cluster, job, time.monotonic() - began, stops, why)
+
+
+def _result(
+    whole: Result | None,
+    search: LineSearch,
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    wall: float,
+    stops: Sequence[Stop],
+    why: str,
+) -> Result:
+    if whole is None and search.best is None:
+        if stops:
+            raise PipeplanError(f"no plan was found before the search was stopped ({stops[0]}); give it more time")
+        raise InfeasibleError(f"{why}\nNo line of devices that divides layers fits either.")
+    value = search.beat if search.beat is not None else 0
+    bounds = [bound for bound in (whole.bound if whole else None, search.bound) if bound is not None]
+    bound = min([value, *bounds])
+    stop = Stop.OPTIMALITY if bound == value else stops[0] if stops else Stop.GAP
+    status = Status.OPTIMAL if bound == value else Status.FEASIBLE
+    searched = whole.searched if whole else Searched((), (), 0, 0, job.recompute.value, job.order.value)
+    searched = replace(
+        searched,
+        partitions=PARTITIONS,
+        opened=searched.opened + search.opened,
+        not_searched=(*NOT_SEARCHED, *searched.not_searched),
+    )
+    runners_up = whole.runners_up if whole else ()
+    if search.best is None:
+        assert whole is not None
+        best, timeline = replace(whole.plan, bound=bound), whole.timeline
+    else:
+        best, timeline = plan(model, job, search.best, bound), search.best.timeline
+        runners_up = ((search.best.line.label, value), *runners_up)
+        validate_plan(best, model, cluster)
+    return Result(
+        plan=best,
+        timeline=timeline,
+        job=job,
+        status=status,
+        stop=stop,
+        value=value,
+        bound=bound,
+        wall=wall,
+        backend=whole.backend if whole else "exact",
+        searched=searched,
+        baselines=whole.baselines if whole else {},
+        runners_up=runners_up,
+    )
