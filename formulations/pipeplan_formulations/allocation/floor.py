@@ -50,8 +50,8 @@ def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
     before = int(best_before(problem)[-1])
     speed = (best.min(axis=0) / np.maximum(best, 1)).max(axis=1) * problem.unit
     many = 1 if problem.objective == "bottleneck" else problem.micro_batches
-    power = np.maximum(speed @ grid.coordinates, 1e-300)
-    share = np.maximum(np.minimum(before * many / power * (1 - 1e-9), problem.largest) - 1, 0).astype(np.int64)
+    power = np.maximum(speed @ grid.coordinates, before * many / max(problem.largest, 1))
+    share = np.maximum(before * many / np.maximum(power, 1e-9) * (1 - 1e-9) - 1, 0).astype(np.int64)
     bounds = share if problem.objective == "bottleneck" else np.maximum(share, before)
     return np.where(grid.total == 0, IMPOSSIBLE, bounds)
 
@@ -98,6 +98,8 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     def corner(ceiling: int) -> tuple[int, int]:
         """V* and A* with no e above the ceiling; `IMPOSSIBLE` beyond the target."""
         time = run(problem, grid, spans, bracket.clock, "time", target, ceiling)
+        if int(time.whole.min()) == IMPOSSIBLE:
+            return IMPOSSIBLE, IMPOSSIBLE
         trip = run(problem, grid, spans, bracket.clock, "trip", target, ceiling)
         for root in roots(time, 1):
             bracket.offer(follow(problem, grid, spans, time, trip, root, ceiling))
@@ -110,7 +112,8 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
         bracket.raise_low(min(bound, bracket.high))
         if bound >= bracket.high or high - low <= max(1, bound // RESOLUTION):
             return
-        middle = (low + high) // 2
+        # No interval raises the bound before A* + a reaches it, so the first cut is made there.
+        middle = max((low + high) // 2, min(bound - alone, high - 1))
         below = corner(middle)
         heapq.heapreplace(intervals, (max(value, alone + middle), middle, high, value, alone))
         heapq.heappush(intervals, (max(*below[:1], below[1] + low), low, middle, *below))

@@ -15,6 +15,7 @@ the hop and V of the stage behind, per usage and boundary.
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -197,7 +198,7 @@ class _Sweep:
             rows = np.arange(1, int(self.grid.flight[w].max()) + 1)[:, None]
             held = problem.warm_up(rows) if problem.alternating else many
             lanes = services(problem.overlap, many, held, 1, forward, backward, 0, 0, 0)
-            closed = closed | (np.maximum.reduce(np.broadcast_arrays(*lanes)) > self.ceiling)
+            closed = closed | (reduce(np.maximum, lanes) > self.ceiling)
         work = np.where(closed, IMPOSSIBLE, forward + backward)
         if self.quantity == "trip":
             return np.zeros_like(work[:1]), work
@@ -225,7 +226,7 @@ class _Sweep:
             held = problem.warm_up(flight[:, None]) if problem.alternating else many
             wires = problem.wire_shares[width]
             lanes = services(problem.overlap, many, held, wires, forward, backward, send, 0, into)
-            closed = closed | (np.maximum.reduce(np.broadcast_arrays(*lanes)) > self.ceiling)
+            closed = closed | (reduce(np.maximum, lanes) > self.ceiling)
         found = forward + backward + value
         if self.quantity == "time":
             wait = (many - 1) * into if problem.overlap == "none" else 0
@@ -237,8 +238,9 @@ class _Sweep:
         problem = self.problem
         if self.quantity == "load":
             return np.zeros(problem.layers + 1, np.int64)
-        reduce = problem.prefix["reduce"][c, w]
-        finish: Array = problem.prefix["update"][c, w] + reduce + np.where(reduce > 0, problem.reduce_base[c, w], 0)
+        reduction = problem.prefix["reduce"][c, w]
+        base = np.where(reduction > 0, problem.reduce_base[c, w], 0)
+        finish: Array = problem.prefix["update"][c, w] + reduction + base
         return finish
 
 
