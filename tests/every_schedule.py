@@ -5,7 +5,8 @@ It shares nothing with the simulator or the formulations. Rules, for stage s and
 ::
 
     F(s, m) needs F(s − 1, m) and its tensor;  B(s, m) needs F(s, m), and B(s + 1, m) and its tensor;
-    U(s) follows the last B(s, ·); the step ends with the last U.
+    R(s) follows the last B(s, ·) on every replica of s and keeps them all busy, U(s) follows R(s), on each;
+    the step ends with the last U. Micro-batch m is at replica m mod r_s; each pair of replicas has a wire.
 
     copy     F ████            the tensor takes its link when the action has ended and the link is free
              link    ▒▒▒▒··▶   (▒ occupancy, · latency)
@@ -22,7 +23,10 @@ from itertools import product
 
 @dataclass(frozen=True)
 class TinyPipeline:
-    """Times of stages (forward, backward, update) and links (send, send_back, latency)."""
+    """Times of stages (forward, backward, update, reduce) and links (send, send_back, latency); replicas of stages.
+
+    ``unlike``: how much slower than the others the wires between an even and an odd replica are.
+    """
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -31,6 +35,13 @@ class TinyPipeline:
     send_back: tuple[int, ...]
     latency: tuple[int, ...]
     overlap: str
+    replicas: tuple[int, ...] = ()
+    reduce: tuple[int, ...] = ()
+    unlike: int = 0
+
+    def widths(self) -> tuple[int, ...]:
+        """Replicas of each stage, one by default."""
+        return self.replicas or (1,) * len(self.forward)
 
 
 Order = tuple[tuple[str, int], ...]
@@ -52,51 +63,76 @@ def orders(micro_batches: int) -> tuple[Order, ...]:
     return tuple(extend(()))
 
 
-def fastest(pipeline: TinyPipeline, micro_batches: int) -> int:
-    """The least step time over all combinations of orders."""
-    stages = len(pipeline.forward)
-    # Micro-batches are alike, so the first device may as well begin them in the order of their numbers.
-    first = [o for o in orders(micro_batches) if [m for kind, m in o if kind == "F"] == list(range(micro_batches))]
-    rest = [orders(micro_batches)] * (stages - 1)
-    times = (step_time(pipeline, combination) for combination in product(first, *rest))
+def fastest(pipeline: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...] | None = None) -> int:
+    """The least step time over all combinations of orders.
+
+    With ``in_flight`` only over those in which each device runs at most that many forwards before its first backward.
+    """
+    widths = pipeline.widths()
+    choices = []
+    for s, width in enumerate(widths):
+        for replica in range(width):
+            mine = range(replica, micro_batches, width)
+            every = [tuple((kind, mine[m]) for kind, m in order) for order in orders(len(mine))]
+            choices.append([o for o in every if in_flight is None or forwards_first(o) <= in_flight[s]])
+    if set(widths) == {1}:  # micro-batches are alike, so the first device may as well begin them in their order
+        in_order = list(range(micro_batches))
+        choices[0] = [o for o in choices[0] if [m for kind, m in o if kind == "F"] == in_order]
+    times = (step_time(pipeline, combination) for combination in product(*choices))
     return min(time for time in times if time is not None)
 
 
+def forwards_first(order: Order) -> int:
+    """How many forwards stand before the first backward."""
+    return next((i for i, (kind, _) in enumerate(order) if kind == "B"), 0)
+
+
 def step_time(p: TinyPipeline, combination: tuple[Order, ...]) -> int | None:
-    """Everything as early as its order allows; None if the orders wait for each other for ever."""
-    last = len(p.forward) - 1
+    """Everything as early as its order allows; None if the orders wait for each other for ever.
+
+    ``combination``: one order a device, stage by stage, replica by replica.
+    """
+    widths = p.widths()
+    homes = [(s, replica) for s, width in enumerate(widths) for replica in range(width)]
+    last = len(widths) - 1
     there: dict[tuple[str, int, int], int] = {}  # when the tensors that (kind, stage, micro-batch) waits for are there
-    device = [0] * (last + 1)
-    wire: dict[tuple[int, str], int] = {}
-    position = [0] * (last + 1)
-    micro_batches = len(combination[0]) // 2
-    there.update({("F", 0, m): 0 for m in range(micro_batches)})
+    device = [0] * len(homes)
+    wire: dict[tuple[int, str, int, int], int] = {}
+    position = [0] * len(homes)
+    there.update({("F", 0, m): 0 for m in range(sum(len(order) for order in combination))})
     moved = True
     while moved:
         moved = False
-        for s, order in enumerate(combination):
-            while position[s] < len(order):
-                kind, m = order[position[s]]
+        for d, (order, (s, replica)) in enumerate(zip(combination, homes, strict=True)):
+            while position[d] < len(order):
+                kind, m = order[position[d]]
                 ready = there.get((kind, s, m))
                 if ready is None:
                     break
                 moved = True
-                position[s] += 1
-                start = max(device[s], ready)
+                position[d] += 1
+                start = max(device[d], ready)
                 end = start + (p.forward[s] if kind == "F" else p.backward[s])
-                device[s] = end
+                device[d] = end
                 if kind == "F" and s == last:
                     there["B", s, m] = end
                 elif kind == "F" or s > 0:
                     target, link = (s + 1, s) if kind == "F" else (s - 1, s - 1)
+                    other = m % widths[target]
                     busy = p.send[link] if kind == "F" else p.send_back[link]
+                    busy += p.unlike * ((replica + other) % 2)
                     if p.overlap == "none":
-                        arrival = device[s] = end + busy
+                        arrival = device[d] = end + busy
                     else:
-                        leave = max(start if p.overlap == "stream" else end, wire.get((link, kind), 0))
-                        wire[link, kind] = leave + busy
+                        key = (link, kind, replica, other)
+                        leave = max(start if p.overlap == "stream" else end, wire.get(key, 0))
+                        wire[key] = leave + busy
                         arrival = max(end, leave + busy)
                     there[kind, target, m] = arrival + p.latency[link]
-    if any(position[s] < len(order) for s, order in enumerate(combination)):
+    if any(position[d] < len(order) for d, order in enumerate(combination)):
         return None
-    return max(time + update for time, update in zip(device, p.update, strict=True))
+    ends = []
+    for s in range(last + 1):
+        done = max(time for time, (stage, _) in zip(device, homes, strict=True) if stage == s)
+        ends.append(done + (p.reduce[s] if p.reduce else 0) + p.update[s])
+    return max(ends)

@@ -1,4 +1,7 @@
-"""(4) and (5) bound every schedule: compared with the fastest of all schedules of tiny pipelines."""
+"""(4), (5) and (8) bound every schedule they speak of: compared with the fastest of all of tiny pipelines."""
+
+from itertools import pairwise
+from math import lcm
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from pipeplan_formulations.partition import ChainPartition
 MODES = ("none", "copy", "stream")
 
 
-def as_partition(p: TinyPipeline, micro_batches: int) -> ChainPartition:
+def as_partition(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...] | None = None) -> ChainPartition:
     """One layer a stage, so that there is one partition and its value is the bound."""
     stages = len(p.forward)
 
@@ -19,6 +22,8 @@ def as_partition(p: TinyPipeline, micro_batches: int) -> ChainPartition:
         return np.tile(np.array(times, dtype=np.int64), (len(times), 1))
 
     nothing = np.zeros(stages, np.int64)
+    widths = p.widths()
+    wires = [lcm(*pair) for pair in pairwise(widths)]
     return ChainPartition(
         forward=rows(p.forward),
         backward=rows(p.backward),
@@ -31,21 +36,25 @@ def as_partition(p: TinyPipeline, micro_batches: int) -> ChainPartition:
         saved=nothing,
         received=np.zeros(stages - 1, np.int64),
         workspace=nothing,
-        in_flight=nothing,
+        in_flight=nothing if in_flight is None else np.array(in_flight),
         limit=nothing,
         micro_batches=micro_batches,
         overlap=p.overlap,
+        counts=np.array([-(-micro_batches // width) for width in widths]),
+        link_counts=np.array([-(-micro_batches // number) for number in wires], dtype=np.int64),
+        reduce=rows(p.reduce) if p.reduce else None,
+        alternating=in_flight is not None,
     )
 
 
-def bound(p: TinyPipeline, micro_batches: int) -> int:
-    """The right side of (4) and (5)."""
-    return as_partition(p, micro_batches).evaluate(tuple(range(len(p.forward) + 1)))
+def bound(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...] | None = None) -> int:
+    """The right side of (4) and (5), and of (8) with ``in_flight``."""
+    return as_partition(p, micro_batches, in_flight).evaluate(tuple(range(len(p.forward) + 1)))
 
 
 @st.composite
-def tiny_pipelines(draw, stages: int) -> TinyPipeline:
-    """Times of 0 to 9, some links slower than any stage."""
+def tiny_pipelines(draw, stages: int, replicas: tuple[int, ...] = ()) -> TinyPipeline:
+    """Times of 0 to 9, some links slower than any stage, some updates and reductions longer than any step."""
     times = st.integers(0, 9)
 
     def row(length, values=times):
@@ -60,7 +69,60 @@ def tiny_pipelines(draw, stages: int) -> TinyPipeline:
         send_back=row(stages - 1, slow),
         latency=row(stages - 1, st.sampled_from([0, 0, 2, 9])),
         overlap=draw(st.sampled_from(MODES)),
+        replicas=replicas,
+        reduce=row(stages, st.sampled_from([0, 5, 30])) if replicas else (),
+        unlike=draw(st.sampled_from([0, 4])) if replicas else 0,
     )
+
+
+REPLICAS = [
+    ((1, 2), 3),
+    ((2, 1), 3),
+    ((2, 2), 3),
+    ((1, 3), 3),
+    ((3, 1), 4),
+    ((2, 2), 4),
+    ((1, 2, 1), 2),
+    ((2, 1, 2), 2),
+]
+"""Replicas of each stage, and as many micro-batches as can be tried in every order."""
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.sampled_from(REPLICAS), st.data())
+def test_no_schedule_of_replicas_beats_the_bound(case, data):
+    """Replicas with wires of their own and a collective reduction: none of all orders ends before (4) and (5) say."""
+    replicas, micro_batches = case
+    pipeline = data.draw(tiny_pipelines(len(replicas), replicas))
+    assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([*REPLICAS, ((1, 1), 3), ((1, 1, 1), 2)]), st.data())
+def test_no_schedule_within_its_warm_up_beats_the_bound(case, data):
+    """Of all orders with at most k_s forwards before the first backward none ends before (8) says."""
+    replicas, micro_batches = case
+    pipeline = data.draw(tiny_pipelines(len(replicas), replicas))
+    # From the last stage back: with (k_{s+1} − 1) r_{s+1} < k_s r_s no list waits for ever.
+    in_flight = [data.draw(st.integers(1, 2))]
+    for here, behind in reversed(list(pairwise(replicas))):
+        least = (in_flight[0] - 1) * behind // here + 1
+        in_flight.insert(0, least + data.draw(st.integers(0, 1)))
+    limits = tuple(in_flight)
+    assert bound(pipeline, micro_batches, limits) <= fastest(pipeline, micro_batches, limits)
+
+
+def test_the_bound_of_a_short_warm_up_is_met():
+    """Two micro-batches in flight leave the first device idle before its first backward, which only (8) sees."""
+    pipeline = TinyPipeline((2, 0), (6, 0), (0, 0), (0,), (0,), (2,), "copy")
+    assert bound(pipeline, 3) == 3 * 8
+    assert bound(pipeline, 3, (2, 1)) == fastest(pipeline, 3, (2, 1)) == 3 * 8 + 2
+
+
+def test_the_bound_of_a_late_reduction_is_met():
+    """Where stage 1's reduction outlasts everything, its way there, its work and its end are the whole step."""
+    pipeline = TinyPipeline((2, 2), (4, 4), (0, 1), (0,), (0,), (0,), "copy", (1, 1), (0, 50))
+    assert bound(pipeline, 2) == fastest(pipeline, 2) == 2 + 2 * 6 + 50 + 1
 
 
 @settings(max_examples=400)
@@ -75,6 +137,14 @@ def test_no_schedule_of_three_stages_beats_the_bound(pipeline, micro_batches):
 def test_no_schedule_of_three_micro_batches_beats_the_bound(pipeline, micro_batches):
     """Of all orders of two devices with three micro-batches, none ends before (4) and (5) say."""
     assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(st.sampled_from([*REPLICAS, ((2, 2), 4), ((3, 1), 4), ((2, 2, 2), 2)]), st.data())
+def test_no_schedule_of_replicas_beats_the_bound_at_length(case, data):
+    """The same on many more pipelines, and on larger ones."""
+    test_no_schedule_of_replicas_beats_the_bound.hypothesis.inner_test(case, data)
 
 
 @pytest.mark.slow
