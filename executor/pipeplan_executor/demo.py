@@ -22,7 +22,8 @@ from pipeplan.simulate import simulate
 from pipeplan.units import format_bytes, format_time
 from pipeplan.workload import load_workload
 from pipeplan_executor.machine import describe_machine
-from pipeplan_executor.runner import RunReport, check_error, run
+from pipeplan_executor.runner import RunReport, run
+from pipeplan_executor.verify import check_error
 
 PROCESSES = 2
 SIZES = (1, 2, 4)

@@ -11,6 +11,7 @@ from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
 from pipeplan.schedule import Action, Kind
 from pipeplan_executor.engine import Engine
+from pipeplan_executor.groups import replica_groups
 from pipeplan_executor.lower import lower
 from pipeplan_executor.observe import Recorder
 from pipeplan_executor.optimise import StageOptimizer
@@ -72,7 +73,7 @@ class Pipeline:
             number: build_stage(fitted, number, seed=seed, weights=weights, device=self.device, dtype=dtype)
             for number in self.numbers
         }
-        groups = _groups(find_replicas(plan.schedule), rank)
+        groups = replica_groups(find_replicas(plan.schedule))
         self._optimizers = {
             number: StageOptimizer(module, plan.optimizer, learning_rate, groups.get(number), plan.zero1)
             for number, module in self.modules.items()
@@ -174,12 +175,3 @@ def check_world(plan: Plan, world: int) -> None:
             f"the plan has {len(plan.ranks)} ranks, but {world} processes were started; start {len(plan.ranks)} "
             f"(torchrun --nproc-per-node {len(plan.ranks)}), or solve for {world} devices"
         )
-
-
-def _groups(replicas: tuple[tuple[int, ...], ...], rank: int) -> dict[int, dist.ProcessGroup]:
-    """A process group for every local stage that has several replicas, made in the order of the stages by all."""
-    return {
-        stage: dist.new_group(ranks, use_local_synchronization=True)
-        for stage, ranks in enumerate(replicas)
-        if len(ranks) > 1 and rank in ranks
-    }

@@ -7,7 +7,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from pipeplan.errors import InputError, PlanError
+from pipeplan.errors import InputError
 from pipeplan.plan import Plan
 from pipeplan.schedule import Action
 from pipeplan.timeline import Span, Step, Timeline
@@ -16,10 +16,8 @@ from pipeplan_executor.launcher import launch
 from pipeplan_executor.memory import forget_peak, peak
 from pipeplan_executor.observe import now
 from pipeplan_executor.pipeline import Pipeline
-from pipeplan_executor.split import Fitted, Source, draw, fit, materialised
-
-TOLERANCE = 1e-10
-"""Largest relative difference of loss and gradients that float64 rounding explains."""
+from pipeplan_executor.split import Source, draw, fit
+from pipeplan_executor.verify import worst_error
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def _rank(plan: Plan, source: Source, options: Options) -> RunReport:
     if options.steps:
         _train(plan, source, options, seen)
     if options.verify:  # last, so that the unsplit model does not count into the peaks
-        seen.error = _verified(plan, source, options)
+        seen.error = worst_error(plan, source, options.seed, options.weights)
     everyone: list[_Seen | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, seen)
     return _report([one for one in everyone if one is not None])
@@ -163,39 +161,6 @@ def _train(plan: Plan, source: Source, options: Options, seen: _Seen) -> None:
     seen.peak = peak()
 
 
-def _verified(plan: Plan, source: Source, options: Options) -> float:
-    """Largest relative difference to the unsplit model, over loss and all gradients of all ranks.
-
-    Every rank computes the unsplit model once and compares its own part, so nothing large travels.
-    """
-    pipeline = Pipeline(plan, source, seed=options.seed, weights=options.weights, dtype=torch.float64)
-    inputs, targets = draw(pipeline.workload, plan.batch, options.seed, torch.float64)
-    loss = pipeline.step(inputs, targets, update=False)
-    reference, gradients = _unsplit(fit(plan, source, torch.float64), options, inputs, targets)
-    worst = abs(loss - reference) / max(abs(reference), 1e-300)
-    for name, parameter in pipeline.named_parameters():
-        expected = gradients[name]
-        if parameter.grad is None:
-            worst = float("inf") if float(expected.abs().max()) > 0 else worst
-            continue
-        scale = max(float(expected.abs().max()), 1e-300)
-        worst = max(worst, float((parameter.grad - expected).abs().max()) / scale)
-    shared = torch.tensor([worst], dtype=torch.float64)
-    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
-    return float(shared)
-
-
-def _unsplit(
-    fitted: Fitted, options: Options, inputs: torch.Tensor, targets: torch.Tensor
-) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradients of the whole model on the whole batch at once, in this process."""
-    whole = materialised(fitted, fitted.names, seed=options.seed, weights=options.weights, dtype=torch.float64)
-    loss = fitted.workload.loss(whole(inputs), targets)
-    loss.backward()
-    zero = {name: torch.zeros_like(p) for name, p in whole.named_parameters() if p.grad is None}
-    return float(loss.detach()), zero | {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
-
-
 def _report(everyone: list[_Seen]) -> RunReport:
     first = everyone[0]
     count = len(first.losses)
@@ -218,19 +183,3 @@ def _report(everyone: list[_Seen]) -> RunReport:
         timeline=timeline,
         error=first.error,
     )
-
-
-def check_error(report: RunReport) -> None:
-    """Refuse a run whose gradients are not those of the unsplit model.
-
-    Raises
-    ------
-    PlanError
-        With the number.
-    """
-    if report.error is not None and not report.error <= TOLERANCE:
-        raise PlanError(
-            f"loss and gradients differ from the unsplit model's by {report.error:.1e} (relative, float64); "
-            f"at most {TOLERANCE:.0e} is rounding. The model must compute the same for a micro-batch alone: "
-            "BatchNorm in training mode and active dropout do not"
-        )

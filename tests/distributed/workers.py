@@ -4,148 +4,151 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
+from cases import Case, random_case
+from models import layers_of, tiny_decoder, tiny_resnet
+from torch import Tensor, nn
 
 from pipeplan.plan import Plan
-from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.schedules import FAMILIES
-from pipeplan.workload import Workload
 from pipeplan_executor.pipeline import Pipeline
 from pipeplan_executor.split import draw, fit, materialised
-from pipeplan_executor.zoo import decoder, mlp, vgg16
 from plans import plan_for
 
-
-def tiny_decoder() -> Workload:
-    """Three blocks, a small vocabulary."""
-    return decoder(blocks=3, width=16, heads=2, vocabulary=50, length=6, hidden=32)
-
-
-def tiny_vgg() -> Workload:
-    """All 22 layers, a few channels."""
-    return vgg16(image=32, classes=7, classifier=12, channels=((4, 4), (4, 4), (6, 6, 6), (6, 6, 6), (8, 8, 8)))
+RATE = 0.05
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=RATE),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=RATE),
+}
 
 
-def tiny_mlp() -> Workload:
-    """The perceptron of the zoo."""
-    return mlp()
+def random_cases(count: int, seed: int) -> dict[str, float]:
+    """The worst error of each random case."""
+    torch.set_num_threads(1)
+    generator, world = random.Random(seed), dist.get_world_size()
+    found = {}
+    for number in range(count):
+        case = random_case(generator, world)
+        found[f"{number} {case.name}"] = worst_error(case, passes=1 + number % 2)
+    return found
 
 
-WORKLOADS: tuple[Callable[[], Workload], ...] = (tiny_decoder, tiny_vgg, tiny_mlp)
+def worst_error(case: Case, passes: int) -> float:
+    """Largest relative difference of loss and gradients to the unsplit model, in float64, over all ranks.
 
-
-def layers_of(workload: Workload) -> tuple[str, ...]:
-    """The chain: these models are sequences."""
-    return tuple(name for name, _ in workload.module.named_children())
-
-
-def random_cuts(generator: random.Random, layers: int, stages: int) -> tuple[int, ...]:
-    """Boundaries of so many stages, none empty."""
-    return (0, *sorted(generator.sample(range(1, layers), stages - 1)), layers)
-
-
-def random_schedule(generator: random.Random, stages: int, placement: list[int], micro_batches: int) -> Schedule:
-    """Any order that can be played, on any placement; some micro-batches split their backward."""
-    orders: list[list[Action]] = [[] for _ in range(max(placement) + 1)]
-    split = {m for m in range(micro_batches) if generator.random() < 0.4}
-    done: set[tuple[str, int, int]] = set()
-    todo = {
-        (kind, s, m) for s in range(stages) for m in range(micro_batches) for kind in ("FIW" if m in split else "FB")
-    }
-
-    def ready(kind: str, s: int, m: int) -> bool:
-        back = "I" if m in split else "B"
-        if kind == "F":
-            return s == 0 or ("F", s - 1, m) in done
-        if kind == "W":
-            return ("I", s, m) in done
-        return ("F", s, m) in done and (s == stages - 1 or (back, s + 1, m) in done)
-
-    while todo:
-        kind, s, m = generator.choice(sorted(item for item in todo if ready(*item)))
-        todo.remove((kind, s, m))
-        done.add((kind, s, m))
-        orders[placement[s]].append(Action(Kind(kind), s, m))
-    return Schedule("random", tuple(map(tuple, orders)))
-
-
-def worst_error(plan: Plan, build: Callable[[], Workload]) -> float:
-    """Largest relative difference of loss and gradients to the unsplit model, in float64, over all ranks."""
-    pipeline = Pipeline(plan, build, dtype=torch.float64)
-    inputs, targets = draw(pipeline.workload, plan.batch, 3, torch.float64)
-    loss = pipeline.step(inputs, targets, update=False)
-    fitted = fit(plan, build, torch.float64)
-    whole = materialised(fitted, fitted.names, dtype=torch.float64)
-    reference = fitted.workload.loss(whole(inputs), targets)
-    reference.backward()
+    Passes without an update in between add up, so the gradients must be that many times as large.
+    """
+    pipeline = Pipeline(case.plan, case.build, dtype=torch.float64)
+    inputs, targets = draw(pipeline.workload, case.plan.batch, 3, torch.float64)
+    losses = [pipeline.step(inputs, targets, update=False) for _ in range(passes)]
+    whole = unsplit(case.plan, case.build)
+    reference = accumulate(whole, case.plan, inputs, targets)
     expected = dict(whole.named_parameters())
-    worst = abs(loss - float(reference.detach())) / abs(float(reference.detach()))
+    worst = max(abs(loss - reference) / abs(reference) for loss in losses)
     for name, parameter in pipeline.named_parameters():
         scale = max(float(expected[name].grad.abs().max()), 1e-12)
-        worst = max(worst, float((parameter.grad - expected[name].grad).abs().max()) / scale)
+        worst = max(worst, float((parameter.grad / passes - expected[name].grad).abs().max()) / scale)
     shared = torch.tensor([worst], dtype=torch.float64)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     return float(shared)
 
 
-def families(micro_batches: int) -> dict[str, float]:
-    """Every family on every workload at random cuts, one stage a rank: the worst error of each case."""
+def unsplit(plan: Plan, build: object) -> nn.Module:
+    """The whole model of a plan with the weights that its stages have."""
+    fitted = fit(plan, build, torch.float64)
+    return materialised(fitted, fitted.names, dtype=torch.float64)
+
+
+def accumulate(whole: nn.Module, plan: Plan, inputs: Tensor, targets: Tensor) -> float:
+    """The unsplit model's mean loss, and its gradients; with batch norm by micro-batches, otherwise at once."""
+    loss_of = tiny_decoder().loss if inputs.dtype == torch.int64 else nn.functional.cross_entropy
+    batch_norm = any(isinstance(part, nn.BatchNorm2d) for part in whole.modules())
+    size = plan.micro_batch if batch_norm else plan.batch
+    total = 0.0
+    for some_inputs, some_targets in zip(inputs.split(size), targets.split(size), strict=True):
+        loss = loss_of(whole(some_inputs), some_targets) * size / plan.batch
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+def training(steps: int) -> dict[str, tuple[list[float], list[float], float]]:
+    """By optimiser, replication and sharding: losses pipelined and unsplit, and how far the weights are apart."""
     torch.set_num_threads(1)
-    generator, world = random.Random(5), dist.get_world_size()
+    world = dist.get_world_size()
     found = {}
-    for build in WORKLOADS:
-        workload = build()
-        names = layers_of(workload)
-        for name, family in FAMILIES.items():
-            cuts = random_cuts(generator, len(names), world)
-            plan = plan_for(workload.module, names, cuts, family.write((1,) * world, micro_batches))
-            found[f"{build.__name__} {name} {cuts}"] = worst_error(plan, build)
+    for replicas in ((1,) * world, (world - 1, 1), (world,)):
+        for optimizer in OPTIMIZERS:
+            for zero1 in (False, True) if max(replicas) > 1 else (False,):
+                found[f"{optimizer} {replicas} zero1 {zero1}"] = _train(steps, optimizer, replicas, zero1)
     return found
 
 
-def random_orders(cases: int) -> dict[str, float]:
-    """Random orders, split backwards and placements with several stages a rank."""
-    torch.set_num_threads(1)
-    generator, world = random.Random(11), dist.get_world_size()
-    found = {}
-    for case in range(cases):
-        build = WORKLOADS[case % len(WORKLOADS)]
-        workload = build()
-        names = layers_of(workload)
-        stages = generator.randint(world, min(len(names), world + 2))
-        placement = list(range(world)) + [generator.randrange(world) for _ in range(stages - world)]
-        generator.shuffle(placement)
-        schedule = random_schedule(generator, stages, placement, generator.randint(1, 5))
-        cuts = random_cuts(generator, len(names), stages)
-        plan = plan_for(workload.module, names, cuts, schedule)
-        found[f"{case} {build.__name__} {cuts} {placement}"] = worst_error(plan, build)
-    return found
-
-
-def training(steps: int, optimizer: str) -> tuple[list[float], list[float]]:
-    """Losses of a few steps, pipelined and unsplit."""
-    torch.set_num_threads(1)
+def _train(
+    steps: int, optimizer: str, replicas: tuple[int, ...], zero1: bool
+) -> tuple[list[float], list[float], float]:
     workload = tiny_decoder()
-    names, world = layers_of(workload), dist.get_world_size()
-    plan = plan_for(workload.module, names, (0, 2, len(names)), FAMILIES["1f1b-sno"].write((1,) * world, 4), 2, optimizer)
-    pipeline = Pipeline(plan, tiny_decoder, dtype=torch.float64, learning_rate=0.05)
-    fitted = fit(plan, tiny_decoder, torch.float64)
-    whole = materialised(fitted, fitted.names, dtype=torch.float64)
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]
-    update = kind(whole.parameters(), lr=0.05)
+    names = layers_of(workload)
+    cuts = (0, *range(2, 2 + len(replicas) - 1), len(names))
+    plan = plan_for(workload.module, names, cuts, FAMILIES["1f1b-sno"].write(replicas, 4), 2, optimizer)
+    pipeline = Pipeline(replace(plan, zero1=zero1), tiny_decoder, dtype=torch.float64, learning_rate=RATE)
+    whole = unsplit(plan, tiny_decoder)
+    update = OPTIMIZERS[optimizer](whole.parameters())
     ours, theirs = [], []
     for number in range(steps):
         inputs, targets = draw(pipeline.workload, plan.batch, 0, torch.float64, number)
         ours.append(pipeline.step(inputs, targets))
-        loss = workload.loss(whole(inputs), targets)
         update.zero_grad()
-        loss.backward()
+        theirs.append(accumulate(whole, plan, inputs, targets))
         update.step()
-        theirs.append(float(loss.detach()))
-    return ours, theirs
+    expected = dict(whole.named_parameters())
+    apart = max(float((p - expected[name]).detach().abs().max()) for name, p in pipeline.named_parameters())
+    shared = torch.tensor([apart], dtype=torch.float64)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return ours, theirs, float(shared)
+
+
+def replicas() -> tuple[tuple[int, list[int]], list[float]]:
+    """What the replicas of a stage share, and what they do not."""
+    return optimizer_shares(), batch_norm_of_replicas()
+
+
+def optimizer_shares() -> tuple[int, list[int]]:
+    """Size of Adam's state of the unsplit model, and of each replica's share under ZeRO-1, after a step."""
+    torch.set_num_threads(1)
+    world = dist.get_world_size()
+    workload = tiny_decoder()
+    names = layers_of(workload)
+    plan = plan_for(workload.module, names, (0, len(names)), FAMILIES["gpipe"].write((world,), 2 * world), 1, "adam")
+    pipeline = Pipeline(replace(plan, zero1=True), tiny_decoder)
+    pipeline.step(*draw(pipeline.workload, plan.batch, 0))
+    own = sum(t.numel() for state in pipeline.optimizer_state(0).values() for t in state.values() if t.dim())
+    everyone: list[int | None] = [None] * world
+    dist.all_gather_object(everyone, own)
+    return 2 * sum(p.numel() for p in workload.module.parameters()), [number for number in everyone if number]
+
+
+def batch_norm_of_replicas() -> list[float]:
+    """The running mean of the first batch norm of two replicas and of a replay of each one's own micro-batches."""
+    torch.set_num_threads(1)
+    workload = tiny_resnet()
+    names = layers_of(workload)
+    plan = plan_for(workload.module, names, (0, len(names)), FAMILIES["gpipe"].write((2,), 4))
+    pipeline = Pipeline(plan, tiny_resnet, dtype=torch.float64)
+    inputs, targets = draw(pipeline.workload, plan.batch, 0, torch.float64)
+    pipeline.step(inputs, targets)
+    whole = unsplit(plan, tiny_resnet)
+    for number, part in enumerate(inputs.split(plan.micro_batch)):
+        if number % 2 == dist.get_rank():
+            whole(part)
+    found = [float(m.state_dict()["stem.norm.running_mean"][0]) for m in (pipeline, whole)]
+    everyone: list[list[float] | None] = [None, None]
+    dist.all_gather_object(everyone, found)
+    return [value for pair in everyone if pair for value in pair]
 
 
 def misbehaving(how: str, culprit: int) -> None:

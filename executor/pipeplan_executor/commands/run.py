@@ -33,9 +33,9 @@ def run(options: Namespace) -> int:
     import os
 
     from pipeplan.plan import Plan
-    from pipeplan_executor.runner import check_error
     from pipeplan_executor.runner import run as run_plan
     from pipeplan_executor.spec import Spec
+    from pipeplan_executor.verify import check_error
 
     plan = Plan.load(options.plan)
     if not options.json:

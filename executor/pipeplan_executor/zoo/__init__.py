@@ -1,11 +1,12 @@
 """Real torch models of unequal layers, small enough for a CPU: ``pipeplan profile pipeplan_executor.zoo:decoder``.
 
 Each function builds a `pipeplan.workload.Workload` and draws its data at random; no download. Dropout is off, so that
-a pipelined step and an unsplit one compute the same.
+a pipelined step and an unsplit one compute the same; where there is batch norm, on the same micro-batches.
 """
 
 from pipeplan_executor.zoo.decoder import decoder
 from pipeplan_executor.zoo.mlp import mlp
+from pipeplan_executor.zoo.resnet import resnet50, resnet50_224
 from pipeplan_executor.zoo.vgg import vgg16, vgg16_224
 
-__all__ = ["decoder", "mlp", "vgg16", "vgg16_224"]
+__all__ = ["decoder", "mlp", "resnet50", "resnet50_224", "vgg16", "vgg16_224"]

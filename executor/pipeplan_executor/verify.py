@@ -1,0 +1,87 @@
+"""Holds a plan's loss and gradients against the unsplit model's, in float64, where only rounding may differ."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipeplan.errors import PlanError
+from pipeplan.plan import Plan
+from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.split import Fitted, Source, draw, fit, materialised
+
+if TYPE_CHECKING:
+    from pipeplan_executor.runner import RunReport
+
+TOLERANCE = 1e-10
+"""Largest relative difference of loss and gradients that float64 rounding explains."""
+
+
+def worst_error(plan: Plan, source: Source, seed: int, weights: str | Path | None = None) -> float:
+    """Largest relative difference to the unsplit model, over loss and all gradients of all ranks.
+
+    Every rank of the process group takes part; it computes the unsplit model once and compares its own stages, so
+    nothing large travels. Under ZeRO-1 no rank has all sums of its gradients; they are then compared without it.
+    """
+    pipeline = Pipeline(replace(plan, zero1=False), source, seed=seed, weights=weights, dtype=torch.float64)
+    inputs, targets = draw(pipeline.workload, plan.batch, seed, torch.float64)
+    loss = pipeline.step(inputs, targets, update=False)
+    reference, gradients = unsplit(fit(plan, source, torch.float64), inputs, targets, seed, weights)
+    worst = _relative(torch.tensor(loss), torch.tensor(reference))
+    for name, parameter in pipeline.named_parameters():
+        found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        worst = max(worst, _relative(found, gradients[name]))
+    shared = torch.tensor([worst], dtype=torch.float64)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return float(shared)
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    scale = max(float(expected.abs().max()), 1e-300)
+    difference = float((found - expected).abs().max())
+    return difference / scale if difference == difference else float("inf")
+
+
+def unsplit(
+    fitted: Fitted, inputs: Tensor, targets: Tensor, seed: int, weights: str | Path | None = None
+) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients of the whole model in this process, in float64, on the whole batch at once.
+
+    Batch norm computes something else for every size of its batch, so a model that has it sees the plan's
+    micro-batches one after the other, as it would when gradients are accumulated.
+    """
+    whole = materialised(fitted, fitted.names, seed=seed, weights=weights, dtype=torch.float64)
+    size = fitted.plan.micro_batch if normalises_batches(whole) else len(inputs)
+    total = 0.0
+    for some_inputs, some_targets in zip(inputs.split(size), targets.split(size), strict=True):
+        loss = fitted.workload.loss(whole(some_inputs), some_targets) * (len(some_inputs) / len(inputs))
+        loss.backward()
+        total += float(loss.detach())
+    return total, {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for name, parameter in whole.named_parameters()
+    }
+
+
+def normalises_batches(module: nn.Module) -> bool:
+    """Whether a sample's output depends on the others of its batch."""
+    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
+
+
+def check_error(report: "RunReport") -> None:
+    """Refuse a run whose gradients are not those of the unsplit model.
+
+    Raises
+    ------
+    PlanError
+        With the number.
+    """
+    if report.error is not None and not report.error <= TOLERANCE:
+        raise PlanError(
+            f"loss and gradients differ from the unsplit model's by {report.error:.1e} (relative, float64); "
+            f"at most {TOLERANCE:.0e} is rounding. The model must compute the same every time, and its loss must be "
+            "the mean over the samples: active dropout and sums over the batch are not"
+        )
