@@ -126,7 +126,8 @@ def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
             sides.append(head[s] + m * (f + b))
         sides += [alone + (m - 1) * f, alone + (m - 1) * b]
         if p.alternating:
-            sides.append(alone + max(m - flight(p, stages, s), 0) * f + (m - 1) * b)
+            ahead = flight(p, stages, s) * 2 - 1 if p.doubled else flight(p, stages, s)
+            sides.append(alone + max(m - ahead, 0) * f + (m - 1) * b)
         wire = ceil(many / period[s])
         if p.overlap == "copy":
             sides += [alone + (wire - 1) * send[s], alone + (wire - 1) * back[s]]
@@ -188,6 +189,7 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
         objective=draw(st.sampled_from(["step", "step", "step", "bottleneck"])),
         flight=draw(st.sampled_from(["sno", "sno", "so", "fbp", "full"])),
         alternating=draw(st.booleans()),
+        doubled=draw(st.booleans()),
         first=tuple(draw(modes) for _ in range(forced[0])),
         last=tuple(draw(modes) for _ in range(forced[1])),
     )

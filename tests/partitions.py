@@ -143,7 +143,7 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
         other = backward[s] + (back[s - 1] if waits and s > 0 else 0)
         sides += [alone + (many[s] - 1) * one, alone + (many[s] - 1) * other]
         if p.alternating:
-            first = max(1, int(p.in_flight[s]))
+            first = max(1, int((p.in_flight if p.warm_up is None else p.warm_up)[s]))
             sides.append(alone + max(many[s] - first, 0) * one + (many[s] - 1) * other)
     for s, (f, g) in enumerate(zip(send, back, strict=True)):  # (5) for links
         if p.overlap == "copy":
@@ -244,6 +244,8 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         if draw(st.booleans()):
             found["reduce_base"] = rng.integers(0, 3 * largest, depth)
     found["alternating"] = draw(st.booleans())
+    if draw(st.booleans()):
+        found["warm_up"] = rng.integers(0, many + 2, depth)
     if draw(st.booleans()):
         sorts = rng.integers(1, n + 1)  # layers of few sorts have equal numbers
         found["saved"] = np.resize(rng.integers(0, 12, sorts), n)

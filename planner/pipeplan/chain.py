@@ -16,7 +16,7 @@ Array = NDArray[np.int64]
 Boundaries = tuple[int, ...]
 """``(0, …, n)``: stage s holds layers ``boundaries[s]`` up to, not including, ``boundaries[s + 1]``."""
 
-UNLIMITED = 2**62
+UNLIMITED: int = 2**62
 """Stands for the memory of a device that has no limit."""
 
 

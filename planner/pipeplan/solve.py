@@ -84,7 +84,7 @@ def solve(
     try:
         for node in opened(space):
             prover.push(node)
-        rows = baselines(space, time_limit / 3, report=prover.offer)
+        rows = baselines(space, time_limit / 5, report=prover.offer)
         prover.run()
     except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
         prover.stop = Stop.INTERRUPT

@@ -125,12 +125,13 @@ def test_compare_puts_every_balancer_and_family_beside_the_solver(
 ) -> None:
     """One row for each method and family; no row below the bound, none below the solver's best."""
     from pipeplan.balance import BALANCERS
+    from pipeplan.balance.structured import STRUCTURES
 
     assert main(["compare", model_file, "--devices", "2", "--batch", "8", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
     families = {row["schedule"] for row in table["rows"]}
     assert {(row["method"], row["schedule"]) for row in table["rows"]} == {
-        (method, family) for method in [*BALANCERS, "pipeplan"] for family in families
+        (method, family) for method in [*BALANCERS, *STRUCTURES, "pipeplan"] for family in families
     }
     times = [row["step_time_s"] for row in table["rows"] if row["step_time_s"] is not None]
     best = min(row["step_time_s"] for row in table["rows"] if row["method"] == "pipeplan")

@@ -2,6 +2,7 @@
 
 import numpy as np
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from allocations import brute_force, chain_allocations, every_allocation, memory, objective, wished
 from pipeplan_formulations import allocation
@@ -73,3 +74,18 @@ def test_no_time_still_gives_a_bound(problem: ChainAllocation) -> None:
     assert report.bound <= best
     if report.solution is not None:
         assert objective(problem, report.solution) == report.objective
+
+
+@given(chain_allocations(), st.integers(-3, 3))
+@settings(max_examples=200, deadline=None)
+def test_a_cutoff_saves_work_and_loses_nothing_below_it(problem: ChainAllocation, offset: int) -> None:
+    """An optimum below the cutoff is found and proved; otherwise the bound reaches the cutoff, not the optimum."""
+    optimum = brute_force(problem)
+    cutoff = max(0, (0 if optimum is None else optimum) + offset)
+    report = allocation.solve(problem, Limits(time=30), cutoff=cutoff)
+    if optimum is None:
+        assert report.solution is None
+    elif optimum < cutoff:
+        assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, optimum, optimum)
+    else:
+        assert cutoff <= report.bound <= optimum

@@ -8,8 +8,8 @@ from pipeplan_formulations.report import Limits, Progress, Report
 
 __all__ = ["BACKENDS", "Allocation", "ChainAllocation", "Mode", "Place", "frontier", "solve"]
 
-BACKENDS = ("exact",)
-"""The ways to solve the problem: one file each."""
+BACKENDS = ("exact", "cpsat", "cbc")
+"""The ways to solve the problem: one file each. The solvers are for small instances."""
 
 
 def solve(
@@ -18,8 +18,12 @@ def solve(
     hint: Allocation | None = None,
     progress: Progress | None = None,
     backend: str = "exact",
+    cutoff: int | None = None,
 ) -> Report[Allocation]:
     """Solve by one of `BACKENDS`; a solver's package is imported when it is asked for.
+
+    With a ``cutoff`` only values below it matter: once there is none, the answer is the bound ``cutoff``, and its
+    status is unknown. Solvers take no notice of it.
 
     Raises
     ------
@@ -28,5 +32,9 @@ def solve(
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is not known; choose from {', '.join(BACKENDS)}")
+    if backend == "exact":
+        from pipeplan_formulations.allocation import exact
+
+        return exact.solve(problem, limits, hint, progress, cutoff)
     report: Report[Allocation] = import_module(f"{__name__}.{backend}").solve(problem, limits, hint, progress)
     return report

@@ -12,15 +12,20 @@ class Bracket:
     ----------
     low : int
         Proven.
+    cutoff : int or None
+        Values from here on do not matter: once ``low`` gets there, there is nothing more to do.
     found : mapping from modes of the stages to (value, allocation)
         The best allocation seen of each sequence of modes.
     """
 
-    def __init__(self, problem: ChainAllocation, limits: Limits, progress: Progress | None) -> None:
+    def __init__(
+        self, problem: ChainAllocation, limits: Limits, progress: Progress | None, cutoff: int | None = None
+    ) -> None:
         self._problem = problem
         self._gap = limits.gap
         self._progress = progress
         self.clock = Clock(limits)
+        self.cutoff = cutoff
         self.low = 0
         self.high: int | None = None
         self.best: Allocation | None = None
@@ -45,9 +50,20 @@ class Bracket:
         return value
 
     @property
+    def horizon(self) -> int:
+        """Values from here on do not matter: the incumbent's, or the cutoff."""
+        assert self.high is not None
+        return self.high if self.cutoff is None else min(self.high, self.cutoff)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether nothing below the cutoff is left."""
+        return self.cutoff is not None and self.low >= self.cutoff
+
+    @property
     def closed(self) -> bool:
-        """Whether incumbent and bound meet, or are as close as the limits ask."""
-        return self.high is not None and self.high - self.low <= self._gap * self.high
+        """Whether incumbent and bound meet, or are as close as the limits ask, or nothing below the cutoff is left."""
+        return self.beyond or self.high is not None and self.high - self.low <= self._gap * self.high
 
     def _tell(self) -> None:
         if self._progress is not None:

@@ -13,7 +13,11 @@ KEEP = 8
 
 
 def solve(
-    problem: ChainAllocation, limits: Limits, hint: Allocation | None = None, progress: Progress | None = None
+    problem: ChainAllocation,
+    limits: Limits,
+    hint: Allocation | None = None,
+    progress: Progress | None = None,
+    cutoff: int | None = None,
 ) -> Report[Allocation]:
     """Minimise T under (1) to (4), or the bottleneck.
 
@@ -26,6 +30,8 @@ def solve(
         Where to start from; ignored if it is not feasible.
     progress : callable, optional
         See `Progress`.
+    cutoff : int, optional
+        Values from here on do not matter.
 
     Returns
     -------
@@ -33,14 +39,14 @@ def solve(
         Within the time limit a dynamic programme gives a bound and a first allocation, splitting intervals of e raises
         the bound, and a search closes what is left if it can.
     """
-    bracket = Bracket(problem, limits, progress)
+    bracket = Bracket(problem, limits, progress, cutoff)
     stop = Stop.OPTIMALITY
     try:
         if hint is not None and problem.feasible(hint):
             bracket.offer(hint)
         base = ground(problem, bracket, KEEP)
         if base is None:
-            return _report(bracket, Status.INFEASIBLE, stop)
+            return _report(bracket, Status.UNKNOWN if bracket.beyond else Status.INFEASIBLE, stop)
         if base.trip is not None and not bracket.closed:
             refine(problem, bracket, base)
             best_first(problem, bracket, base)

@@ -63,8 +63,13 @@ def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | No
         return None
     quantity: Quantity = "load" if problem.objective == "bottleneck" else "time"
     bracket.raise_low(int(free_bounds(problem, grid)[-1]))
+    if bracket.beyond:
+        return None
+    most = problem.largest
     targets = [max(1, int(bracket.low * stride)) for stride in STRIDES]
-    for target in [*(t for t in targets if t < problem.largest), problem.largest]:
+    if bracket.cutoff is not None and bracket.cutoff <= most:  # a single look decides whether there is anything
+        most, targets = bracket.cutoff - 1, []
+    for target in [*(t for t in targets if t < most), most]:
         limit = target if bracket.high is None else min(target, bracket.high)
         spans = Spans(problem, grid, limit)
         time = run(problem, grid, spans, bracket.clock, quantity, limit)
@@ -72,7 +77,7 @@ def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | No
         if value < IMPOSSIBLE:
             break
         bracket.raise_low(limit + 1)
-        if limit == problem.largest:
+        if limit == most:
             return None
     bracket.raise_low(value)
     trip = None
@@ -80,7 +85,7 @@ def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | No
         for root in roots(time, 1):
             bracket.offer(follow(problem, grid, spans, time, None, root))
         assert bracket.high is not None
-        limit = bracket.high
+        limit = min(bracket.high, most)
         spans = Spans(problem, grid, limit)
         time = run(problem, grid, spans, bracket.clock, quantity, limit)
         trip = run(problem, grid, spans, bracket.clock, "trip", limit)
@@ -92,7 +97,6 @@ def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | No
 def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     """Raise the bracket by (4), until splitting intervals no longer helps."""
     assert base.trip is not None
-    assert bracket.high is not None
     grid, spans, target = base.grid, base.spans, base.target
 
     def corner(ceiling: int) -> tuple[int, int]:
@@ -106,15 +110,15 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
         return int(time.whole.min()), int(trip.whole.min())
 
     value, alone = int(base.time.whole.min()), int(base.trip.whole.min())
-    intervals = [(max(value, alone), 0, max(bracket.high - alone, 0), value, alone)]
+    intervals = [(max(value, alone), 0, max(bracket.horizon - alone, 0), value, alone)]
     while not bracket.closed:
         bound, low, high, value, alone = intervals[0]
-        bracket.raise_low(min(bound, bracket.high))
-        if bound >= bracket.high or high - low <= max(1, bound // RESOLUTION):
+        bracket.raise_low(min(bound, bracket.horizon))
+        if bound >= bracket.horizon or high - low <= max(1, bound // RESOLUTION):
             return
         # No interval raises the bound before A* + a reaches it, so the first cut is made there.
         middle = max((low + high) // 2, min(bound - alone, high - 1))
         below = corner(middle)
         heapq.heapreplace(intervals, (max(value, alone + middle), middle, high, value, alone))
         heapq.heappush(intervals, (max(*below[:1], below[1] + low), low, middle, *below))
-        bracket.raise_low(min(intervals[0][0], bracket.high))
+        bracket.raise_low(min(intervals[0][0], bracket.horizon))

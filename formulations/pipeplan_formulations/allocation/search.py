@@ -59,9 +59,8 @@ def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None
     while heap and not bracket.closed:
         bracket.clock.check()
         bound, _, _, prefix = heapq.heappop(heap)
-        assert bracket.high is not None
-        bracket.raise_low(min(bound, ceiling, bracket.high))
-        if bound >= bracket.high:
+        bracket.raise_low(min(bound, ceiling, bracket.horizon))
+        if bound >= bracket.horizon:
             break
         if prefix.place is not None and prefix.usage == 0:
             if bracket.offer(prefix.stages()) > bound:
@@ -69,11 +68,10 @@ def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None
             continue
         if seen.matched(prefix):
             continue
-        for value, child in _extended(problem, base, prefix, bracket.high):
+        for value, child in _extended(problem, base, prefix, bracket.horizon):
             heapq.heappush(heap, (value, -child.start, next(order), child))
-    assert bracket.high is not None
     if not bracket.closed:
-        bracket.raise_low(min(ceiling, bracket.high))
+        bracket.raise_low(min(ceiling, bracket.horizon))
 
 
 def _extended(problem: ChainAllocation, base: Ground, prefix: _Prefix, high: int) -> list[tuple[int, _Prefix]]:

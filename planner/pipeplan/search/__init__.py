@@ -30,8 +30,9 @@ def opened(space: Space) -> Iterator[Node]:
     from pipeplan.search.layouts import floor, layouts  # only large clusters need it
     from pipeplan.search.lumps import LumpNode
 
+    kinds = {name.startswith("1f1b") for name in space.schedules}
     for size in space.sizes:
         for layout in layouts(space, space.job.batch // size):
             least = floor(space, size, layout)
             if least is not None:
-                yield LumpNode(least, space, layout, size)
+                yield from (LumpNode(least, space, layout, size, each) for each in sorted(kinds, reverse=True))

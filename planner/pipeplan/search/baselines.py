@@ -16,6 +16,9 @@ from pipeplan.search.candidates import Candidate
 from pipeplan.search.judge import Judged, judge, overflow, without_empty_stages
 from pipeplan.search.space import Space
 
+LATE = "the time was over before its turn"
+"""Why a heuristic has no plan although it may have one."""
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -69,7 +72,7 @@ def baselines(
 
     def enter(name: str, proposals: Callable[[_Why], Proposals]) -> None:
         if found and time.monotonic() > end:
-            found[name] = Baseline(name, None, "the time was over before its turn")
+            found[name] = Baseline(name, None, LATE)
             return
         why = _Why()
         best = _best_of(space, proposals(why), why, report)
@@ -113,7 +116,7 @@ def _arranged(name: str, space: Space, why: _Why) -> Proposals:
                 why.text = beyond
                 continue
             groups = tuple(tuple(devices[index] for index in stage) for stage in arrangement.devices)
-            for candidate in space.candidates(groups, size):
+            for candidate in space.candidates(groups, size, free=not structure.families):
                 if len(groups) == 1 or not structure.families or candidate.family.name in structure.families:
                     yield candidate, arrangement.boundaries
 

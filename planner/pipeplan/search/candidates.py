@@ -29,6 +29,8 @@ class Candidate:
         Where a stage may end.
     where : array of bool, shape (S, n)
         Whether layer i may lie on stage s.
+    free : bool
+        Whether 1F1B may hold other numbers of micro-batches than the named families do.
     """
 
     chain: Chain
@@ -37,6 +39,7 @@ class Candidate:
     objective: Objective
     cuts: Mask
     where: Mask
+    free: bool = False
 
     @property
     def depth(self) -> int:
@@ -78,7 +81,7 @@ class Candidate:
     @cached_property
     def problem(self) -> ChainPartition:
         """The partition problem, in nanoseconds and bytes."""
-        return partition_problem(self, self.in_flight, self.family.two_lanes, not self.family.two_lanes)
+        return partition_problem(self, self.in_flight, self.in_flight)
 
     @cached_property
     def floor(self) -> int:
@@ -118,15 +121,16 @@ def in_flight(family: Family, replicas: tuple[int, ...], micro_batches: int, obj
     return family.in_flight(replicas, many)
 
 
-def partition_problem(
-    candidate: Candidate, flights: tuple[int, ...], two_lanes: bool, alternating: bool
-) -> ChainPartition:
-    """The problem of cutting the candidate's chain while so many micro-batches are in flight.
+def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tuple[int, ...]) -> ChainPartition:
+    """The problem of cutting the candidate's chain.
 
-    ``alternating`` adds what holds for one forward, one backward only (equation (8)); without it the bounds hold for
-    any order of actions.
+    Parameters
+    ----------
+    held, warm_up : tuple of int
+        For each stage: micro-batches that its memory must hold, and the most forwards of a replica before its first
+        backward. A relaxation over several families has the least of one and the most of the other.
     """
-    chain = candidate.chain
+    chain, two_lanes = candidate.chain, candidate.family.two_lanes
     return ChainPartition(
         forward=chain.forward,
         backward=chain.backward,
@@ -143,11 +147,12 @@ def partition_problem(
         recomputable=chain.recomputable,
         received=chain.boundary,
         workspace=chain.workspace * (2 if two_lanes else 1),
-        in_flight=np.array(flights, dtype=np.int64),
+        in_flight=np.array(held, dtype=np.int64),
+        warm_up=np.array(warm_up, dtype=np.int64),
         limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),
         micro_batches=candidate.micro_batches,
         counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
-        alternating=alternating,
+        alternating=not two_lanes,
         cuts=candidate.cuts,
         where=candidate.where,
         overlap=chain.overlap.value,

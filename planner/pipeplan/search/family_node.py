@@ -14,6 +14,7 @@ from pipeplan.job import Objective
 from pipeplan.paths import path_cut
 from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
+from pipeplan.search.filled import offer_filled
 from pipeplan.search.judge import judge
 from pipeplan.search.prove import Node, Prover
 from pipeplan.simulate import simulate
@@ -35,6 +36,11 @@ class FamilyNode:
     slice: float = FIRST_SLICE
     best: Boundaries | None = None
     paths: list[PathCut] = field(default_factory=list)
+
+    @property
+    def quick(self) -> bool:
+        """No."""
+        return False
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -72,6 +78,7 @@ class FamilyNode:
         self.best = boundaries
         candidate = self.candidate
         prover.offer(judge(prover.cluster, candidate, boundaries))
+        offer_filled(prover, candidate, boundaries)
         if candidate.objective is not Objective.STEP:
             return False
         pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))

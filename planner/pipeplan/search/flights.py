@@ -1,6 +1,6 @@
 """How many micro-batches a 1F1B stage may have in flight: SNO's count, SO's, and what lies between."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from math import prod
@@ -14,7 +14,7 @@ FREE = "1f1b"
 """The family whose in-flight counts are chosen."""
 
 FEW = 8
-"""Up to so many choices between SNO and SO are all considered; of more, those on the straight way between the two."""
+"""Up to so many choices between SNO and SO are looked at one by one."""
 
 
 def free_family(in_flight: tuple[int, ...]) -> Family:
@@ -28,23 +28,14 @@ def free_family(in_flight: tuple[int, ...]) -> Family:
     )
 
 
-def between(replicas: Sequence[int], micro_batches: int) -> Iterator[Family]:
-    """1F1B families that hold no fewer micro-batches than SNO and no more than SO, these two included.
-
-    Every choice where there are at most `FEW`; otherwise SNO's counts and j more, at most SO's, for j = 1, 2, 4, …
-    """
+def between(replicas: Sequence[int], micro_batches: int) -> list[Family] | None:
+    """Every 1F1B family that holds no fewer micro-batches than SNO and no more than SO; None if more than `FEW`."""
     least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
     most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
     spans = [range(a, max(a, b) + 1) for a, b in zip(least, most, strict=True)]
-    choices: list[tuple[int, ...]]
-    if prod(map(len, spans)) <= FEW:
-        choices = list(product(*spans))
-    else:
-        steps = [2**i for i in range(max(map(len, spans)).bit_length())]
-        choices = [least, *(tuple(span[min(step, len(span) - 1)] for span in spans) for step in steps), most]
-    for choice in dict.fromkeys(choices):
-        if first_deadlock(replicas, choice) is None:
-            yield free_family(choice)
+    if prod(map(len, spans)) > FEW:
+        return None
+    return [free_family(counts) for counts in product(*spans) if first_deadlock(replicas, counts) is None]
 
 
 def _write(replicas: Sequence[int], micro_batches: int, *, in_flight: tuple[int, ...]) -> Schedule:

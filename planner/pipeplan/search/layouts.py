@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan.chain import UNLIMITED, Array
-from pipeplan.cluster import Link
+from pipeplan.cluster import Link, Overlap
 from pipeplan.job import Job, Objective
 from pipeplan.network import Ring
 from pipeplan.pricing import device_limit
@@ -94,8 +94,12 @@ def floor(space: Space, size: int, layout: Layout) -> int | None:
     return floors.equal(units, layout.unit)
 
 
-def allocation_problem(space: Space, size: int, layout: Layout) -> ChainAllocation:
-    """The joint problem of a layout at a micro-batch size, relaxed to what holds for every schedule family."""
+def allocation_problem(space: Space, size: int, layout: Layout, alternating: bool) -> ChainAllocation:
+    """The joint problem of a layout at a micro-batch size.
+
+    With ``alternating`` it is relaxed to what holds for 1F1B whatever the in-flight counts are: memory as for the
+    fewest, warm-up as for the most. Otherwise to what holds for the families that are not 1F1B.
+    """
     classes = device_classes(space.cluster)
     prices, job = space.prices, space.job
     tables = [prices.table(each.kind, size) for each in classes]
@@ -133,8 +137,9 @@ def allocation_problem(space: Space, size: int, layout: Layout) -> ChainAllocati
         unit=layout.unit,
         overlap=space.cluster.overlap.value,
         objective="bottleneck" if job.objective is Objective.BOTTLENECK else "step",
-        flight="sno" if any(each.name != "gpipe" for each in space.families) or space.free else "full",
-        alternating=False,
+        flight="sno" if alternating else "fbp" if space.cluster.overlap is Overlap.STREAM else "full",
+        alternating=alternating,
+        doubled=alternating and (space.free or any(each.name == "1f1b-so" for each in space.families)),
     )
 
 
@@ -180,7 +185,7 @@ def _unit(classes: tuple[DeviceClass, ...]) -> int:
     """The least divisor or multiple of a node that leaves at most `UNITS` units."""
     node = max(each.per_node for each in classes)
     devices = sum(len(each.devices) for each in classes)
-    choices = [u for u in range(1, node + 1) if node % u == 0] + [node * 2**i for i in range(1, devices.bit_length())]
+    choices = [u for u in range(1, node + 1) if node % u == 0] + [node << i for i in range(1, devices.bit_length())]
     return next(unit for unit in choices if devices // unit <= UNITS)
 
 
@@ -196,5 +201,5 @@ def _ring(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> Rin
 
 
 def _room(each: DeviceClass, job: Job) -> int:
-    limit = device_limit(each.kind, job)
-    return UNLIMITED if limit == UNLIMITED else max(limit - each.kind.runtime, 0)
+    limit: int = device_limit(each.kind, job)
+    return limit if limit == UNLIMITED else max(limit - each.kind.runtime, 0)

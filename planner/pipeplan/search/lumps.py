@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeplan.search.judge import judge
 from pipeplan.search.layouts import Layout, allocation_problem
 from pipeplan.search.prove import Node, Prover
-from pipeplan.search.shapes import ShapeNode
+from pipeplan.search.shapes import ShapeNode, offer_all
 from pipeplan.search.space import Space
 from pipeplan.structure import arrange, device_classes
 from pipeplan_formulations import allocation
@@ -15,41 +14,44 @@ from pipeplan_formulations.report import Limits, Status, Stop
 
 @dataclass
 class LumpNode:
-    """All shapes of a layout at a micro-batch size."""
+    """All shapes of a layout at a micro-batch size: under 1F1B with any in-flight counts, or under other families."""
 
     bound: int
     space: Space
     layout: Layout
     size: int
+    alternating: bool
+
+    @property
+    def quick(self) -> bool:
+        """Equal layouts take little time and give good plans, with which the others are soon done."""
+        return len(self.layout.widths) == 1
 
     @property
     def rank(self) -> tuple[int, ...]:
         """Equal layouts first: they are quick."""
-        return (2, len(self.layout.widths))
+        return (2, not self.alternating, len(self.layout.widths))
 
     def advance(self, prover: Prover) -> Iterable[Node]:
         """Bound the lump, simulate its most promising shape, and open that shape.
 
         What the other shapes of the lump may still hold is settled with the lump's bound.
         """
-        problem = allocation_problem(self.space, self.size, self.layout)
+        problem = allocation_problem(self.space, self.size, self.layout, self.alternating)
         limits = Limits(prover.left, prover.limits.gap, prover.limits.workers, prover.limits.seed)
-        report = allocation.solve(problem, limits, backend="exact")
+        report = allocation.solve(problem, limits, cutoff=prover.value)
         if report.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         if report.status is Status.INFEASIBLE:
             return
         self.bound = max(self.bound, report.bound)
-        prover.settle(self.bound)
+        if prover.value is None or self.bound < prover.value:
+            prover.settle(self.bound)
         if report.solution is None:
             return
         groups = arrange(device_classes(self.space.cluster), self.layout.modes(report.solution), self.layout.tile)
         if groups is None:
             return
         boundaries = (0, *(place.end for place in report.solution))
-        for candidate in sorted(self.space.candidates(groups, self.size), key=lambda each: sum(each.in_flight)):
-            if candidate.fits(boundaries) and (
-                prover.value is None or candidate.problem.evaluate(boundaries) < prover.value
-            ):
-                prover.offer(judge(prover.cluster, candidate, boundaries))
+        offer_all(prover, self.space.candidates(groups, self.size), boundaries)
         yield ShapeNode(self.bound, self.space, groups, self.size)

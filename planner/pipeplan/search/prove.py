@@ -34,6 +34,11 @@ class Node(Protocol):
     bound: int
 
     @property
+    def quick(self) -> bool:
+        """Whether to advance it before all that are not, whatever its bound."""
+        ...
+
+    @property
     def rank(self) -> tuple[int, ...]:
         """Among equal bounds."""
         ...
@@ -111,11 +116,12 @@ class Prover:
     def run(self) -> None:
         """Search until the gap is closed or the limits say stop."""
         try:
+            self._begin_quickly()
             while self._heap and not self._good_enough():
                 if self.left <= 0:
                     self.stop = Stop.TIME
                     break
-                self._step()
+                self._step(heapq.heappop(self._heap))
                 self._tell()
         except KeyboardInterrupt:
             self.stop = Stop.INTERRUPT
@@ -127,8 +133,19 @@ class Prover:
         best = sorted(self._offers.values(), key=lambda judged: judged.value)
         return tuple((judged.label, judged.value) for judged in best[:most])
 
-    def _step(self) -> None:
-        entry = heapq.heappop(self._heap)
+    def _begin_quickly(self) -> None:
+        """Advance the quick nodes once, least bound first: a good plan early closes many others unseen."""
+        quick = sorted(entry for entry in self._heap if entry[3].quick)
+        for entry in quick:
+            if self.left <= 0 or self._good_enough():
+                return
+            if self.incumbent is None or entry[0] < self.incumbent.value:
+                self._heap.remove(entry)
+                heapq.heapify(self._heap)
+                self._step(entry)
+                self._tell()
+
+    def _step(self, entry: tuple[int, tuple[int, ...], int, Node]) -> None:
         try:
             after = list(entry[3].advance(self))
         except KeyboardInterrupt:

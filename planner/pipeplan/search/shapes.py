@@ -1,6 +1,6 @@
-"""A shape of the pipeline, with everything about schedules left open: one dynamic programme bounds them all.
+"""A shape of the pipeline, with its schedule left open: one dynamic programme bounds all 1F1B families at once.
 
-What it relaxes: the memory of the family that holds least, and bounds that hold for any order of actions.
+What it relaxes: the memory of the family that holds least, and the warm-up of the one that holds most.
 """
 
 from collections.abc import Iterable
@@ -8,8 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeplan.search.candidates import partition_problem
+from pipeplan.chain import Boundaries
+from pipeplan.schedules import FAMILIES
+from pipeplan.search.candidates import Candidate, partition_problem
 from pipeplan.search.family_node import FamilyNode
+from pipeplan.search.filled import offer_filled
+from pipeplan.search.flights import FREE, between
 from pipeplan.search.judge import judge
 from pipeplan.search.prove import Node, Prover
 from pipeplan.search.space import Space
@@ -28,27 +32,49 @@ class ShapeNode:
     size: int
 
     @property
+    def quick(self) -> bool:
+        """No."""
+        return False
+
+    @property
     def rank(self) -> tuple[int, ...]:
         """Fewer stages first."""
         return (1, len(self.groups))
 
     def advance(self, prover: Prover) -> Iterable[Node]:
-        """Bound all families at once, try the partition found under each, and open them."""
+        """Bound all 1F1B families at once, try the partition found under each, and open every family."""
         below = self.space.candidates(self.groups, self.size)
-        if len(below) == 1:
-            yield FamilyNode(max(self.bound, below[0].floor), below[0])
-            return
-        least = np.minimum.reduce([np.array(candidate.in_flight) for candidate in below])
-        relaxed = partition_problem(below[0], tuple(int(k) for k in least), two_lanes=False, alternating=False)
-        report = partition.solve(relaxed, Limits(prover.left, prover.limits.gap), backend="exact")
-        if report.stop is Stop.INTERRUPT:
-            raise KeyboardInterrupt
-        if report.status is Status.INFEASIBLE:
-            return
-        self.bound = max(self.bound, report.bound)
-        if report.solution is not None:
-            for candidate in sorted(below, key=lambda candidate: sum(candidate.in_flight)):
-                if candidate.fits(report.solution):
-                    prover.offer(judge(prover.cluster, candidate, report.solution))
-        for candidate in below:
-            yield FamilyNode(max(self.bound, candidate.floor), candidate)
+        alike = [candidate for candidate in below if candidate.family.name.startswith(FREE)]
+        others = [candidate for candidate in below if not candidate.family.name.startswith(FREE)]
+        least = self.bound
+        if len(alike) > 1:
+            report = partition.solve(self._relaxed(alike), Limits(prover.left, prover.limits.gap), backend="exact")
+            if report.stop is Stop.INTERRUPT:
+                raise KeyboardInterrupt
+            if report.status is Status.INFEASIBLE:
+                alike = []
+            least = max(least, report.bound)
+            if report.solution is not None:
+                offer_all(prover, alike, report.solution)
+                if self.space.chooses_flights and between(alike[0].replicas, alike[0].micro_batches) is None:
+                    prover.settle(least)  # in-flight counts that nobody will look at one by one
+        for known, family in ((least, alike), (self.bound, others)):
+            yield from (FamilyNode(max(known, candidate.floor), candidate) for candidate in family)
+
+    def _relaxed(self, alike: list[Candidate]) -> partition.ChainPartition:
+        counts = [candidate.in_flight for candidate in alike]
+        if self.space.chooses_flights:
+            counts += [
+                FAMILIES[name].in_flight(alike[0].replicas, alike[0].micro_batches) for name in ("1f1b-sno", "1f1b-so")
+            ]
+        held, warm_up = np.min(counts, axis=0), np.max(counts, axis=0)
+        return partition_problem(alike[0], tuple(held.tolist()), tuple(warm_up.tolist()))
+
+
+def offer_all(prover: Prover, candidates: list[Candidate], boundaries: Boundaries) -> None:
+    """Judge a partition under every family that fits and promises more than is known, those that hold least first."""
+    for candidate in sorted(candidates, key=lambda candidate: sum(candidate.in_flight)):
+        if candidate.fits(boundaries):
+            if prover.value is None or candidate.problem.evaluate(boundaries) < prover.value:
+                prover.offer(judge(prover.cluster, candidate, boundaries))
+            offer_filled(prover, candidate, boundaries)

@@ -86,19 +86,30 @@ class Space:
         return next(islice(modes, most, None), None) is not None
 
     def candidates(self, groups: Groups, size: int, free: bool = True) -> list[Candidate]:
-        """The shape at that size under every family; with ``free``, also 1F1B with other in-flight counts."""
+        """The shape at that size under every family.
+
+        With ``free`` that includes 1F1B with the in-flight counts between SNO's and SO's, if these are few.
+        """
         count = self.job.batch // size
         chain = self.prices.chain(groups, size)
         where = self.wishes.where(groups)
         families = list(self.families)
         if len(groups) == 1:  # nothing overlaps: the family that holds least is all there is
             families = [self.leanest(groups, count)]
-        elif free and self.free and self.job.objective is Objective.STEP:
-            taken = {each.in_flight(chain.replicas, count) for each in families if each.name in ("1f1b-sno", "1f1b-so")}
-            families += [
-                each for each in between(chain.replicas, count) if each.in_flight(chain.replicas, count) not in taken
-            ]
-        return [Candidate(chain, count, each, self.job.objective, self.wishes.cuts, where) for each in families]
+        elif free and self.chooses_flights:
+            taken = {each.in_flight(chain.replicas, count) for each in families if each.name.startswith(FREE)}
+            others = between(chain.replicas, count) or []
+            families += [each for each in others if each.in_flight(chain.replicas, count) not in taken]
+            families = families or [FAMILIES["1f1b-sno"]]
+        return [
+            Candidate(chain, count, each, self.job.objective, self.wishes.cuts, where, self.chooses_flights)
+            for each in families
+        ]
+
+    @property
+    def chooses_flights(self) -> bool:
+        """Whether in-flight counts are free."""
+        return self.free and self.job.objective is Objective.STEP
 
     def leanest(self, groups: Groups, micro_batches: int) -> Family:
         """The family that holds the fewest micro-batches."""

@@ -1,0 +1,54 @@
+"""More micro-batches in flight where there is room: what 1F1B may still gain on a given partition.
+
+::
+
+    stage               0    1    2    3
+    fewest (SNO)        4    3    2    1      keep all devices busy if tensors travel in no time
+    most (SO)           7    5    3    1      hide tensors that travel while devices compute
+    fit in memory       9    3    5    8
+    chosen              7    3    2    1      at least one less than the stage before, or the two would take turns
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipeplan.chain import UNLIMITED, Boundaries
+from pipeplan.pricing import assemble
+from pipeplan.schedules import FAMILIES
+from pipeplan.schedules.alternate import first_deadlock
+from pipeplan.search.candidates import Candidate
+from pipeplan.search.flights import free_family
+from pipeplan.search.judge import judge
+from pipeplan.search.prove import Prover
+
+
+def offer_filled(prover: Prover, candidate: Candidate, boundaries: Boundaries) -> None:
+    """Judge the partition with as many micro-batches in flight as fit, if that is something new."""
+    if not candidate.free or not candidate.family.name.startswith("1f1b"):
+        return
+    pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))
+    rooms, device = [], 0
+    for stage, replicas in zip(pipeline.stages, candidate.replicas, strict=True):
+        limit = pipeline.limits[device]
+        left = limit - pipeline.runtime[device] - stage.resident - stage.workspace
+        rooms.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
+        device += replicas
+    counts = filled(candidate.replicas, candidate.micro_batches, rooms)
+    if first_deadlock(candidate.replicas, counts) is not None or counts == candidate.in_flight:
+        return
+    fuller = replace(candidate, family=free_family(counts))
+    if fuller.fits(boundaries) and (prover.value is None or fuller.problem.evaluate(boundaries) < prover.value):
+        prover.offer(judge(prover.cluster, fuller, boundaries))
+
+
+def filled(replicas: Sequence[int], micro_batches: int, rooms: Sequence[int]) -> tuple[int, ...]:
+    """Micro-batches in flight for each stage, where ``rooms`` are those that fit."""
+    least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
+    most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
+    counts: list[int] = []
+    for s, (low, high, room) in enumerate(zip(least, most, rooms, strict=True)):
+        count = min(high, room)
+        if s:
+            count = min(count, (counts[-1] - 1) * replicas[s - 1] // replicas[s])
+        counts.append(max(count, low))
+    return tuple(counts)
