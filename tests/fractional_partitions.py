@@ -23,6 +23,7 @@ def fractional_partitions(draw, layers=4, stages=3) -> FractionalPartition:
     linked = draw(st.sampled_from([0, 1, 3]))
     memory = draw(st.sampled_from(["free", "tight", "scarce"]))
     chip = draw(st.sampled_from(["all", "some", "some"]))
+    order = draw(st.sampled_from(["any", "known", "known", "lanes"]))
     equal, unit = draw(st.booleans()), 10**7
 
     def times(rows, columns, top, least=0):
@@ -64,7 +65,8 @@ def fractional_partitions(draw, layers=4, stages=3) -> FractionalPartition:
         on_chip=np.full(depth, on_chip),
         micro_batches=draw(st.integers(1, 6)),
         objective=draw(st.sampled_from(["step", "step", "bottleneck"])),
-        two_lanes=draw(st.sampled_from([False, False, True])),
+        two_lanes=order == "lanes",
+        ahead=rng.integers(1, 4, depth) if order == "known" else None,
     )
 
 
@@ -131,6 +133,9 @@ def _programme(p: FractionalPartition, cut: tuple[int, ...], streamed: tuple[boo
         ]
         sides = [] if p.two_lanes else sides
         sides += [alone + (many - 1) * x for x in forward + back]
+        if p.ahead is not None:
+            left = [max(many - int(h), 0) for h in p.ahead]
+            sides += [alone + left[s] * forward[s] + (many - 1) * back[s] for s in range(stages)]
         sides += [alone + many * x - forward[s] for s, x in enumerate(send)]
         sides += [alone + many * x - back[s + 1] for s, x in enumerate(send)]
     for side in sides:

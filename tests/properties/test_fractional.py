@@ -83,6 +83,7 @@ def test_free_links_and_memory_balance_perfectly(problem: FractionalPartition) -
         on_chip=np.full(stages, UNLIMITED),
         objective="bottleneck",
         two_lanes=False,
+        ahead=None,
     )
     total = int((free.forward + free.backward)[0].sum())
     assert solve(free, LIMITS).objective == -(-total // stages)

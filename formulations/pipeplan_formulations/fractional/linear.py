@@ -198,7 +198,7 @@ def _memory(model: LinearModel, s: int) -> None:
 
 
 def _objective(model: LinearModel, lanes: list[tuple[int, int]]) -> None:
-    """(3), or (4) and (5)."""
+    """(3), or (4), (5) and (8)."""
     problem, whole = model.problem, model.whole
     least: Terms = {model.objective: 1}
     loads: list[Terms] = [{f: 1, b: 1} for f, b in lanes]
@@ -218,7 +218,10 @@ def _objective(model: LinearModel, lanes: list[tuple[int, int]]) -> None:
             model.at_least(least, add((1, head), (many, load)))
         head = add((1, head), (1, load), (1, {ONE: 2 * latency // model.unit * whole}))
     alone = head
-    for forward, backward in lanes:
+    for s, (forward, backward) in enumerate(lanes):
+        if problem.ahead is not None:
+            left = max(many - int(problem.ahead[s]), 0)
+            model.at_least(least, add((1, alone), (1, {forward: left, backward: many - 1})))
         model.at_least(least, add((1, alone), (many - 1, {forward: 1})))
         model.at_least(least, add((1, alone), (many - 1, {backward: 1})))
     for s, send in enumerate(sends):

@@ -30,13 +30,19 @@ B'_s ≥ B_s.
 (4)  T ≥ U_0 + Σ_{t<s} (F_t + B_t + 2 l_t) + M (F_s + B_s)                        objective ``step``
 (5)  T ≥ R + e,  R = U_0 + Σ_s (F_s + B_s) + Σ_s 2 l_s,  e one of
      (M − 1) F_s,   (M − 1) B_s,   M f_s − F_s,   M g_s − B_{s+1}
+(8)  T ≥ R + max(M − h_s, 0) F_s + (M − 1) B_s                   if the order of actions is known so far
 
 With *two lanes* (forwards beside backwards on one device) F and B are what an action takes on its lane, so that (3) is
 T ≥ max(F_s, B_s), and (4), which adds what now overlaps, falls away: (5) says more.
 
-(4) and (5) are the bounds of the ordinary problem on devices whose tensors leave while they are made (``stream``), the
-only devices that divide layers here: their proofs use how long a stage takes, not what it consists of. A stage may
-stay empty (p_s = p_{s+1}); it then passes on what it receives.
+(8) holds with h_s = k_s where stage s runs at most k_s forwards before its first backward and alternates from then on:
+the first backward waits for a micro-batch's way to the end and back, and behind it lie M backwards and the other
+forwards. It holds with h_s = 1 where all forwards precede all backwards (GPipe): the last micro-batch's forward leaves
+stage s after M of them, and only then does the last stage begin with backwards, of which M pass stage s.
+
+(4), (5) and (8) are bounds on devices whose tensors leave while they are made (``stream``), the only ones that divide
+layers here: their proofs use how long a stage takes, not what it consists of. A stage may stay empty (p_s = p_{s+1});
+it then passes on what it receives.
 
 Times are integers of one unit and shares are real; a value is rounded up to the next whole unit (`whole`).
 """
@@ -95,6 +101,8 @@ class FractionalPartition:
         M ≥ 1.
     objective : 'step' or 'bottleneck'
     two_lanes : bool
+    ahead : array of int, shape (S,), or None
+        h_s; None where (8) need not hold.
 
     Raises
     ------
@@ -123,6 +131,7 @@ class FractionalPartition:
     micro_batches: int
     objective: Literal["step", "bottleneck"] = "step"
     two_lanes: bool = False
+    ahead: Array | None = None
 
     def __post_init__(self) -> None:
         if self.forward.ndim != 2 or not all(self.forward.shape):
@@ -153,6 +162,8 @@ class FractionalPartition:
                 raise ValueError("more crosses in front of a layer than in front of the one before and its output")
         if self.micro_batches < 1:
             raise ValueError(f"micro_batches must be at least 1, not {self.micro_batches}")
+        if self.ahead is not None and (self.two_lanes or self.ahead.shape != (stages,) or int(self.ahead.min()) < 1):
+            raise ValueError(f"ahead is {self.ahead}; give a number above 0 for each of {stages} stages, on one lane")
         if self.objective not in ("step", "bottleneck"):
             raise ValueError(f"objective is {self.objective!r}; choose step or bottleneck")
 
@@ -207,7 +218,7 @@ class FractionalPartition:
         )
 
     def evaluate(self, positions: Positions) -> float:
-        """The least T that (3), or (4) and (5), allow."""
+        """The least T that (3), or (4), (5) and (8), allow."""
         shares, streamed = self.shares(positions), self.streamed(positions)
         forward, backward = (
             [
@@ -226,6 +237,9 @@ class FractionalPartition:
             head += sum(pair) + 2 * latency
         alone = head
         sides += [alone + (many - 1) * max(pair) for pair in lanes]
+        if self.ahead is not None:
+            rest = np.maximum(many - self.ahead, 0).tolist()
+            sides += [alone + left * f + (many - 1) * b for left, (f, b) in zip(rest, lanes, strict=True)]
         sides += [alone + many * f - min(forward[s], backward[s + 1]) for s, f in enumerate(sends)]
         return max(sides)
 

@@ -122,9 +122,8 @@ class Tables:
         if not self.problem.two_lanes:  # (4)
             most = target - head[0] - many * constant - first[0]
             rows.append((head[1] + many * x + first[1], many * y + first[2], most))
-        for lane in (sums.forward, sums.backward):  # (5)
-            c, x, y = lane.parts(a, b)
-            rows.append(((many - 1) * x, (many - 1) * y, room - (many - 1) * c))
+        delays = self._delays(s, a, b, sums)
+        rows += [(x, y, room - c) for c, x, y in delays]  # (5) and (8)
         if s < self.problem.stages - 1:
             c, x, y = sums.forward.parts(a, b)
             through, own = self.send[s][b]
@@ -135,14 +134,23 @@ class Tables:
             rows.append((part * x, part * y - self.rest[s].each[b], part * (target - constant) - work))
             # R is at least H and that, which may be more than the guess.
             work += 2 * sum(map(int, self.problem.latency[s + 1 :]))
-            for lane in (sums.forward, sums.backward):
-                c, u, v = (part * (many - 1) for part in lane.parts(a, b))
-                rows.append((x + u, y + v - self.rest[s].each[b], target - constant - work - c))
+            rows += [(x + u, y + v - self.rest[s].each[b], target - constant - work - c) for c, u, v in delays]
         if s > 0:
             c, x, y = sums.backward.parts(a, b)
             through, own = self.send[s - 1][a]
             rows.append((many * own - x, -y, room - many * through + c))
         return rows
+
+    def _delays(self, s: int, a: int, b: int, sums: Sums) -> list[tuple[float, float, float]]:
+        """Every e of (5) and (8) that has no link in it, as constant and coefficients."""
+        many, forward, backward = self.many, sums.forward.parts(a, b), sums.backward.parts(a, b)
+        pairs = [(many - 1, 0), (0, many - 1)]
+        if self.problem.ahead is not None:
+            pairs.append((max(many - int(self.problem.ahead[s]), 0), many - 1))
+        return [
+            (f * forward[0] + g * backward[0], f * forward[1] + g * backward[1], f * forward[2] + g * backward[2])
+            for f, g in pairs
+        ]
 
     def _memory(self, s: int, a: int, b: int) -> list[tuple[float, float, float, float]]:
         """(1), once for each share whose workspace may be the largest: the first, the last, those between."""

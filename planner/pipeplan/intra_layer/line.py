@@ -86,6 +86,7 @@ class Line:
             micro_batches=self.micro_batches,
             objective=self.objective.value,
             two_lanes=self.family.two_lanes,
+            ahead={"1f1b-as": flight, "gpipe": np.ones_like(flight)}.get(self.family.name),
         )
 
     @property

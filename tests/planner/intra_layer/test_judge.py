@@ -11,7 +11,7 @@ JOB = Job(4, micro_batches=(4,), schedules=("1f1b-as",))
 
 
 def test_a_divided_layer_is_paid_in_proportion() -> None:
-    """A quarter of a layer takes a quarter of its time and bytes; all of its input passes, and a quarter of its output."""
+    """A quarter of a layer takes a quarter of its time and bytes; its input passes whole, its output in part."""
     model = model_of([4000, 8000, 4000], output=[10, 40, 20], parameters=[8, 16, 8])
     line = one_line(model, line_cluster([board(), board()], bandwidth=10**9), JOB)
     judged = judge(line, (0.0, 1.25, 3.0))
