@@ -32,7 +32,7 @@ def test_what_is_not_on_the_path_does_not_bind(seed: int) -> None:
     case = random_case(seed, shared_wires=False)
     assume(not case.schedule.two_lanes)  # whose split backwards are rounded to whole nanoseconds
     setting = setting_of(case.schedule, case.pipeline)
-    named = {(lever.kind, lever.name, lever.stages): lever.fall for lever in levers(setting, portions(setting))}
+    named = {(lever.kind, lever.name, lever.stages): lever.fall for lever in levers(setting)}
     for lever in possible(setting):
         alone = fall(setting, [lever])
         assert named.get((lever.kind, lever.name, lever.stages), 0.0) == max(alone, 0.0)

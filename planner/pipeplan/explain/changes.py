@@ -26,22 +26,26 @@ class Change:
     job : Job
     eases : bool
         Whether the plan at hand stays possible, with the same step time: then the answer cannot be worse.
-    lifts_limits : bool
-        Whether it takes every memory limit away and does nothing else: what that brings is what the limits cost.
+    frees_memory, lifts_limits : bool
+        Whether it raises the memory limits and does nothing else, and whether it takes them all away: what that brings
+        is what the limits cost, and no higher limit brings more.
     """
 
     label: str
     cluster: Cluster
     job: Job
     eases: bool = False
+    frees_memory: bool = False
     lifts_limits: bool = False
 
 
 def changes(cluster: Cluster, job: Job, plan: Plan) -> Iterator[Change]:
     """Every change that `pipeplan.explain` tries, where it makes a difference to the question."""
     if has_limits(cluster, job):
-        yield Change("1 GiB more memory per device", *with_memory(cluster, job, GIB), eases=True)
-        yield Change("no memory limit at all", *without_limits(cluster, job), eases=True, lifts_limits=True)
+        free = without_limits(cluster, job)
+        yield Change("no memory limit at all", *free, eases=True, frees_memory=True, lifts_limits=True)
+        more = with_memory(cluster, job, GIB)
+        yield Change("1 GiB more memory per device", *more, eases=True, frees_memory=True)
     yield from _faster_links(cluster, job)
     for kind in dict.fromkeys(device.kind.name for device in cluster.devices):
         yield Change(f"one more {kind}", *with_devices(cluster, job, kind), eases=True)

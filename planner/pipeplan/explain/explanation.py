@@ -61,8 +61,14 @@ class Explanation:
         lines += ["busy over the step:", *_indented(map(_use_line, self._uses_shown()))]
         lines += ["memory at its peak:", *_indented(map(str, self._rooms_shown()))]
         if self.outcomes:
-            lines += ["what would it bring? (each solved afresh)", *(f"  {line}" for line in map(str, self.outcomes))]
+            own = f"; the plan at hand has a gap of {percent(1 - self.bound / self.step)} itself" if self.open else ""
+            lines += [f"what would it bring? (each solved afresh{own})", *(f"  {each}" for each in self.outcomes)]
         return "\n".join(lines)
+
+    @property
+    def open(self) -> bool:
+        """Whether the plan is not proved best."""
+        return self.bound < self.step
 
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds, shares as fractions of the step."""

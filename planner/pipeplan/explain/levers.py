@@ -10,17 +10,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pipeplan.explain.path import Portion
+from pipeplan.explain.path import timed
 from pipeplan.explain.setting import Setting
 from pipeplan.explain.use import is_card
 from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.schedule import Kind
 from pipeplan.simulate import simulate
-from pipeplan.timeline import Flight
+from pipeplan.timeline import Flight, Span
 
 GRAIN, FASTER = 10, 9
 """Times are multiplied by the first, those of what gets faster by the second."""
-MOST = 48
-"""Most things that are tried in turn, those with most work in the step first."""
+MOST, FEWEST = 48, 8
+"""Things that are tried in turn, those with most time on the critical path first: the more actions, the fewer."""
+ACTIONS = 2_000_000
+"""Simulated in all, unless the fewest need more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +50,15 @@ class Lever:
     wires: tuple[str, ...] = ()
 
 
-def levers(setting: Setting, path: Sequence[Portion]) -> tuple[Lever, ...]:
+def levers(setting: Setting) -> tuple[Lever, ...]:
     """What binds alone, most effective first.
 
-    Only what lies on the critical path can; the rest is not tried.
+    Only what the critical path spends time on can; the rest is not tried.
     """
-    stages = {portion.stage for portion in path if portion.stage is not None}
-    found = []
-    for lever in possible(setting):
-        touched = bool(stages & set(lever.stages)) if lever.stages else _carries(setting, lever)
-        if touched:
-            found.append(lever)
-    return _tried(setting, found[:MOST])
+    spent = {lever: _on_path(setting, lever) for lever in possible(setting)}
+    found = sorted((lever for lever in spent if spent[lever]), key=lambda lever: -spent[lever])
+    tried = [replace(lever, fall=fall(setting, [lever])) for lever in found[: _most(setting)]]
+    return tuple(sorted((lever for lever in tried if lever.fall > 0), key=lambda lever: (-lever.fall, lever.name)))
 
 
 def together(setting: Setting) -> tuple[Lever, ...]:
@@ -67,7 +67,7 @@ def together(setting: Setting) -> tuple[Lever, ...]:
     For plans in which nothing binds alone.
     """
     kept = list(possible(setting))
-    if len(kept) > MOST or fall(setting, kept) <= 0:
+    if len(kept) > _most(setting) or fall(setting, kept) <= 0:
         return ()
     for lever in list(kept):
         rest = [other for other in kept if other != lever]
@@ -99,18 +99,22 @@ def _ways(pipeline: Pipeline) -> tuple[tuple[Transfer, ...], ...]:
     return (*pipeline.transfers, *pipeline.returns)
 
 
-def _carries(setting: Setting, lever: Lever) -> bool:
-    """Whether the critical path uses one of the lever's wires."""
-    return any(
-        set(setting.transfer(item).resources) & set(lever.wires)
-        for item in setting.timeline.critical
-        if isinstance(item, Flight)
-    )
+def _on_path(setting: Setting, lever: Lever) -> int:
+    """Nanoseconds of the critical path that the lever's work or its wires' tensors take."""
+
+    def own(item: Span | Flight) -> bool:
+        if isinstance(item, Flight):
+            return not set(lever.wires).isdisjoint(setting.transfer(item).resources)
+        reduces = item.action.kind is Kind.REDUCE
+        return item.action.stage in lever.stages and reduces == (lever.kind == "reduction")
+
+    return sum(time for item, _, time in timed(setting) if own(item))
 
 
-def _tried(setting: Setting, found: Sequence[Lever]) -> tuple[Lever, ...]:
-    tried = [replace(lever, fall=fall(setting, [lever])) for lever in found]
-    return tuple(sorted((lever for lever in tried if lever.fall > 0), key=lambda lever: (-lever.fall, lever.name)))
+def _most(setting: Setting) -> int:
+    """How many simulations are worth their time."""
+    actions = sum(map(len, setting.plan.schedule.orders))
+    return min(MOST, max(FEWEST, ACTIONS // max(actions, 1)))
 
 
 def fall(setting: Setting, faster: Sequence[Lever]) -> float:

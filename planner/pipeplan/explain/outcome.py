@@ -1,6 +1,6 @@
 """What a change brings: the changed question is solved afresh, and the answer compared per sample."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeplan.errors import PipeplanError
 from pipeplan.explain.changes import Change
@@ -27,7 +27,7 @@ class Outcome:
     at_most : float or None
         No plan of the changed question gains more than this; proved.
     why : str
-        Where there is no plan: the reason.
+        Where there is no plan, or nothing had to be solved: the reason.
     """
 
     label: str
@@ -46,8 +46,11 @@ class Outcome:
         return (self.value - self.bound) / self.value if self.value else 0.0
 
     def __str__(self) -> str:
-        if self.value is None or self.bound is None or self.gains is None or self.at_most is None:
+        if self.value is None:
             return f"{self.label}: no plan, {self.why}"
+        if self.why:
+            return f"{self.label}: {self.verdict} ({self.why})"
+        assert self.bound is not None
         found = f"step {format_time(self.value)}, bound {format_time(self.bound)}, gap {percent(self.gap or 0.0)}"
         return f"{self.label}: {self.verdict} ({found})"
 
@@ -62,6 +65,19 @@ class Outcome:
         if most == 0:
             return "nothing, proved"
         return f"{percent(-gains)} more time per sample" + (f", at least {percent(-most)}" if most > gains else "")
+
+    def within(self, relaxed: "Outcome") -> "Outcome":
+        """The same, with the bound of a question whose plans include all of this one's."""
+        if self.value is None or self.bound is None or relaxed.bound is None or relaxed.at_most is None:
+            return self
+        if relaxed.bound <= self.bound or self.at_most is None:
+            return self
+        return replace(self, bound=min(relaxed.bound, self.value), at_most=max(relaxed.at_most, self.gains or 0.0))
+
+
+def nothing(change: Change, base: Result, why: str) -> Outcome:
+    """Of a change that leaves the question as it is, for the reason given."""
+    return Outcome(change.label, base.value, base.bound, change.job.batch, 0.0, 0.0, why)
 
 
 def outcome(model: Model, change: Change, base: Result, *, time_limit: float, gap: float, backend: str) -> Outcome:

@@ -65,7 +65,7 @@ def portions(setting: Setting) -> tuple[Portion, ...]:
     ValueError
         If the time line's path does not fill the step.
     """
-    items = list(_timed(setting))
+    items = list(timed(setting))
     if sum(time for _, _, time in items) != setting.step:
         raise ValueError(f"the critical path covers {sum(t for _, _, t in items)} ns of a step of {setting.step} ns")
     phases = _phases([item for item, _, _ in items], [time for _, _, time in items])
@@ -80,7 +80,7 @@ def portions(setting: Setting) -> tuple[Portion, ...]:
     return tuple(Portion(k[0], k[1], k[2], counts[k], times[k], k[3]) for k in keys)
 
 
-def _timed(setting: Setting) -> Iterator[tuple[Span | Flight, Span | Flight | None, int]]:
+def timed(setting: Setting) -> Iterator[tuple[Span | Flight, Span | Flight | None, int]]:
     """Every item of the path, the next one, and how long it lasts until that begins."""
     path = setting.timeline.critical
     around = zip([None, *path[:-1]], path, [*path[1:], None], strict=True)

@@ -5,10 +5,11 @@ from contextlib import suppress
 
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InputError
+from pipeplan.explain.ample import ample
 from pipeplan.explain.changes import changes
 from pipeplan.explain.explanation import Explanation
 from pipeplan.explain.levers import levers, together
-from pipeplan.explain.outcome import Outcome, outcome
+from pipeplan.explain.outcome import Outcome, nothing, outcome
 from pipeplan.explain.path import portions
 from pipeplan.explain.room import rooms
 from pipeplan.explain.setting import Setting
@@ -52,12 +53,18 @@ def explain(
         raise InputError("an explanation is about one step; solve with objective='step'")
     tried: list[Outcome] = []
     memory: Outcome | None = None
+    enough = ample(model, cluster, job)
     with suppress(KeyboardInterrupt):  # Ctrl-C hands back what is known so far
         for change in changes(cluster, job, plan):
             progress(change.label)
-            tried.append(outcome(model, change, result, time_limit=time_limit, gap=gap, backend=backend))
+            if change.frees_memory and enough:
+                tried.append(nothing(change, result, "no plan can need more memory than there is"))
+            else:
+                tried.append(outcome(model, change, result, time_limit=time_limit, gap=gap, backend=backend))
             if change.lifts_limits:
                 memory = tried[-1]
+            elif change.frees_memory and memory is not None:
+                tried[-1] = tried[-1].within(memory)
     return _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
 
 
@@ -76,7 +83,7 @@ def _explanation(
 ) -> Explanation:
     plan = setting.plan
     path = portions(setting)
-    alone = levers(setting, path)
+    alone = levers(setting)
     stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
     return Explanation(
         headline=f"{plan.model} on {plan.cluster}: {stages} on {len(plan.ranks)} devices, {plan.micro_batches} "

@@ -65,7 +65,7 @@ def test_a_card_that_two_hops_share_binds_as_the_network() -> None:
     use = next(use for use in uses(setting) if use.name == card)
     assert (use.kind, use.hops, use.busy) == ("card", 2, 24 * 100)
     assert all(other.hops == 1 for other in uses(setting) if other.kind == "wire")
-    found = levers(setting, portions(setting))
+    found = levers(setting)
     assert (found[0].kind, found[0].wires) == ("network", (card,))
     assert any(portion.what == "wait" and portion.where == card for portion in portions(setting))
 
@@ -75,7 +75,7 @@ def test_two_equal_paths_bind_together_only() -> None:
     pipeline = line(2, 0, 0)
     stages = tuple(replace(stage, update=50) for stage in pipeline.stages)
     setting = setting_of(FAMILIES["gpipe"].write((1, 1), 2), replace(pipeline, stages=stages))
-    assert levers(setting, portions(setting)) == ()
+    assert levers(setting) == ()
     joint = together(setting)
     assert {lever.stages for lever in joint} == {(0,), (1,)}
     assert joint[0].fall == pytest.approx(0.1)
