@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from pipeplan.search.baselines import LATE
 from pipeplan.sweep.largest import ANSWER, deepest, largest
 from pipeplan.sweep.record import Figures, Record
 from pipeplan.sweep.table import Table
@@ -15,7 +16,7 @@ HEROES = (ANSWER, "bapipe-greedy")
 """Whose largest advantages are listed under the table."""
 NOTE = (
     "A method's column: its step time as a multiple of pipeplan's, and in brackets the peak memory of its fullest "
-    "device as a multiple of that of pipeplan's. '-': it has no plan that fits."
+    "device as a multiple of that of pipeplan's. '-': it has no plan that fits. '?': the time was over before its turn."
 )
 
 
@@ -77,8 +78,16 @@ def _grids(table: Table) -> list[Grid]:
 
 
 def _main(table: Table) -> Grid:
+    """With a column for the job only where model and cluster do not tell rows apart."""
+    told_apart = len({(record.model, record.cluster) for record in table.records}) == len(table.records)
     heads = ["model", "cluster", "job", "step time", "gap", "peak", "plan", *table.methods]
-    return heads, [_cells(record, table.methods) for record in table.records]
+    rows = [_cells(record, table.methods) for record in table.records]
+    return _without_job(heads, rows) if told_apart else (heads, rows)
+
+
+def _without_job(heads: list[str], rows: list[list[str]]) -> Grid:
+    job = heads.index("job")
+    return heads[:job] + heads[job + 1 :], [row[:job] + row[job + 1 :] for row in rows]
 
 
 def _cells(record: Record, methods: Sequence[str]) -> list[str]:
@@ -94,7 +103,9 @@ def _cells(record: Record, methods: Sequence[str]) -> list[str]:
 
 def _ratio(record: Record, method: str) -> str:
     ratio, peak = record.ratio(method), record.peak_ratio(method)
-    return "-" if ratio is None or peak is None else f"{ratio:.2f} ({peak:.2f})"
+    if ratio is None or peak is None:
+        return "?" if record.beside.get(method, Figures()).why == LATE else "-"
+    return f"{ratio:.2f} ({peak:.2f})"
 
 
 def _largest(table: Table) -> Grid:

@@ -65,11 +65,12 @@ def blank(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: floa
 
 
 def plan_label(plan: "Plan") -> str:
-    """``'3-1, 8 micro-batches of 32, 1f1b-so'``: replicas of every stage; equal ones are written ``8 x 1``."""
+    """``'3-1, 8 micro-batches of 32, 1f1b-so'``: the devices of every stage; equal ones are ``4 stages of 2``."""
     widths = [stage.replicas for stage in plan.stages]
-    shape = f"{len(widths)} x {widths[0]}" if len(widths) > 1 and len(set(widths)) == 1 else "-".join(map(str, widths))
+    stages = "1 stage" if len(widths) == 1 else f"{len(widths)} stages"
+    shape = f"{stages} of {widths[0]}" if len(set(widths)) == 1 else "-".join(map(str, widths))
     again = sum(len(stage.recompute) for stage in plan.stages)
-    recomputed = f", {again} layers recomputed" if again else ""
+    recomputed = f", {again} {'layer' if again == 1 else 'layers'} recomputed" if again else ""
     return f"{shape}, {plan.micro_batches} micro-batches of {plan.micro_batch}, {plan.schedule.family}{recomputed}"
 
 

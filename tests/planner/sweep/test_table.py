@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
+from pipeplan.search.baselines import LATE
 from pipeplan.sweep.formats import FORMATS
 from pipeplan.sweep.largest import Deepest, deepest, largest
 from pipeplan.sweep.record import Figures, Record
@@ -95,6 +97,19 @@ def test_no_row_is_lost_in_any_format() -> None:
     text = FORMATS["text"](whole).splitlines()
     assert [line.split()[0] for line in text[2 : 2 + len(ROWS)]] == names
     assert "3.00 (4.00)" in text[2]
+
+
+def test_the_job_is_shown_where_it_matters() -> None:
+    """Rows of one model on one cluster are told apart by their jobs; otherwise people need not read them."""
+    other = replace(ROWS[0], job="batch 8")
+    assert "batch 4" in FORMATS["markdown"](table((ROWS[0], other))).splitlines()[2]
+    assert "batch" not in FORMATS["markdown"](table(ROWS)).splitlines()[2]
+
+
+def test_too_late_is_not_too_full() -> None:
+    """A method that had no turn is not shown as one that does not fit."""
+    late = replace(ROWS[0], beside={GREEDY: Figures(why=LATE), DATA: Figures(why="too full")})
+    assert FORMATS["markdown"](table((late,))).splitlines()[2].endswith("| ? | - |")
 
 
 def test_the_methods_shown_are_those_asked_for() -> None:

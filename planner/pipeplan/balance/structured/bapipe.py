@@ -45,6 +45,6 @@ STRUCTURE = Structure(
     "bapipe-greedy",
     "BaPipe-style greedy with its best order of devices",
     "our own implementation of BaPipe's exploration (arXiv 2012.12544) as we understand it; no code was published",
-    (),
+    ("1f1b-sno", "1f1b-so", "1f1b-as", "fbp-as"),
     arrange,
 )
