@@ -17,19 +17,22 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Simulate, print, draw, write."""
     from pipeplan.plan import Plan
+    from pipeplan.plot.labels import device_labels
     from pipeplan.simulate import simulate
     from pipeplan.units import format_bytes, format_time
 
     plan = Plan.load(options.plan)
     timeline = simulate(plan.schedule, plan.pipeline)
+    labels = device_labels(plan)
     if options.trace:
         from pipeplan.export.trace import write_trace
 
-        write_trace(options.trace, {"predicted": timeline})
+        write_trace(options.trace, {"predicted": timeline}, labels)
     if options.plot:
         from pipeplan.plot.gantt import save_gantt
 
-        save_gantt(options.plot, {plan.schedule.family: timeline}, limits=plan.pipeline.limits)
+        lines = {plan.schedule.family: timeline}
+        save_gantt(options.plot, lines, limits=plan.pipeline.limits, devices=labels)
     rows = [
         {"device": plan.ranks[rank], "busy_s": timeline.busy(rank) / 1e9, "peak_bytes": timeline.peaks[rank]}
         for rank in range(len(plan.ranks))
@@ -40,7 +43,8 @@ def run(options: Namespace) -> int:
     print(f"{plan.model} on {plan.cluster}: one step takes {format_time(timeline.makespan)} on paper")
     for rank, device in enumerate(plan.ranks):
         share = timeline.busy(rank) / timeline.makespan if timeline.makespan else 0.0
-        print(f"  d{device} {plan.device_kinds[device]}: busy {share:.1%}, peak {format_bytes(timeline.peaks[rank])}")
+        peak = format_bytes(timeline.peaks[rank])
+        print(f"  {labels[rank]}, {plan.device_kinds[device]}: busy {share:.1%}, peak {peak}")
     return 0
 
 

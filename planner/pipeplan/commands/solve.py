@@ -40,11 +40,13 @@ def run(options: Namespace) -> int:
         result.plan.save(options.output)
     if options.plot:
         from pipeplan.plot.gantt import save_gantt
+        from pipeplan.plot.labels import device_labels
 
         save_gantt(
             options.plot,
             {result.plan.schedule.family: result.timeline},
             limits=result.plan.pipeline.limits,
+            devices=device_labels(result.plan),
         )
     print(json.dumps(result.as_json(), indent=2) if options.json else result)
     return 0

@@ -6,7 +6,8 @@
     ,1F0,1B0,1F1,1B1          an empty cell is a step in which the rank does nothing
 
 A torch runtime that adds the transfers itself (``_PipelineScheduleRuntime``) reads it. The reduction and the update of
-a stage are not part of this dialect: torch does them after the step.
+a stage are not part of this dialect: torch does them after the step. Nor are replicas: a stage belongs to one rank, and
+torch's data parallelism wraps copies of the whole pipeline, which is another plan than stages of unequal widths.
 """
 
 import csv
@@ -29,7 +30,7 @@ def write_torch_csv(schedule: Schedule, path: str | Path) -> None:
     Raises
     ------
     InputError
-        If the schedule cuts micro-batches into token slices, which the dialect cannot say.
+        If the schedule replicates a stage or cuts micro-batches into token slices, which the dialect cannot say.
     """
     write_whole(Path(path), torch_csv_text(schedule))
 
@@ -39,6 +40,12 @@ def torch_csv_text(schedule: Schedule) -> str:
     sliced = next((action for action in schedule.actions() if action.slice), None)
     if sliced is not None:
         raise InputError(f"torch's schedule files know no token slices, and this schedule has {sliced}")
+    for stage, homes in enumerate(schedule.homes):
+        if len(homes) > 1:
+            raise InputError(
+                f"torch's schedule files give every stage to one rank, and stage {stage} runs on {len(homes)} "
+                f"(ranks {', '.join(map(str, homes))}); solve with replicas of 1, or keep the plan file, which says it"
+            )
     text = io.StringIO()
     writer = csv.writer(text)
     for order in schedule.orders:

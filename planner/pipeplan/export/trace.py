@@ -1,13 +1,14 @@
 """Time lines as a trace that Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing) show.
 
-Every time line is a process, every device a thread of it, and every pair of neighbouring stages a thread for the
-tensors between them. Arrows lead from the action that makes a tensor through its transfer to the action that reads it.
+Every time line is a process, every device a thread of it, and every pair of devices a thread for the tensors between
+two stages on them. Arrows lead from the action that makes a tensor through its transfer to the action that reads it.
 Memory is a counter for each device. Perfetto gives slices of one name one colour, digits aside, and Chrome follows
 ``cname``: the same kind of action looks the same in every process, so that predicted and measured compare at a glance.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,17 @@ from pipeplan.schedule import Kind
 from pipeplan.timeline import Flight, Span, Timeline
 
 Event = dict[str, Any]
-_LINKS = 10_000
-"""Thread numbers of links begin here, those of memory counters are their devices'."""
+Tensor = tuple[int, bool, int, int]
+"""Stage, whether on the way forward, micro-batch and slice: what makes or reads one tensor."""
+Link = tuple[int, int, int, int]
+"""Source and target stage, source and target device."""
 _FORWARD = (Kind.FORWARD,)
 _BACK = (Kind.BACKWARD, Kind.INPUT_GRADIENT)
 
 
-def write_trace(path: str | Path, tracks: Mapping[str, Timeline | Iterable[Span]]) -> None:
+def write_trace(
+    path: str | Path, tracks: Mapping[str, Timeline | Iterable[Span]], devices: Sequence[str] | None = None
+) -> None:
     """Write time lines as one trace, whole or not at all.
 
     Parameters
@@ -32,17 +37,19 @@ def write_trace(path: str | Path, tracks: Mapping[str, Timeline | Iterable[Span]
     path : str or Path
     tracks : mapping of str to Timeline or iterable of Span
         One process each, in this order, under these names: ``{"predicted": timeline, "measured": spans}``.
+    devices : sequence of str, optional
+        What to call the devices.
     """
-    write_whole(Path(path), json.dumps(trace_data(tracks)))
+    write_whole(Path(path), json.dumps(trace_data(tracks, devices)))
 
 
-def trace_data(tracks: Mapping[str, Timeline | Iterable[Span]]) -> dict[str, Any]:
+def trace_data(tracks: Mapping[str, Timeline | Iterable[Span]], devices: Sequence[str] | None = None) -> dict[str, Any]:
     """The trace as plain data: times in microseconds, as the format wants them."""
     arrows = count(1)
     events = [
         event
         for process, (label, track) in enumerate(tracks.items(), start=1)
-        for event in _process(process, label, _timeline(track), arrows)
+        for event in _process(process, label, _timeline(track), arrows, devices or ())
     ]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
@@ -51,23 +58,31 @@ def _timeline(track: Timeline | Iterable[Span]) -> Timeline:
     return track if isinstance(track, Timeline) else Timeline(tuple(track), (), (), ())
 
 
-def _process(process: int, label: str, timeline: Timeline, arrows: Iterator[int]) -> Iterator[Event]:
+def _process(
+    process: int, label: str, timeline: Timeline, arrows: Iterator[int], devices: Sequence[str]
+) -> Iterator[Event]:
     yield _named("process_name", process, 0, name=label)
     yield _named("process_sort_index", process, 0, sort_index=process)
     for device, lane in sorted({(span.device, span.lane) for span in timeline.spans}):
         thread = _thread(device, lane)
-        yield _named("thread_name", process, thread, name=f"device {device}" + (" second lane" if lane else ""))
+        name = devices[device] if device < len(devices) else f"device {device}"
+        yield _named("thread_name", process, thread, name=name + (" second lane" if lane else ""))
         yield _named("thread_sort_index", process, thread, sort_index=thread)
-    for source, target in sorted({(flight.source, flight.target) for flight in timeline.flights}):
-        thread = _link(source, target)
-        yield _named("thread_name", process, thread, name=f"stage {source} to stage {target}")
+    ends = _ends(timeline)
+    links = {flight: _link(flight, ends) for flight in timeline.flights}
+    beyond = 1 + 2 * (1 + max((span.device for span in timeline.spans), default=0))
+    threads = {link: number for number, link in enumerate(sorted(set(links.values())), start=beyond)}
+    pairs = Counter(link[:2] for link in threads)
+    for (source, target, maker, reader), thread in threads.items():
+        between = "" if pairs[source, target] == 1 else f", device {maker} to {reader}"
+        yield _named("thread_name", process, thread, name=f"stage {source} to stage {target}{between}")
         yield _named("thread_sort_index", process, thread, sort_index=thread)
     for span in timeline.spans:
         yield _slice(process, span)
-    ends = _ends(timeline)
     for flight in timeline.flights:
-        yield _transfer(process, flight)
-        yield from _arrow(process, flight, ends, arrows)
+        thread = threads[links[flight]]
+        yield _transfer(process, flight, thread)
+        yield from _arrow(process, flight, thread, ends, arrows)
     for device, line in enumerate(timeline.memory):
         for step in line:
             yield _event("C", f"memory of device {device}", process, device, step.time, args={"GiB": step.held / 2**30})
@@ -75,10 +90,6 @@ def _process(process: int, label: str, timeline: Timeline, arrows: Iterator[int]
 
 def _thread(device: int, lane: int) -> int:
     return 1 + 2 * device + lane
-
-
-def _link(source: int, target: int) -> int:
-    return _LINKS + 2 * min(source, target) + (source > target)
 
 
 def _event(phase: str, name: str, process: int, thread: int, time: int, **more: Any) -> Event:
@@ -105,22 +116,18 @@ def _slice(process: int, span: Span) -> Event:
     )
 
 
-def _transfer(process: int, flight: Flight) -> Event:
+def _transfer(process: int, flight: Flight, thread: int) -> Event:
     return _event(
         "X",
         f"{TRANSFER.label} {flight.micro_batch}",
         process,
-        _link(flight.source, flight.target),
+        thread,
         flight.start,
         dur=(flight.end - flight.start) / 1000,
         cat=TRANSFER.label,
         cname=TRANSFER.trace,
         args={"arrives_us": flight.arrival / 1000},
     )
-
-
-Tensor = tuple[int, bool, int, int]
-"""Stage, whether on the way forward, micro-batch and slice: what makes or reads one tensor."""
 
 
 def _ends(timeline: Timeline) -> dict[Tensor, Span]:
@@ -132,17 +139,31 @@ def _ends(timeline: Timeline) -> dict[Tensor, Span]:
     }
 
 
-def _arrow(process: int, flight: Flight, ends: dict[Tensor, Span], arrows: Iterator[int]) -> Iterator[Event]:
-    """From the action that makes the tensor, through its transfer, to the action that reads it."""
+def _maker_and_reader(flight: Flight, ends: dict[Tensor, Span]) -> tuple[Span | None, Span | None]:
     forward = flight.source < flight.target
     maker, reader = (
         ends.get((stage, forward, flight.micro_batch, flight.slice)) for stage in (flight.source, flight.target)
     )
+    return maker, reader
+
+
+def _link(flight: Flight, ends: dict[Tensor, Span]) -> Link:
+    """Between which devices a tensor travels; −1 stands for one that is not on the time line."""
+    maker, reader = _maker_and_reader(flight, ends)
+    source, target = (-1 if span is None else span.device for span in (maker, reader))
+    return flight.source, flight.target, source, target
+
+
+def _arrow(
+    process: int, flight: Flight, thread: int, ends: dict[Tensor, Span], arrows: Iterator[int]
+) -> Iterator[Event]:
+    """From the action that makes the tensor, through its transfer, to the action that reads it."""
+    maker, reader = _maker_and_reader(flight, ends)
     if maker is None or reader is None:
         return
     stops = [
         ("s", _thread(maker.device, maker.lane), maker.start),
-        ("t", _link(flight.source, flight.target), flight.start),
+        ("t", thread, flight.start),
         ("f", _thread(reader.device, reader.lane), reader.start),
     ]
     number = next(arrows)

@@ -1,9 +1,10 @@
 """What is drawn into the lanes of a time line: boxes for actions, numbers in them, lines for transfers."""
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
-from pipeplan.plot.colours import INK, STYLES, TRANSFER
+from pipeplan.plot.colours import FAINT, INK, STYLES, TRANSFER
 from pipeplan.timeline import Flight, Span, Timeline
 
 BOX = 0.78
@@ -35,6 +36,18 @@ def draw_boxes(ax: Any, timeline: Timeline) -> None:
         )
 
 
+def draw_borders(ax: Any, timeline: Timeline) -> None:
+    """A line between two stages' lanes, where replicas make it hard to see which lanes belong together."""
+    stages: dict[int, set[int]] = defaultdict(set)
+    for span in timeline.spans:
+        stages[span.device].add(span.action.stage)
+    lanes = sorted(stages)
+    if any(stages[a] == stages[b] for a, b in pairwise(lanes)):
+        for a, b in pairwise(lanes):
+            if stages[a] != stages[b]:
+                ax.axhline((a + b) / 2, color=FAINT, linewidth=0.8, zorder=0.5)
+
+
 def _extent(span: Span, two: bool) -> tuple[float, float]:
     """Lower and upper edge of a box: its lane, or half of it on a device that does two things at a time."""
     if not two:
@@ -61,19 +74,27 @@ def _shaded(fill: str, white: float) -> str:
 
 
 def draw_transfers(ax: Any, timeline: Timeline) -> None:
-    """A thin line from the source's lane, when a tensor leaves, to the target's lane, when it is there."""
+    """A thin line from the source's lane, when a tensor leaves, to the target's lane, when it is there.
+
+    It passes behind the boxes of lanes in between.
+    """
     from matplotlib.collections import LineCollection
 
     seen = drawn_transfers(timeline)
     if not seen:
         return
-    device = {span.action.stage: span.device for span in timeline.spans}
+    device = {(span.action.stage, span.action.micro_batch): span.device for span in timeline.spans if runs(span)}
     lines = []
     for flight in seen:
-        a, b = device[flight.source], device[flight.target]
+        a, b = device[flight.source, flight.micro_batch], device[flight.target, flight.micro_batch]
         edge = BOX / 2 if b > a else -BOX / 2
         lines.append([(flight.start, a + edge), (flight.arrival, b - edge)])
-    ax.add_collection(LineCollection(lines, colors=TRANSFER.fill, linewidths=0.9, zorder=3), autolim=False)
+    ax.add_collection(LineCollection(lines, colors=TRANSFER.fill, linewidths=0.9, zorder=1.5), autolim=False)
+
+
+def runs(span: Span) -> bool:
+    """Whether an action belongs to a micro-batch, and so tells on which replica that one runs."""
+    return span.action.kind.per_micro_batch
 
 
 def drawn_transfers(timeline: Timeline) -> list[Flight]:

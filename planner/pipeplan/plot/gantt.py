@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeplan.plot.boxes import BOX, draw_boxes, draw_numbers, draw_transfers, drawn_transfers
+from pipeplan.plot.boxes import BOX, draw_borders, draw_boxes, draw_numbers, draw_transfers, drawn_transfers
 from pipeplan.plot.colours import FAINT, IDLE, STYLES, TRANSFER
+from pipeplan.plot.lanes import label_lanes, label_room, lane_names
 from pipeplan.plot.library import check_suffix, drawing, new_figure, save
-from pipeplan.plot.memory import draws_memory, lane_names, plot_memory
+from pipeplan.plot.memory import draws_memory, plot_memory
 from pipeplan.schedule import Kind
 from pipeplan.timeline import Timeline
 
-WIDTH = 12.0
-"""Inches, with these margins left and right of the lanes."""
-LEFT, RIGHT = 0.95, 1.4
+WIDTH, RIGHT = 12.0, 1.4
+"""Inches, and how many of them lie to the right of the lanes."""
 LANE, MEMORY_LANE = 0.36, 0.28
 """Inches a device takes in the two panels."""
 HEAD, GAP, FOOT = 0.42, 0.3, 0.62
@@ -80,18 +80,19 @@ def gantt_figure(
     end = max((timeline.makespan for timeline in timelines.values()), default=0)
 
     figure = new_figure(WIDTH, height)
-    width = (WIDTH - LEFT - RIGHT) / WIDTH
+    left = label_room(max((lanes for _, _, lanes, _ in panels), default=0), devices)
+    width = (WIDTH - left - RIGHT) / WIDTH
     top = height
     axes: list[Any] = []
     with drawing():
         for (label, timeline, _, held), (above, below) in zip(panels, heights, strict=True):
             top -= HEAD + above * squeeze
-            ax = figure.add_axes((LEFT / WIDTH, top / height, width, above * squeeze / height))
+            ax = figure.add_axes((left / WIDTH, top / height, width, above * squeeze / height))
             plot_gantt(timeline, ax, title=headline(label, timeline), devices=devices, end=end)
             axes.append(ax)
             if held:
                 top -= GAP + below * squeeze
-                ax = figure.add_axes((LEFT / WIDTH, top / height, width, below * squeeze / height))
+                ax = figure.add_axes((left / WIDTH, top / height, width, below * squeeze / height))
                 plot_memory(timeline, ax, limits=limits, devices=devices, end=end)
                 axes.append(ax)
         for ax in axes:
@@ -134,18 +135,19 @@ def plot_gantt(
     standalone = ax is None
     if standalone:
         figure = new_figure(WIDTH, HEAD + LANE * lanes + FOOT)
-        height = figure.get_figheight()
-        ax = figure.add_axes((LEFT / WIDTH, FOOT / height, (WIDTH - LEFT - RIGHT) / WIDTH, LANE * lanes / height))
+        height, left = figure.get_figheight(), label_room(lanes, devices)
+        ax = figure.add_axes((left / WIDTH, FOOT / height, (WIDTH - left - RIGHT) / WIDTH, LANE * lanes / height))
     end = timeline.makespan if end is None else end
     ax.set_xlim(0, max(end, 1))
     ax.set_ylim(lanes - 0.5, -0.5)
-    ax.set_yticks(range(lanes), lane_names(lanes, devices))
+    label_lanes(ax, range(lanes), lane_names(lanes, devices))
     ax.tick_params(axis="both", length=0)
     ax.tick_params(axis="x", length=3, color=FAINT)
     for side in ax.spines.values():
         side.set_visible(False)
     ax.set_title(headline("", timeline) if title is None else title, loc="left", fontsize=10, fontweight="bold")
     ax.barh(range(lanes), timeline.makespan, height=BOX, color=IDLE, linewidth=0, zorder=1)
+    draw_borders(ax, timeline)
     draw_boxes(ax, timeline)
     draw_transfers(ax, timeline)
     if numbers:

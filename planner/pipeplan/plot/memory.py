@@ -5,6 +5,7 @@ from typing import Any
 
 from pipeplan.chain import UNLIMITED
 from pipeplan.plot.colours import FAINT, INK, LIMIT, MEMORY
+from pipeplan.plot.lanes import label_lanes, labelled, lane_names
 from pipeplan.timeline import Timeline
 from pipeplan.units import format_bytes
 
@@ -12,11 +13,6 @@ _NEAR = 2.5
 """A limit of at most this many times the largest peak is drawn; one farther off is only named."""
 _FILL = 0.86
 """Share of a lane's height that stands for the largest amount."""
-
-
-def lane_names(lanes: int, devices: Sequence[str] | None) -> list[str]:
-    """What stands to the left of each lane."""
-    return [devices[i] if devices is not None and i < len(devices) else f"device {i}" for i in range(lanes)]
 
 
 def draws_memory(timeline: Timeline) -> bool:
@@ -51,6 +47,7 @@ def plot_memory(
     near = [limit for limit in known if limit is not None and limit <= _NEAR * largest]
     scale = _FILL / max(largest, *near, 1)
     limited = any(limit is not None and limit < UNLIMITED for limit in known)
+    every = labelled(ax, lanes)
     _frame(ax, lanes, devices, timeline.makespan if end is None else end)
     ax.set_title("memory: peak and limit" if limited else "memory: peak", loc="left", fontsize=8.5, pad=3)
     for lane, line in enumerate(timeline.memory):
@@ -65,15 +62,15 @@ def plot_memory(
         if limit is not None and limit in near:
             level = floor - limit * scale
             ax.plot([0, timeline.makespan], [level, level], color=LIMIT, linewidth=0.9, dashes=(4, 2), zorder=4)
-        _annotate(ax, floor - _FILL / 2, peaks[lane], limit)
+        if lane % every == 0:
+            _annotate(ax, floor - _FILL / 2, peaks[lane], limit)
     return ax
 
 
 def _frame(ax: Any, lanes: int, devices: Sequence[str] | None, end: int) -> None:
     ax.set_xlim(0, max(end, 1))
     ax.set_ylim(lanes, 0)
-    names = lane_names(lanes, devices)
-    ax.set_yticks([lane + 1 - _FILL / 2 for lane in range(lanes)], names, fontsize=8)
+    label_lanes(ax, [lane + 1 - _FILL / 2 for lane in range(lanes)], lane_names(lanes, devices), size=8)
     ax.tick_params(axis="both", length=0)
     ax.tick_params(axis="x", length=3, color=FAINT)
     for side in ax.spines.values():
