@@ -32,6 +32,7 @@ def test_dynamic_programme_and_cpsat_equal_exhaustive_search(problem: GraphParti
     """The dynamic programme over downsets and CP-SAT both find and prove the optimum; the free bound is below it."""
     best = exhaustive(problem)
     check(graph.solve(problem, LIMITS, backend="exact"), problem, best)
+    check(graph.solve(problem, LIMITS, backend="cpsat"), problem, best)
     check(cold(cpsat, problem), problem, best)
     if best is not None:
         assert lower_bound(problem) <= best

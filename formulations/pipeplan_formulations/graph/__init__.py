@@ -21,7 +21,7 @@ def solve(
 ) -> Report[Stages]:
     """Solve by one of `BACKENDS`; a solver's package is imported when it is asked for.
 
-    ``auto`` counts the downsets and runs the dynamic programme where they are few, CP-SAT otherwise.
+    ``auto`` counts the downsets: the dynamic programme where they are few, CP-SAT first where they are many.
 
     Raises
     ------

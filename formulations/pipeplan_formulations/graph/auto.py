@@ -1,4 +1,4 @@
-"""The way that fits the problem: the dynamic programme where downsets are few, CP-SAT otherwise."""
+"""The way that fits the problem: the dynamic programme where downsets are few, CP-SAT first where they are many."""
 
 from pipeplan_formulations.clock import OutOfTimeError
 from pipeplan_formulations.graph import cpsat, exact
@@ -6,12 +6,12 @@ from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.problem import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError
-from pipeplan_formulations.graph.warm import warm_start
+from pipeplan_formulations.graph.warm import DOWNSETS, warm_start
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.solvers import cpsat_version
 
-FEW = 5_000
-"""Downsets up to which the dynamic programme comes first."""
+SHARE = 1 / 3
+"""Of the time, that CP-SAT may use before the dynamic programme has its turn on many downsets."""
 
 
 def solve(
@@ -19,23 +19,26 @@ def solve(
 ) -> Report[Stages]:
     """Minimise T under (1) to (3); see `exact.solve` for the parameters.
 
-    The report names the way that was taken. Where the dynamic programme finds too many stages, CP-SAT goes on from
-    what it found.
+    The report names the way that came last. Each goes on from what the one before it found and proved.
     """
     bracket = Bracket(problem, limits, progress, hint)
-    stop, name, version = Stop.GAP, exact.NAME, "1"
+    stop, backend = Stop.GAP, exact.NAME
     try:
-        warm_start(bracket)
-        downsets = all_downsets(problem, FEW)
-        try:
-            exact.search(bracket, downsets)
-        except TooLargeError:
-            name = cpsat.NAME
-            stop = cpsat.search(bracket)
+        downsets = all_downsets(problem, exact.MOST)
+        few = downsets is not None and len(downsets) <= DOWNSETS
+        warm_start(bracket, many=not few)
+        if downsets is not None and not few and not bracket.closed:
+            backend = cpsat.NAME
+            stop = cpsat.search(bracket, limits.time * SHARE)
+        if not bracket.closed and stop is not Stop.INTERRUPT:
+            backend = exact.NAME
+            try:
+                exact.search(bracket, downsets)
+            except TooLargeError:
+                backend = cpsat.NAME
+                stop = cpsat.search(bracket)
     except OutOfTimeError:
         stop = Stop.TIME
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    if name == cpsat.NAME:
-        version = cpsat_version()
-    return bracket.report(stop, name, version)
+    return bracket.report(stop, backend, cpsat_version() if backend == cpsat.NAME else "1")

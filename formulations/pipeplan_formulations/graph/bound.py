@@ -5,34 +5,35 @@ from fractions import Fraction
 
 import numpy as np
 
-from pipeplan_formulations.graph.mode import Mode
+from pipeplan_formulations.graph.mode import UNLIMITED, Mode
 from pipeplan_formulations.graph.problem import GraphPartition
 
+Table = list[tuple[Mode, list[int | None], int]]
+"""Each mode with what `work` says of it."""
 CANDIDATES = 64
 """Most prices that are tried for a pool."""
 
 
 def lower_bound(problem: GraphPartition) -> int:
     """The better of (5) and (6); see `problem`."""
-    least = least_loads(problem)
-    if np.isinf(least).all(axis=0).any():
+    able = np.array([mode.possible.any(axis=0) for mode in problem.modes])
+    if not able.any(axis=0).all():
         return 0
     alone = max(_alone(problem, g) for g in range(problem.groups))
-    best = Fraction(0)
-    for prices in _prices(problem, least):
-        best = max(best, _priced(problem, prices))
+    table = [(mode, *work(mode)) for mode in problem.modes]
+    best = max(_priced(problem, table, prices) for prices in _prices(problem, table))
     return max(alone, -(-best.numerator // best.denominator))
 
 
-def least_loads(problem: GraphPartition) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """The least that each group adds to a load, shape (modes, groups); inf where it cannot run."""
-    return np.array([_least(mode) for mode in problem.modes])
+def work(mode: Mode) -> tuple[list[int | None], int]:
+    """The least that each group adds to the mode's heaviest line (None: it cannot run), and that line's share.
 
-
-def _least(mode: Mode) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    rows = [np.where(mode.possible, line.time / line.share, np.inf).min(axis=0) for line in mode.lines]
-    least: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = np.max(rows, axis=0)
-    return least
+    One line for all groups, as the sums over a stage's groups are what a load is not below.
+    """
+    times = [np.where(mode.possible, line.time, UNLIMITED).min(axis=0) for line in mode.lines]
+    able = [bool(column.any()) for column in mode.possible.T]
+    heaviest = max(range(len(times)), key=lambda i: float(times[i][able].sum()) / mode.lines[i].share)
+    return [int(t) if ok else None for t, ok in zip(times[heaviest], able, strict=True)], mode.lines[heaviest].share
 
 
 def _alone(problem: GraphPartition, group: int) -> int:
@@ -45,38 +46,35 @@ def _alone(problem: GraphPartition, group: int) -> int:
     return min(loads)
 
 
-def _prices(problem: GraphPartition, least: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Iterator[list[int]]:
-    """Prices worth trying: alike, and where one pool's devices are as good a buy as another's for some group."""
+def _prices(problem: GraphPartition, table: Table) -> Iterator[list[int]]:
+    """Prices worth trying: alike, one pool's alone, and where its devices are as good a buy for a group as others'."""
     pools = len(problem.pools)
     yield [1000] * pools
-    if pools > 1:
-        yield from ([1000 * (q == p) for q in range(pools)] for p in range(pools))
-    for p in range(1, pools):
-        ours = [m for m, mode in enumerate(problem.modes) if mode.takes[p] and sum(mode.takes) == mode.takes[p]]
-        others = [m for m, mode in enumerate(problem.modes) if not mode.takes[p]]
-        if not ours or not others:
-            continue
-        takes = np.array([sum(mode.takes) for mode in problem.modes])[:, None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cost = least * takes
-            ratios = cost[others].min(axis=0) / cost[ours].min(axis=0)
-        ratios = np.unique(ratios[np.isfinite(ratios)])
+    for p in range(pools if pools > 1 else 0):
+        yield [1000 * (q == p) for q in range(pools)]
+        own = _cheapest([row for row in table if row[0].takes[p]], problem.groups)
+        other = _cheapest([row for row in table if not row[0].takes[p]], problem.groups)
+        ratios = sorted({b / a for a, b in zip(own, other, strict=True) if a and b})
         for ratio in ratios[:: max(1, len(ratios) // CANDIDATES)]:
-            prices = [1000] * pools
-            prices[p] = round(1000 * float(ratio))
-            yield prices
+            yield [round(1000 * float(ratio)) if q == p else 1000 for q in range(pools)]
 
 
-def _priced(problem: GraphPartition, prices: list[int]) -> Fraction:
+def _cheapest(table: Table, groups: int) -> list[Fraction | None]:
+    """The least device time that each group takes in some of the modes."""
+    rows = [
+        [Fraction(sum(mode.takes) * t, share) if t is not None else None for t in times] for mode, times, share in table
+    ]
+    return [min((cost for row in rows if (cost := row[g]) is not None), default=None) for g in range(groups)]
+
+
+def _priced(problem: GraphPartition, table: Table, prices: list[int]) -> Fraction:
     """(6) for one price a pool, in whole numbers."""
     budget = sum(price * pool for price, pool in zip(prices, problem.pools, strict=True))
     if budget <= 0:
         return Fraction(0)
-    rows = []
-    for mode in problem.modes:
-        cost = sum(price * take for price, take in zip(prices, mode.takes, strict=True))
-        line = max(mode.lines, key=lambda line: int(line.time.sum()) / line.share)
-        rows.append(
-            [Fraction(cost * int(t), line.share) for t in np.where(mode.possible, line.time, 2**62).min(axis=0)]
-        )
-    return sum((min(row[g] for row in rows) for g in range(problem.groups)), Fraction(0)) / budget
+    costs = [sum(price * take for price, take in zip(prices, mode.takes, strict=True)) for mode, _, _ in table]
+    rows = list(zip(table, costs, strict=True))
+    total = Fraction(0)
+    for g in range(problem.groups):
+        total += min(Fraction(cost * t, share) for (_, times, share), cost in rows if (t := times[g]) is not None)
+    return total / budget

@@ -36,8 +36,8 @@ def solve(
     return bracket.report(stop, NAME, cpsat_version())
 
 
-def search(bracket: Bracket) -> Stop:
-    """Let CP-SAT close the bracket; why it stopped.
+def search(bracket: Bracket, seconds: float | None = None) -> Stop:
+    """Let CP-SAT close the bracket, in so many seconds or all that are left; why it stopped.
 
     A solver that calls a problem infeasible whose solution is at hand is not believed in anything (`Stop.ERROR`).
     """
@@ -53,7 +53,8 @@ def search(bracket: Bracket) -> Stop:
     variables = _variables(sat, model)
     _constraints(sat, model, variables)
     _objective(sat, model, variables, bracket)
-    solver = cpsat_solver(replace(bracket.limits, time=bracket.clock.left))
+    seconds = bracket.clock.left if seconds is None else min(seconds, bracket.clock.left)
+    solver = cpsat_solver(replace(bracket.limits, time=seconds))
     watcher = _watcher(cp, model, variables, bracket)
     solver.best_bound_callback = lambda bound: bracket.raise_low(scale.up(_whole(bound)))
     status = solver.solve(sat, watcher)
@@ -121,4 +122,4 @@ def _extract(cp: Any, solver: Any, status: Any, model: PrefixModel, variables: l
         bracket.raise_low(model.scale.up(_whole(solver.best_objective_bound)))
     if status == cp.OPTIMAL:
         return Stop.GAP
-    return Stop.TIME if bracket.clock.left <= 0.1 * bracket.limits.time else Stop.INTERRUPT
+    return Stop.TIME if solver.wall_time >= 0.9 * solver.parameters.max_time_in_seconds else Stop.INTERRUPT

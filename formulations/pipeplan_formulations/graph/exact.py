@@ -5,7 +5,7 @@ from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.problem import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError
-from pipeplan_formulations.graph.warm import cut, warm_start
+from pipeplan_formulations.graph.warm import DOWNSETS, cut, warm_start
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 
 NAME = "exact"
@@ -43,8 +43,9 @@ def solve(
     bracket = bracket or Bracket(problem, limits, progress, hint)
     stop = Stop.GAP
     try:
-        warm_start(bracket)
-        search(bracket, all_downsets(problem, MOST))
+        downsets = all_downsets(problem, MOST)
+        warm_start(bracket, many=downsets is None or len(downsets) > DOWNSETS)
+        search(bracket, downsets)
     except OutOfTimeError:
         stop = Stop.TIME
     except TooLargeError:

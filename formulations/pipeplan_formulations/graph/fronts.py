@@ -8,33 +8,65 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.graph.mode import Array, Mode
 
+BLOCK = 256
+"""Points that are compared with all before them at once."""
+
+Counts = tuple[tuple[int, int], ...]
+"""Kinds of group and how many of each there are, ascending."""
+
 
 class Front(NamedTuple):
-    """Choices that none other beats: ``points[p]`` = (extra time on each line …, fixed, held, peak)."""
+    """Choices that none other beats: ``points[p]`` = (extra time on each line …, fixed, held, peak).
+
+    Point p is point ``before[p]`` of the front of one group fewer, and that group, of kind ``kind``, as
+    ``variant[p]``.
+    """
 
     points: Array
-    choices: tuple[tuple[tuple[int, int], ...], ...]
-    """For each point, the (kind, variant) of its groups, in the order in which they were added."""
+    kind: int = -1
+    before: Array = np.zeros(0, np.int64)
+    variant: Array = np.zeros(0, np.int64)
+
+
+class Quick(NamedTuple):
+    """What each group takes on each line at least, ``least[l, g]``, and its leanest variant that takes no more.
+
+    ``known[g]`` is False where no variant is the fastest on every line.
+    """
+
+    least: Array
+    variant: Array
+    known: NDArray[np.bool_]
+
+
+def quick(mode: Mode) -> Quick:
+    """The variants that cost no time."""
+    times = np.array([line.time for line in mode.lines])
+    least = np.where(mode.possible, times, 2**62).min(axis=1)
+    least = np.where(mode.possible.any(axis=0), least, 0)
+    fastest = (times <= least[:, None]).all(axis=0) & mode.possible
+    size = np.where(fastest, mode.fixed + mode.held, 2**62)
+    return Quick(least, size.argmin(axis=0), np.asarray(fastest.any(axis=0)))
 
 
 class Fronts:
-    """The fronts of one mode. ``least[l, g]`` is what group g takes on line l at least; what is beyond it is extra."""
+    """The fronts of one mode; modes whose variants differ by the same may share them."""
 
     def __init__(self, mode: Mode) -> None:
         times = np.array([line.time for line in mode.lines])
-        shortest = np.where(mode.possible, times, 2**62).min(axis=1)
-        self.least: Array = np.where(mode.possible.any(axis=0), shortest, 0)
+        least = quick(mode).least
         kinds: dict[tuple[int, ...], int] = {}
         self._kind: list[int] = []
         self._items: list[list[tuple[int, Array]]] = []
         tables = (mode.fixed, mode.held, mode.peak)
         for g in range(mode.possible.shape[1]):
             rows = [
-                (int(v), np.array([*(times[:, v, g] - self.least[:, g]), *(t[v, g] for t in tables)], np.int64))
+                (int(v), np.array([*(times[:, v, g] - least[:, g]), *(t[v, g] for t in tables)], np.int64))
                 for v in np.flatnonzero(mode.possible[:, g])
             ]
             key = tuple(int(x) for v, row in rows for x in (v, *row))
@@ -43,41 +75,47 @@ class Fronts:
                 self._items.append(rows)
             self._kind.append(kinds[key])
         self.key = len(mode.lines), tuple(self._kind), tuple(kinds)
-        self._cache: dict[tuple[tuple[int, int], ...], Front] = {
-            (): Front(np.zeros((1, len(times) + 3), np.int64), ((),))
-        }
+        self._cache: dict[Counts, Front] = {(): Front(np.zeros((1, len(times) + 3), np.int64))}
 
     def front(self, groups: list[int], clock: Clock) -> Front:
         """The front of a stage that holds these groups."""
-        return self._of(tuple(sorted(Counter(self._kind[g] for g in groups).items())), clock)
+        return self._of(self._counts(groups), clock)
 
-    def variants(self, groups: list[int], choice: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-        """The variant of each of ``groups`` in a choice; of like groups, the first take the first variants."""
-        waiting: dict[int, list[int]] = {}
-        for kind, variant in choice:
-            waiting.setdefault(kind, []).append(variant)
-        queues = {kind: sorted(variants, reverse=True) for kind, variants in waiting.items()}
-        return tuple(queues[self._kind[g]].pop() for g in groups)
+    def variants(self, groups: list[int], point: int) -> tuple[int, ...]:
+        """The variant of each of ``groups`` at a point of their front."""
+        counts = self._counts(groups)
+        chosen: dict[int, list[int]] = {}
+        while counts:
+            front = self._cache[counts]
+            chosen.setdefault(front.kind, []).append(int(front.variant[point]))
+            point, counts = int(front.before[point]), _fewer(counts)
+        return tuple(chosen[self._kind[g]].pop() for g in groups)
 
-    def _of(self, counts: tuple[tuple[int, int], ...], clock: Clock) -> Front:
+    def _counts(self, groups: list[int]) -> Counts:
+        return tuple(sorted(Counter(self._kind[g] for g in groups).items()))
+
+    def _of(self, counts: Counts, clock: Clock) -> Front:
         """Built group by group, so that the front of one group fewer is there for others."""
         path = []
         while counts not in self._cache:
             path.append(counts)
-            kind, count = counts[-1]
-            counts = (*counts[:-1], (kind, count - 1)) if count > 1 else counts[:-1]
+            counts = _fewer(counts)
         front = self._cache[counts]
         for counts in reversed(path):
             clock.check()
-            kind = counts[-1][0]
-            items = self._items[kind]
+            items = self._items[counts[-1][0]]
             points = np.concatenate([_joined(front.points, row) for _, row in items])
-            kept = _undominated(points)
-            size = len(front.points)
-            choices = tuple((*front.choices[k % size], (kind, items[k // size][0])) for k in kept)
-            front = Front(points[kept], choices)
+            kept, size = _undominated(points), len(front.points)
+            variant = np.array([v for v, _ in items])[kept // size]
+            front = Front(points[kept], counts[-1][0], kept % size, variant)
             self._cache[counts] = front
         return front
+
+
+def _fewer(counts: Counts) -> Counts:
+    """Without one group of the last kind."""
+    kind, count = counts[-1]
+    return (*counts[:-1], (kind, count - 1)) if count > 1 else counts[:-1]
 
 
 def _joined(points: Array, row: Array) -> Array:
@@ -90,8 +128,12 @@ def _joined(points: Array, row: Array) -> Array:
 def _undominated(points: Array) -> Array:
     """Indices of the points that no other is at most as large as in every column; of equal points one."""
     order = np.lexsort(points.T[::-1])
-    kept: list[int] = []
-    for k in order:
-        if not kept or not (points[kept] <= points[k]).all(axis=1).any():
-            kept.append(int(k))
-    return np.array(kept)
+    points = points[order]
+    kept = np.ones(len(points), np.bool_)
+    for begin in range(0, len(points), BLOCK):
+        block = points[begin : begin + BLOCK]
+        below: NDArray[np.bool_] = np.asarray((points[: begin + len(block), None] <= block[None]).all(axis=2))
+        below[begin:] &= np.tri(len(block), k=-1, dtype=np.bool_).T  # in a block, only those ahead count
+        kept[begin : begin + len(block)] = ~below.any(axis=0)
+    result: Array = order[kept]
+    return result

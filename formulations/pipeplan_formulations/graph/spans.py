@@ -3,8 +3,8 @@
 What a stage costs is told by the two downsets I ⊂ J that it lies between. Sums over groups are differences of prefix
 sums; sums over stars come from `StarSums`. Rows of all modes are stacked, so that one look at I does for all of them::
 
-    mode 0   line 0, line 1, …, fixed, held          a row is a weight for each group, and two for each star
-    mode 1   line 0, …, fixed, held
+    mode 0   line 0, line 1, …, sizes          a row is a weight for each group, and two for each star
+    mode 1   line 0, …, sizes
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,17 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.graph.downsets import members, words
-from pipeplan_formulations.graph.fronts import Fronts
+from pipeplan_formulations.graph.fronts import Fronts, Quick, quick
 from pipeplan_formulations.graph.mode import UNLIMITED, Array, Mode
 from pipeplan_formulations.graph.problem import GraphPartition
 from pipeplan_formulations.graph.starsums import StarSums
 
 ANY = 2**31
 """As much may flow behind as there is."""
+
+
+SIZES = 5
+"""Rows of sizes: fixed and held of the fastest variants, fixed and held of the leanest, received."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,13 @@ class SpanTable:
         self._problem, self._clock = problem, clock
         self._words = words(downsets, problem.groups)
         self._members = members(downsets, problem.groups)
-        self.fronts = _fronts(problem) if problem.variants > 1 else ()
-        groups, leave, enter, self._first = _rows(problem, self.fronts)
+        self._quick = [quick(mode) for mode in problem.modes]
+        self._fronts = _fronts(problem) if problem.variants > 1 else ()
+        groups, leave, enter, self._first = _rows(problem, self._quick)
         inside = self._members.T.astype(np.int64)
         self._prefix = groups @ inside
         self._forbidden = np.array([~mode.possible.any(axis=0) for mode in problem.modes], np.int64) @ inside
+        self._slow = np.array([~each.known for each in self._quick], np.int64) @ inside
         self._stars = StarSums(problem, self._members, leave, enter)
 
     def after(self, start: int, most: int) -> Spans:
@@ -75,9 +81,8 @@ class SpanTable:
         """The variant of each group of a stage."""
         groups = self.groups(start, end)
         if point < 0:
-            return (0,) * len(groups)
-        fronts = self.fronts[mode]
-        return fronts.variants(groups, fronts.front(groups, self._clock).choices[point])
+            return tuple(int(self._quick[mode].variant[g]) for g in groups)
+        return self._fronts[mode].variants(groups, point)
 
     def _above(self, start: int) -> NDArray[np.bool_]:
         """Which of the later downsets hold this one."""
@@ -93,27 +98,38 @@ class SpanTable:
         shares = np.array([[line.share] for line in mode.lines])
         load = (-(-lines // shares)).max(axis=0)
         kept = np.flatnonzero((load <= most) & (self._forbidden[m, ends] == self._forbidden[m, start]))
-        fixed, held = sums[first + len(mode.lines), kept], sums[first + len(mode.lines) + 1, kept]
-        if self.fronts:
-            return self._chosen(m, start, ends[kept], lines[:, kept], held, most)
+        ends, load, lines = ends[kept], load[kept], lines[:, kept]
+        begin = first + len(mode.lines)
+        fixed, held, lean_fixed, lean_held, received = sums[begin : begin + SIZES, kept]
         peak = np.zeros(len(kept), np.int64)
         if mode.peak.any() and mode.limit < UNLIMITED:
-            own = self._members[ends[kept]] & ~self._members[start]
-            peak = np.where(own, mode.peak[0], 0).max(axis=1, initial=0)
-        flow = _most_behind(mode, fixed, held, peak)
-        fits = flow >= 0
-        return ends[kept][fits], load[kept][fits], flow[fits], np.full(int(fits.sum()), -1)
+            own = self._members[ends] & ~self._members[start]
+            chosen = mode.peak[self._quick[m].variant, np.arange(self._problem.groups)]
+            peak = np.where(own, chosen, 0).max(axis=1, initial=0)
+        flow = _most_behind(mode, fixed, held + received, peak)
+        point = np.full(len(kept), -1)
+        if not self._fronts:
+            fits = flow >= 0
+            return ends[fits], load[fits], flow[fits], point[fits]
+        # Where the fastest variants let anything flow behind, there is nothing to choose; where not even the leanest
+        # fit, there is nothing to find.
+        plain = (flow == ANY) & (self._slow[m, ends] == self._slow[m, start])
+        open_ = ~plain & (_most_behind(mode, lean_fixed, lean_held + received, 0 * peak) >= 0)
+        chosen_ones = self._chosen(m, start, ends[open_], lines[:, open_], received[open_], most)
+        plain_ones = (ends[plain], load[plain], flow[plain], point[plain])
+        end, load, flow, point = (np.concatenate(pair) for pair in zip(plain_ones, chosen_ones, strict=True))
+        return end, load, flow, point
 
     def _chosen(
         self, m: int, start: int, ends: Array, lines: Array, received: Array, most: int
     ) -> tuple[Array, Array, Array, Array]:
         """The same where each group's variant is open: every point of the front that lets more flow behind."""
         mode, rows = self._problem.modes[m], []
+        shares = [line.share for line in mode.lines]
         for i, end in enumerate(ends):
-            points = self.fronts[m].front(self.groups(start, int(end)), self._clock).points
-            count = len(mode.lines)
-            load = (-(-(lines[:, i] + points[:, :count]) // [line.share for line in mode.lines])).max(axis=1)
-            fixed, held, peak = points[:, count:].T
+            points = self._fronts[m].front(self.groups(start, int(end)), self._clock).points
+            load = (-(-(lines[:, i] + points[:, : len(shares)]) // shares)).max(axis=1)
+            fixed, held, peak = points[:, len(shares) :].T
             flow = _most_behind(mode, fixed, held + received[i], peak)
             best = -1
             for point in np.lexsort((-flow, load)):
@@ -134,25 +150,27 @@ def _fronts(problem: GraphPartition) -> tuple[Fronts, ...]:
     return tuple(found)
 
 
-def _rows(problem: GraphPartition, fronts: tuple[Fronts, ...]) -> tuple[Array, Array, Array, list[int]]:
+def _rows(problem: GraphPartition, quick_variants: list[Quick]) -> tuple[Array, Array, Array, list[int]]:
     """The stacked rows: groups, stars that leave, stars that enter; and where each mode begins.
 
-    Where variants are open, a line counts the least time, and what stays and is held is left to the front.
+    Lines count the least time of each group.
     """
     first: list[int] = []
     groups: list[Array] = []
     leave: list[Array] = []
     enter: list[Array] = []
-    none, nothing = np.zeros(len(problem.stars), np.int64), np.zeros(problem.groups, np.int64)
-    for m, mode in enumerate(problem.modes):
+    none, every = np.zeros(len(problem.stars), np.int64), np.arange(problem.groups)
+    for mode, chosen in zip(problem.modes, quick_variants, strict=True):
         first.append(len(groups))
-        for number, line in enumerate(mode.lines):
-            groups.append(fronts[m].least[number] if fronts else line.time[0])
-            leave.append(line.leave)
-            enter.append(line.enter)
-        groups += [nothing, nothing] if fronts else [mode.fixed[0], mode.held[0]]
-        leave += [none, none]
-        enter += [none, mode.received]
+        groups += list(chosen.least)
+        leave += [line.leave for line in mode.lines]
+        enter += [line.enter for line in mode.lines]
+        tables = (mode.fixed, mode.held)
+        groups += [table[chosen.variant, every] for table in tables]
+        groups += [np.where(mode.possible, t, UNLIMITED).min(axis=0) * mode.possible.any(axis=0) for t in tables]
+        groups.append(0 * every)
+        leave += [none] * SIZES
+        enter += [none] * (SIZES - 1) + [mode.received]
     return np.array(groups), np.array(leave), np.array(enter), first
 
 

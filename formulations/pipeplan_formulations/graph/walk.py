@@ -61,44 +61,53 @@ class Walk:
         least = np.full((len(self._spans) + 1, states.count), NEVER, np.int64)
         least[-1, 0] = 0
         for start in range(len(self._spans) - 1, -1, -1):
-            if start % 64 == 0:
+            if start % 16 == 0:
                 self._clock.check()
             spans = self._spans[start]
             count = spans.upto(target)
-            if states.count == 1:
-                devices = least[spans.end[:count], 0] + states.first[spans.mode[:count]]
-                best = int(devices.min(initial=NEVER))
-                least[start, 0] = best if best <= pool else NEVER
-                continue
-            for mode in np.unique(spans.mode[:count]):
-                rows = np.flatnonzero(spans.mode[:count] == mode)
-                devices = least[spans.end[rows]] + states.first[mode]
-                devices[states.flow > spans.most[rows, None]] = NEVER
-                best_each = devices.min(axis=0)
-                valid = (states.then[mode] >= 0) & (best_each <= pool)
-                np.minimum.at(least[start], states.then[mode][valid], best_each[valid])
+            if count and states.count == 1:
+                least[start, 0] = (least[spans.end[:count], 0] + states.first[spans.mode[:count]]).min()
+            elif count:
+                self._spread(least, start, count)
+            least[start][least[start] > pool] = NEVER
         state = int(least[0].argmin())
         return self._trace(least, state, target) if least[0, state] <= pool else None
 
+    def _spread(self, least: Array, start: int, count: int) -> None:
+        """The least devices from a downset on, for every state: mode by mode, as a mode moves all states alike."""
+        states, spans = self._states, self._spans[start]
+        rows = np.argsort(spans.mode[:count], kind="stable")
+        modes, begins = np.unique(spans.mode[rows], return_index=True)
+        devices = least[spans.end[rows]] + states.first[spans.mode[rows], None]
+        devices[states.flow > spans.most[rows, None]] = NEVER
+        best = np.minimum.reduceat(devices, begins, axis=0)
+        then = states.then[modes]
+        valid = (then >= 0) & (best < NEVER)
+        np.minimum.at(least[start], then[valid], best[valid])
+
     def _trace(self, least: Array, state: int, target: int) -> Stages:
         """The stages behind an entry of the table, found once more from the front."""
-        states, stages, at = self._states, [], 0
+        stages, at = [], 0
         while at < len(self._spans):
-            at, state, stage = self._step(least, at, state, target, states)
+            at, state, stage = self._step(least, at, state, target)
             stages.append(stage)
         return tuple(stages)
 
-    def _step(self, least: Array, at: int, state: int, target: int, states: "_States") -> tuple[int, int, GraphStage]:
-        spans = self._spans[at]
-        for k in range(spans.upto(target)):
-            mode, end = int(spans.mode[k]), int(spans.end[k])
-            for before in np.flatnonzero(states.then[mode] == state):
-                if states.flow[before] > spans.most[k]:
-                    continue
-                if least[end, before] + states.first[mode] == least[at, state]:
-                    groups = tuple(self._table.groups(at, end))
-                    variants = self._table.variants(mode, at, end, int(spans.point[k]))
-                    return end, int(before), GraphStage(mode, groups, variants)
+    def _step(self, least: Array, at: int, state: int, target: int) -> tuple[int, int, GraphStage]:
+        states, spans = self._states, self._spans[at]
+        count = spans.upto(target)
+        for mode in np.unique(spans.mode[:count]):
+            rows = np.flatnonzero(spans.mode[:count] == mode)
+            before = np.flatnonzero(states.then[mode] == state)
+            devices = least[np.ix_(spans.end[rows], before)] + states.first[mode]
+            made = (devices == least[at, state]) & (states.flow[before] <= spans.most[rows, None])
+            if made.any():
+                row, column = (int(i[0]) for i in np.nonzero(made))
+                k = rows[row]
+                end = int(spans.end[k])
+                variants = self._table.variants(int(mode), at, end, int(spans.point[k]))
+                stage = GraphStage(int(mode), tuple(self._table.groups(at, end)), variants)
+                return end, int(before[column]), stage
         raise AssertionError("an entry of the table has no stage that made it")
 
 

@@ -10,20 +10,23 @@ from pipeplan_formulations.graph.walk import TooLargeError, Walk
 
 ORDERS = 50
 """Random topological orders."""
+FACTORS = (1.1, 1.5, 3.0, 9.0)
+"""Of the bound, up to which loads are allowed while nothing has been found; in the end all are."""
 DOWNSETS = 1200
 """Most downsets of all orders together."""
 
 
-def warm_start(bracket: Bracket) -> None:
-    """Offer the best solution along one order, then along many.
+def warm_start(bracket: Bracket, many: bool = True) -> None:
+    """Offer the best solution along one order, and then, if ``many`` are wanted, along many.
 
     Raises
     ------
     OutOfTimeError
     """
     problem = bracket.problem
-    some = orders(problem, min(ORDERS, max(1, DOWNSETS // problem.groups)), bracket.limits.seed)
-    for family in ([some[0]], some):
+    count = min(ORDERS, max(1, DOWNSETS // problem.groups)) if many else 0
+    some = orders(problem, count, bracket.limits.seed)
+    for family in ([some[0]], some) if many else ([some[0]],):
         if not bracket.closed:
             try:
                 cut(bracket, prefixes(family))
@@ -40,15 +43,17 @@ def cut(bracket: Bracket, downsets: list[int], complete: bool = False) -> None:
     ------
     OutOfTimeError, TooLargeError
     """
+    if bracket.best is None:
+        _anything(bracket, downsets, complete)
+    if bracket.best is None or bracket.closed:
+        return
     walk = Walk(bracket.problem, downsets, bracket.clock, bracket.ceiling - 1)
     loads = walk.loads()
-    loads = loads[loads >= bracket.low]
     while not bracket.closed:
-        loads = loads[loads < bracket.ceiling]
+        loads = loads[(loads >= bracket.low) & (loads < bracket.ceiling)]
         if not len(loads):
             break
-        # Anything at all comes first, then the middle of what may be the least load.
-        target = int(loads[-1 if bracket.best is None else (len(loads) - 1) // 2])
+        target = int(loads[(len(loads) - 1) // 2])
         stages = walk.reach(target)
         if stages is not None:
             bracket.offer(stages)
@@ -57,5 +62,19 @@ def cut(bracket: Bracket, downsets: list[int], complete: bool = False) -> None:
         if complete:
             bracket.raise_low(int(loads[0]) if len(loads) else bracket.ceiling)
     if complete and not bracket.closed:
-        bracket.impossible = bracket.best is None
         bracket.raise_low(bracket.ceiling)
+
+
+def _anything(bracket: Bracket, downsets: list[int], complete: bool) -> None:
+    """Offer a first solution, looked for from the bound upwards, as small loads make few stages."""
+    largest = bracket.problem.largest
+    for most in (*(min(int(bracket.low * factor), largest - 1) for factor in FACTORS), largest):
+        if most < bracket.low:
+            continue
+        stages = Walk(bracket.problem, downsets, bracket.clock, most).reach(most)
+        if stages is not None:
+            bracket.offer(stages)
+            return
+        if complete:
+            bracket.raise_low(min(most + 1, largest))
+    bracket.impossible = complete

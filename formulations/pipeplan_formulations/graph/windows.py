@@ -6,25 +6,30 @@ leaves so many stages for later.
 
 import numpy as np
 
-from pipeplan_formulations.graph.bound import least_loads
+from pipeplan_formulations.graph.bound import work
 from pipeplan_formulations.graph.problem import GraphPartition
 
 
 def windows(problem: GraphPartition, ceiling: int, stages: int) -> tuple[list[int], list[int]]:
-    """First and last stage of each group, of ``stages``."""
-    work = np.nan_to_num(least_loads(problem).min(axis=0), posinf=0.0)
+    """First and last stage of each group, of ``stages``; any stage where nothing is left."""
+    table = [work(mode) for mode in problem.modes]
+    choices = [[t / share for times, share in table if (t := times[g]) is not None] for g in range(problem.groups)]
+    least = np.array([min(choice, default=0.0) for choice in choices])
     ancestors = [0] * problem.groups
     for g, mask in enumerate(problem.descendants):
         for other in _bits(mask):
             ancestors[other] |= 1 << g
-    first = [_stages(work, mask | 1 << g, ceiling) - 1 for g, mask in enumerate(ancestors)]
-    last = [stages - _stages(work, mask | 1 << g, ceiling) for g, mask in enumerate(problem.descendants)]
-    return [max(0, f) for f in first], [min(stages - 1, s) for s in last]
+    first = [max(0, _stages(least, mask | 1 << g, ceiling) - 1) for g, mask in enumerate(ancestors)]
+    needed = [max(1, _stages(least, mask | 1 << g, ceiling)) for g, mask in enumerate(problem.descendants)]
+    last = [stages - count for count in needed]
+    if any(a > b for a, b in zip(first, last, strict=True)):
+        return [0] * problem.groups, [stages - 1] * problem.groups
+    return first, last
 
 
-def _stages(work: np.ndarray[tuple[int, ...], np.dtype[np.float64]], mask: int, ceiling: int) -> int:
+def _stages(least: np.ndarray[tuple[int, ...], np.dtype[np.float64]], mask: int, ceiling: int) -> int:
     """The least number of stages that hold so much work, with room for the inaccuracy of floating-point sums."""
-    total = float(work[list(_bits(mask))].sum())
+    total = float(least[list(_bits(mask))].sum())
     return int(np.ceil(total * (1 - 1e-9) / max(ceiling, 1) - 1e-9))
 
 

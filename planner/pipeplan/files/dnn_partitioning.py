@@ -46,6 +46,7 @@ class NodeEntry(Foreign):
     id: int
     name: str = ""
     fpga_latency: Amount = Field(alias="fpgaLatency")
+    cpu_latency: Amount = Field(alias="cpuLatency", default=0.0)
     backward: Truth = Field(alias="isBackwardNode")
     supported: Truth = Field(alias="supportedOnFpga", default=True)
     color: int | None = Field(alias="colorClass", default=None)
@@ -72,7 +73,7 @@ class WorkloadFile(Foreign):
 
 
 @dataclass(frozen=True)
-class _Group:
+class Group:
     """Operators that share a device: one layer. Sorted by id; named after its forward ones where it has any."""
 
     forward: tuple[NodeEntry, ...]
@@ -120,8 +121,8 @@ def dnn_partitioning_from_data(data: Any, where: str, name: str, *, corrected: b
         Naming everything that is wrong, or the operators that no accelerator supports.
     """
     file = check(WorkloadFile, data, where)
-    _verify(file, where)
-    groups, edges = _group(file)
+    verify(file, where)
+    groups, edges = group_operators(file)
     order = topological(groups, edges, rank=lambda group: min(node.id for node in group.members))
     rate, trapped = _bandwidth(file, corrected)
     outputs = _outputs(file, rate)
@@ -162,7 +163,8 @@ def dnn_partitioning_from_data(data: Any, where: str, name: str, *, corrected: b
     return model, cluster
 
 
-def _verify(file: WorkloadFile, where: str) -> None:
+def verify(file: WorkloadFile, where: str) -> None:
+    """Refuse ids that stand twice or lead nowhere, and operators that no accelerator supports."""
     ids = [node.id for node in file.nodes]
     known, complaints = set(ids), []
     if len(known) < len(ids):
@@ -181,8 +183,8 @@ def _verify(file: WorkloadFile, where: str) -> None:
         raise InputError(listing(where, complaints))
 
 
-def _group(file: WorkloadFile) -> tuple[list[_Group], list[tuple[_Group, _Group]]]:
-    """Layers, and the edges between them."""
+def group_operators(file: WorkloadFile) -> tuple[list[Group], list[tuple[Group, Group]]]:
+    """Layers, and the edges between them; see the notes of `dnn_partitioning_from_data`."""
     color = _colors(file)
     with_forward = {color[node.id] for node in file.nodes if not node.backward}
     backward = {node.id: node.backward for node in file.nodes}
@@ -200,7 +202,7 @@ def _group(file: WorkloadFile) -> tuple[list[_Group], list[tuple[_Group, _Group]
     for node in sorted(file.nodes, key=lambda node: node.id):
         members[component[color[node.id]]].append(node)
     group = {
-        label: _Group(tuple(n for n in nodes if not n.backward), tuple(n for n in nodes if n.backward))
+        label: Group(tuple(n for n in nodes if not n.backward), tuple(n for n in nodes if n.backward))
         for label, nodes in members.items()
     }
     pairs = ((component[a], component[b]) for a, b in wanted)
@@ -240,7 +242,7 @@ def _outputs(file: WorkloadFile, rate: int | None) -> dict[int, int]:
     return found
 
 
-def _cost(group: _Group, output: int) -> LayerCost:
+def _cost(group: Group, output: int) -> LayerCost:
     forward = round(sum(node.fpga_latency for node in group.forward) * 10**6)
     backward = round(sum(node.fpga_latency for node in group.backward) * 10**6)
     weight_gradient = backward // 2

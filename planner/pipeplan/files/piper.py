@@ -39,6 +39,8 @@ class VariantEntry(Foreign):
     parameters: Amount = Field(alias="parameterSize")
     per_sample: Amount = Field(alias="memoryUsageA")
     fixed: Amount = Field(alias="memoryUsageB")
+    sync_in: dict[str, Amount] = Field(alias="syncTimeFw", default={})
+    sync_out: dict[str, Amount] = Field(alias="syncTimeBw", default={})
 
 
 class NodeEntry(Foreign):
@@ -63,6 +65,7 @@ class WorkloadFile(Foreign):
     devices: int = Field(alias="maxDevices", ge=1)
     memory: Amount = Field(alias="maxMemoryPerDevice")
     bandwidth: Annotated[Number, Field(gt=0)]
+    micro_batches: int = Field(alias="mbsInBatch", default=1, ge=1)
     nodes: list[NodeEntry] = Field(min_length=1)
     edges: list[EdgeEntry]
 

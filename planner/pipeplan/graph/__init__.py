@@ -1,0 +1,1 @@
+"""Models that are graphs: cut into stages along any downsets, not only along the listed order."""
