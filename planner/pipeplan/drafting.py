@@ -7,7 +7,6 @@ from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
 from pipeplan.pipeline import Stage
 from pipeplan.plan import MemoryParts, Plan, PlanStage
-from pipeplan.pricing import assemble
 from pipeplan.search.judge import Judged
 
 
@@ -18,7 +17,7 @@ def draft(model: Model, cluster: Cluster, job: Job, judged: Judged, bound: int) 
     """
     candidate = judged.candidate
     chain = candidate.chain
-    pipeline = assemble(chain, cluster, judged.boundaries, candidate.recompute(judged.boundaries))
+    pipeline = judged.pipeline
     spans = list(enumerate(pairwise(judged.boundaries)))
     return Plan(
         model=model.name,

@@ -20,6 +20,9 @@ from pipeplan.search.space import Space
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.report import Limits, Status, Stop
 
+FOR_HEURISTICS = 0.2
+"""Share of the time in which heuristics may begin."""
+
 
 def solve(
     model: Model | Any,
@@ -84,7 +87,9 @@ def solve(
     try:
         for node in opened(space):
             prover.push(node)
-        rows = baselines(space, time_limit / 5, report=prover.offer)
+        if space.large:  # heuristics' plans are late there, and would close little
+            prover.run(reserve=time_limit * FOR_HEURISTICS)
+        rows = baselines(space, max(prover.left, 0) if space.large else time_limit * FOR_HEURISTICS, prover.offer)
         prover.run()
     except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
         prover.stop = Stop.INTERRUPT

@@ -17,7 +17,6 @@ from pipeplan.frontier.answers import Answer, Answers, Verdict
 from pipeplan.frontier.points import Floor, Point, point
 from pipeplan.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.job import Order
-from pipeplan.search import MANY
 from pipeplan.search.space import Space
 
 Found = Mapping[Part, Answer]
@@ -111,7 +110,7 @@ def nested(answers: Answers) -> bool:
     stage lie depends on how full the nodes are, and then every part is asked for.
     """
     space = Space(answers.model, answers.cluster, answers.job)
-    return len(answers.cluster.nodes) == 1 and passes_over(answers) and not space.many(MANY)
+    return len(answers.cluster.nodes) == 1 and passes_over(answers) and not space.large
 
 
 def check_pins(answers: Answers) -> None:

@@ -16,13 +16,9 @@ from pipeplan.search.space import Space
 __all__ = ["opened"]
 
 
-MANY = 4_000
-"""Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in lumps."""
-
-
 def opened(space: Space) -> Iterator[Node]:
     """What is open at the start: every shape at every micro-batch size, or lumps of shapes where there are too many."""
-    if not space.many(MANY):
+    if not space.large:
         for size in space.sizes:
             for groups, bound in space.shapes(size):
                 yield ShapeNode(bound, space, groups, size)

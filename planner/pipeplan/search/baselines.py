@@ -62,7 +62,7 @@ def baselines(
     Parameters
     ----------
     seconds : float
-        Heuristics that have not had their turn by then say so; each has its turn to the end.
+        Heuristics that have not begun by then say so; each goes on to its end.
     report : callable
         Hears of every plan that was simulated.
     """
@@ -71,7 +71,7 @@ def baselines(
     found: dict[str, Baseline] = {}
 
     def enter(name: str, proposals: Callable[[_Why], Proposals]) -> None:
-        if found and time.monotonic() > end:
+        if time.monotonic() >= end:
             found[name] = Baseline(name, None, LATE)
             return
         why = _Why()

@@ -14,8 +14,9 @@ from pipeplan.job import Objective
 from pipeplan.paths import path_cut
 from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.filled import offer_filled
+from pipeplan.search.filled import fuller
 from pipeplan.search.judge import judge
+from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
 from pipeplan.simulate import simulate
 from pipeplan_formulations import partition
@@ -78,7 +79,9 @@ class FamilyNode:
         self.best = boundaries
         candidate = self.candidate
         prover.offer(judge(prover.cluster, candidate, boundaries))
-        offer_filled(prover, candidate, boundaries)
+        other = fuller(prover.cluster, candidate, boundaries)
+        if other is not None:
+            offer_all(prover, [other], boundaries)
         if candidate.objective is not Objective.STEP:
             return False
         pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))

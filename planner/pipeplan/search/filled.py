@@ -13,20 +13,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeplan.chain import UNLIMITED, Boundaries
+from pipeplan.cluster import Cluster
 from pipeplan.pricing import assemble
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.alternate import first_deadlock
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.flights import free_family
-from pipeplan.search.judge import judge
-from pipeplan.search.prove import Prover
+from pipeplan.search.flights import FREE, free_family
 
 
-def offer_filled(prover: Prover, candidate: Candidate, boundaries: Boundaries) -> None:
-    """Judge the partition with as many micro-batches in flight as fit, if that is something new."""
-    if not candidate.free or not candidate.family.name.startswith("1f1b"):
-        return
-    pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))
+def fuller(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Candidate | None:
+    """The candidate with as many micro-batches in flight as fit on this partition; None if that is nothing new."""
+    if not candidate.free or not candidate.family.name.startswith(FREE):
+        return None
+    pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
     rooms, device = [], 0
     for stage, replicas in zip(pipeline.stages, candidate.replicas, strict=True):
         limit = pipeline.limits[device]
@@ -35,10 +34,9 @@ def offer_filled(prover: Prover, candidate: Candidate, boundaries: Boundaries) -
         device += replicas
     counts = filled(candidate.replicas, candidate.micro_batches, rooms)
     if first_deadlock(candidate.replicas, counts) is not None or counts == candidate.in_flight:
-        return
-    fuller = replace(candidate, family=free_family(counts))
-    if fuller.fits(boundaries) and (prover.value is None or fuller.problem.evaluate(boundaries) < prover.value):
-        prover.offer(judge(prover.cluster, fuller, boundaries))
+        return None
+    other = replace(candidate, family=free_family(counts))
+    return other if other.fits(boundaries) else None
 
 
 def filled(replicas: Sequence[int], micro_batches: int, rooms: Sequence[int]) -> tuple[int, ...]:

@@ -1,44 +1,60 @@
 """The one judge of every plan: the simulator. Balancers' and solvers' partitions pass through the same door."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from pipeplan.chain import UNLIMITED, Boundaries
 from pipeplan.cluster import Cluster
 from pipeplan.job import Objective
+from pipeplan.pipeline import Pipeline
 from pipeplan.pricing import assemble
+from pipeplan.schedule import Schedule
 from pipeplan.search.candidates import Candidate
-from pipeplan.simulate import simulate
+from pipeplan.simulate import makespan, simulate
 from pipeplan.timeline import Timeline
 from pipeplan.units import format_bytes
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A partition of a candidate with its value (nanoseconds) and what it was read from."""
+    """A partition of a candidate with its value (nanoseconds)."""
 
+    cluster: Cluster
     candidate: Candidate
     boundaries: Boundaries
     value: int
-    timeline: Timeline
 
     @property
     def label(self) -> str:
         """For people."""
         return self.candidate.label
 
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """What its schedule runs on."""
+        return assemble(self.candidate.chain, self.cluster, self.boundaries, self.candidate.recompute(self.boundaries))
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """One step in full."""
+        return simulate(_schedule(self.candidate), self.pipeline)
+
 
 def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Judged:
     """Simulate the candidate's schedule on these boundaries. Empty stages shorten the pipeline.
 
-    For the bottleneck objective the value is the largest stage load, and the time line shows one step.
+    For the bottleneck objective the value is the largest stage load.
     """
     candidate, boundaries = without_empty_stages(candidate, boundaries)
-    schedule = candidate.family.write(candidate.replicas, candidate.micro_batches)
-    timeline = simulate(schedule, assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries)))
-    bottleneck = candidate.objective is Objective.BOTTLENECK
-    value = candidate.problem.evaluate(boundaries) if bottleneck else timeline.makespan
-    return Judged(candidate, boundaries, value, timeline)
+    if candidate.objective is Objective.BOTTLENECK:
+        return Judged(cluster, candidate, boundaries, candidate.problem.evaluate(boundaries))
+    pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
+    return Judged(cluster, candidate, boundaries, makespan(_schedule(candidate), pipeline))
+
+
+def _schedule(candidate: Candidate) -> Schedule:
+    return candidate.family.write(candidate.replicas, candidate.micro_batches)
 
 
 def without_empty_stages(candidate: Candidate, boundaries: Boundaries) -> tuple[Candidate, Boundaries]:

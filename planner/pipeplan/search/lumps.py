@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeplan.search.layouts import Layout, allocation_problem
+from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
-from pipeplan.search.shapes import ShapeNode, offer_all
+from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
 from pipeplan.structure import arrange, device_classes
 from pipeplan_formulations import allocation

@@ -113,12 +113,13 @@ class Prover:
         """Nothing more will be learned about some plans, none of which beats ``bound``."""
         self._settled = bound if self._settled is None else min(self._settled, bound)
 
-    def run(self) -> None:
-        """Search until the gap is closed or the limits say stop."""
+    def run(self, reserve: float = 0.0) -> None:
+        """Search until the gap is closed or the limits say stop, or until only ``reserve`` seconds are left."""
+        self.stop = Stop.OPTIMALITY
         try:
             self._begin_quickly()
             while self._heap and not self._good_enough():
-                if self.left <= 0:
+                if self.left <= reserve:
                     self.stop = Stop.TIME
                     break
                 self._step(heapq.heappop(self._heap))
@@ -135,7 +136,7 @@ class Prover:
 
     def _begin_quickly(self) -> None:
         """Advance the quick nodes once, least bound first: a good plan early closes many others unseen."""
-        quick = sorted(entry for entry in self._heap if entry[3].quick)
+        quick = sorted((entry for entry in self._heap if entry[3].quick), key=lambda entry: entry[:3])
         for entry in quick:
             if self.left <= 0 or self._good_enough():
                 return

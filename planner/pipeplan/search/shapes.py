@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeplan.chain import Boundaries
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.candidates import Candidate, partition_problem
 from pipeplan.search.family_node import FamilyNode
-from pipeplan.search.filled import offer_filled
 from pipeplan.search.flights import FREE, between
-from pipeplan.search.judge import judge
+from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
 from pipeplan.search.space import Space
 from pipeplan.structure import Groups
@@ -69,12 +67,3 @@ class ShapeNode:
             ]
         held, warm_up = np.min(counts, axis=0), np.max(counts, axis=0)
         return partition_problem(alike[0], tuple(held.tolist()), tuple(warm_up.tolist()))
-
-
-def offer_all(prover: Prover, candidates: list[Candidate], boundaries: Boundaries) -> None:
-    """Judge a partition under every family that fits and promises more than is known, those that hold least first."""
-    for candidate in sorted(candidates, key=lambda candidate: sum(candidate.in_flight)):
-        if candidate.fits(boundaries):
-            if prover.value is None or candidate.problem.evaluate(boundaries) < prover.value:
-                prover.offer(judge(prover.cluster, candidate, boundaries))
-            offer_filled(prover, candidate, boundaries)

@@ -1,6 +1,7 @@
 """The searched space: which micro-batch sizes, schedule families and shapes of the pipeline there are."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import islice
 from math import prod
 
@@ -18,6 +19,9 @@ from pipeplan.search.candidates import Candidate, in_flight
 from pipeplan.search.flights import FREE, between
 from pipeplan.structure import Groups, all_modes, structures
 from pipeplan.wishes import Wishes
+
+MANY = 4_000
+"""Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in lumps."""
 
 
 class Space:
@@ -80,10 +84,11 @@ class Space:
             self.counted += 1
             yield groups, floors.floor((group[0].kind.name, len(group)) for group in groups)
 
-    def many(self, most: int) -> bool:
-        """Whether there are more than so many shapes at the smallest micro-batch size."""
+    @cached_property
+    def large(self) -> bool:
+        """Whether there are too many shapes to look at one by one."""
         modes = all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // self.sizes[0])
-        return next(islice(modes, most, None), None) is not None
+        return next(islice(modes, MANY, None), None) is not None
 
     def candidates(self, groups: Groups, size: int, free: bool = True) -> list[Candidate]:
         """The shape at that size under every family.

@@ -40,11 +40,11 @@ from pipeplan.simulate.critical import critical_path
 from pipeplan.simulate.deadlock import deadlock
 from pipeplan.simulate.memory_line import memory_lines
 from pipeplan.simulate.numbers import NOTHING
-from pipeplan.simulate.program import number
-from pipeplan.simulate.run import run
+from pipeplan.simulate.program import Program, number
+from pipeplan.simulate.run import Trace, run
 from pipeplan.timeline import Flight, Span, Timeline
 
-__all__ = ["simulate"]
+__all__ = ["makespan", "simulate"]
 
 
 def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> Timeline:
@@ -66,12 +66,7 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
         If lists and pipeline do not fit each other, actions are missing or doubled, or the order deadlocks; the text
         names what each device waits for.
     """
-    program = number(schedule, pipeline, share)
-    trace = run(program)
-    problem = deadlock(program, trace)
-    if problem is not None:
-        raise PlanError(problem)
-
+    program, trace = _played(schedule, pipeline, share)
     ends = trace.signals
     span_of = [
         Span(home, int(schedule.two_lanes and action.kind is not Kind.FORWARD), action, a, b)
@@ -91,3 +86,24 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
         memory=memory_lines(spans, pipeline),
         critical=critical_path(program, trace, span_of, flight_of),
     )
+
+
+def makespan(schedule: Schedule, pipeline: Pipeline) -> int:
+    """The nanoseconds that `simulate` would show, without the rest of its time line.
+
+    Raises
+    ------
+    PlanError
+        As in `simulate`.
+    """
+    program, trace = _played(schedule, pipeline, True)
+    return max(trace.signals[: len(program.actions)], default=0)
+
+
+def _played(schedule: Schedule, pipeline: Pipeline, share: bool) -> tuple[Program, Trace]:
+    program = number(schedule, pipeline, share)
+    trace = run(program)
+    problem = deadlock(program, trace)
+    if problem is not None:
+        raise PlanError(problem)
+    return program, trace
