@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.intra_layer.line import Line
-from pipeplan.intra_layer.search import lines
+from pipeplan.intra_layer.space import lines
 from pipeplan.job import Job
 from pipeplan.model import Layer, Model, Work
 

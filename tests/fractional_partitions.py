@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from ortools.linear_solver import pywraplp
 
 from pipeplan_formulations.fractional import FractionalPartition
+from pipeplan_formulations.partition import PathCut
 
 UNLIMITED = 2**62
 
 
 @st.composite
-def fractional_partitions(draw, layers=4, stages=3) -> FractionalPartition:
+def fractional_partitions(draw, layers=4, stages=3, cuts=0) -> FractionalPartition:
     """Small instances: unequal devices, priced links, memory and on-chip limits that bind or exclude all."""
     n, depth = draw(st.integers(1, layers)), draw(st.integers(1, stages))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -45,6 +46,15 @@ def fractional_partitions(draw, layers=4, stages=3) -> FractionalPartition:
     limit = {"free": UNLIMITED, "tight": 2 * need // (depth + 1), "scarce": need // (depth + 1)}[memory]
     weights = rng.integers(0, 7, n) * 1000
     on_chip = UNLIMITED if chip == "all" else int(rng.integers(0, 1 + int(weights.sum())))
+    objective = draw(st.sampled_from(["step", "step", "bottleneck"]))
+
+    def counts(length):
+        return tuple(rng.integers(0, 5, length).tolist())
+
+    paths = tuple(
+        PathCut(counts(depth), counts(depth), counts(depth), counts(depth - 1), counts(depth - 1), 3 * unit)
+        for _ in range(draw(st.integers(0, cuts)) if objective == "step" else 0)
+    )
     return FractionalPartition(
         forward=forward,
         backward=backward,
@@ -64,7 +74,8 @@ def fractional_partitions(draw, layers=4, stages=3) -> FractionalPartition:
         limit=np.full(depth, limit),
         on_chip=np.full(depth, on_chip),
         micro_batches=draw(st.integers(1, 6)),
-        objective=draw(st.sampled_from(["step", "step", "bottleneck"])),
+        objective=objective,
+        paths=paths,
         two_lanes=order == "lanes",
         ahead=rng.integers(1, 4, depth) if order == "known" else None,
     )
@@ -138,6 +149,13 @@ def _programme(p: FractionalPartition, cut: tuple[int, ...], streamed: tuple[boo
             sides += [alone + left[s] * forward[s] + (many - 1) * back[s] for s in range(stages)]
         sides += [alone + many * x - forward[s] for s, x in enumerate(send)]
         sides += [alone + many * x - back[s + 1] for s, x in enumerate(send)]
+    updates = [total(share[s], p.update[s], scale) for s in range(stages)]
+    for path in p.paths:
+        rows = [(path.forward, forward), (path.backward, back), (path.update, updates)]
+        rows += [(path.send, send), (path.send_back, send)]
+        sides.append(
+            path.constant * scale + sum(int(k) * x for row, times in rows for k, x in zip(row, times, strict=True))
+        )
     for side in sides:
         lp.Add(value >= side)
     lp.Minimize(value)

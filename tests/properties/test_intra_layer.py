@@ -11,7 +11,7 @@ from pipeplan import solve
 from pipeplan.errors import InfeasibleError
 from pipeplan.intra_layer.balanced import balanced
 from pipeplan.intra_layer.judge import judge
-from pipeplan.intra_layer.search import lines
+from pipeplan.intra_layer.space import lines
 from pipeplan.job import Job
 from pipeplan.simulate import simulate
 

@@ -19,11 +19,18 @@ STEP = 2e-6
 
 
 def solve(
-    problem: FractionalPartition, limits: Limits, hint: Positions | None = None, progress: Progress | None = None
+    problem: FractionalPartition,
+    limits: Limits,
+    hint: Positions | None = None,
+    progress: Progress | None = None,
+    bound: int = 0,
 ) -> Report[Positions]:
-    """Same call as every solver of this problem; see `exact.solve`. CBC gets no start (see docs/bounds.md)."""
+    """Same call as every solver of this problem; see `exact.solve`. CBC gets no start (see docs/bounds.md).
+
+    ``bound`` is one that the caller knows already.
+    """
     clock = Clock(limits)
-    low = problem.lower_bound()
+    low = max(problem.lower_bound(), bound)
     start = hint if hint is not None and problem.feasible(hint) else None
     model = linear_model(problem, 1, problem.largest)
     size = max(low, 1) / SIZE

@@ -21,9 +21,13 @@ PARTS = 2**10
 
 
 def solve(
-    problem: FractionalPartition, limits: Limits, hint: Positions | None = None, progress: Progress | None = None
+    problem: FractionalPartition,
+    limits: Limits,
+    hint: Positions | None = None,
+    progress: Progress | None = None,
+    bound: int = 0,
 ) -> Report[Positions]:
-    """Same call as every solver of this problem; see `exact.solve`."""
+    """Same call as every solver of this problem; see `exact.solve`, and `cbc.solve` for ``bound``."""
     clock = Clock(limits)
     start = hint if hint is not None and problem.feasible(hint) else None
     scale = scale_for(problem.largest * PARTS)
@@ -39,7 +43,7 @@ def solve(
     solver = cpsat_solver(replace(limits, time=clock.left))
     status = solver.solve(sat)
 
-    low = problem.lower_bound()
+    low = max(problem.lower_bound(), bound)
     found = [start] if start is not None else []
     if status == cp.INFEASIBLE and not found:
         return Report(Status.INFEASIBLE, Stop.OPTIMALITY, None, low, clock.wall, NAME, cpsat_version(), 0, None)

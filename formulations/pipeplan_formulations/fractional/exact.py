@@ -30,7 +30,14 @@ def solve(
         See `pipeplan_formulations.report.Progress`.
     enough : int, optional
         Stop with what there is once the bound has reached this.
+
+    Raises
+    ------
+    ValueError
+        If the problem has path cuts.
     """
+    if problem.paths:
+        raise ValueError("path cuts couple distant stages, which this method cannot; ask cbc or cpsat")
     clock = Clock(limits)
     low, best = problem.lower_bound(), hint if hint is not None and problem.feasible(hint) else None
     high = None if best is None else whole(problem.evaluate(best))

@@ -198,7 +198,7 @@ def _memory(model: LinearModel, s: int) -> None:
 
 
 def _objective(model: LinearModel, lanes: list[tuple[int, int]]) -> None:
-    """(3), or (4), (5) and (8)."""
+    """(3), or (4) to (6) and (8)."""
     problem, whole = model.problem, model.whole
     least: Terms = {model.objective: 1}
     loads: list[Terms] = [{f: 1, b: 1} for f, b in lanes]
@@ -224,6 +224,15 @@ def _objective(model: LinearModel, lanes: list[tuple[int, int]]) -> None:
             model.at_least(least, add((1, alone), (1, {forward: left, backward: many - 1})))
         model.at_least(least, add((1, alone), (many - 1, {forward: 1})))
         model.at_least(least, add((1, alone), (many - 1, {backward: 1})))
+    updates = [_own(model, s, _units(model, problem.update[s])) for s in range(problem.stages)]
+    for path in problem.paths:
+        way: list[tuple[int, Terms]] = [(1, {ONE: path.constant // model.unit * whole})]
+        for (forward, backward), update, f, b, u in zip(
+            lanes, updates, path.forward, path.backward, path.update, strict=True
+        ):
+            way += [(1, {forward: f, backward: b}), (u, update)]
+        way += [(f + b, send) for send, f, b in zip(sends, path.send, path.send_back, strict=True)]
+        model.at_least(least, add(*way))
     for s, send in enumerate(sends):
         model.at_least(least, add((1, alone), (many, send), (-1, {lanes[s][0]: 1})))
         model.at_least(least, add((1, alone), (many, send), (-1, {lanes[s + 1][1]: 1})))

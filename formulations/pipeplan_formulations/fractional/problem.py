@@ -30,6 +30,7 @@ B'_s ≥ B_s.
 (4)  T ≥ U_0 + Σ_{t<s} (F_t + B_t + 2 l_t) + M (F_s + B_s)                        objective ``step``
 (5)  T ≥ R + e,  R = U_0 + Σ_s (F_s + B_s) + Σ_s 2 l_s,  e one of
      (M − 1) F_s,   (M − 1) B_s,   M f_s − F_s,   M g_s − B_{s+1}
+(6)  T ≥ the length of each `PathCut`
 (8)  T ≥ R + max(M − h_s, 0) F_s + (M − 1) B_s                   if the order of actions is known so far
 
 With *two lanes* (forwards beside backwards on one device) F and B are what an action takes on its lane, so that (3) is
@@ -55,6 +56,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pipeplan_formulations.partition import PathCut
 
 Array = NDArray[np.int64]
 Positions = tuple[float, ...]
@@ -103,6 +106,8 @@ class FractionalPartition:
     two_lanes : bool
     ahead : array of int, shape (S,), or None
         h_s; None where (8) need not hold.
+    paths : tuple of PathCut
+        Inequalities (6); only with objective 'step'. Reductions do not occur.
 
     Raises
     ------
@@ -132,6 +137,7 @@ class FractionalPartition:
     objective: Literal["step", "bottleneck"] = "step"
     two_lanes: bool = False
     ahead: Array | None = None
+    paths: tuple[PathCut, ...] = ()
 
     def __post_init__(self) -> None:
         if self.forward.ndim != 2 or not all(self.forward.shape):
@@ -164,6 +170,9 @@ class FractionalPartition:
             raise ValueError(f"micro_batches must be at least 1, not {self.micro_batches}")
         if self.ahead is not None and (self.two_lanes or self.ahead.shape != (stages,) or int(self.ahead.min()) < 1):
             raise ValueError(f"ahead is {self.ahead}; give a number above 0 for each of {stages} stages, on one lane")
+        for path in self.paths:
+            if self.objective != "step" or path.sizes != (stages,) * 4 + (stages - 1,) * 2 or any(path.reduce):
+                raise ValueError(f"{path} is no path of a step on {stages} stages without reductions")
         if self.objective not in ("step", "bottleneck"):
             raise ValueError(f"objective is {self.objective!r}; choose step or bottleneck")
 
@@ -241,6 +250,8 @@ class FractionalPartition:
             rest = np.maximum(many - self.ahead, 0).tolist()
             sides += [alone + left * f + (many - 1) * b for left, (f, b) in zip(rest, lanes, strict=True)]
         sides += [alone + many * f - min(forward[s], backward[s + 1]) for s, f in enumerate(sends)]
+        update = (shares * self.update).sum(axis=1).tolist()
+        sides += [float(path.length(forward, backward, update, [0] * self.stages, sends, sends)) for path in self.paths]
         return max(sides)
 
     def lower_bound(self) -> int:
@@ -268,7 +279,9 @@ class FractionalPartition:
         tables = (self.forward_streamed, self.backward_streamed, self.update)
         work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
         sends = sum(int(row.max()) for table in (self.through, self.own) for row in table)
-        return (self.micro_batches + 1) * (work + sends) + 2 * int(self.latency.sum(dtype=object))
+        most = max([self.micro_batches, *(path.largest for path in self.paths)])
+        constant = max((path.constant for path in self.paths), default=0)
+        return (most + 1) * (work + 2 * sends) + 2 * int(self.latency.sum(dtype=object)) + max(constant, 0)
 
     def _at(self, positions: Positions, through: Array, own: Array) -> list[float]:
         """through_c + θ own_c at each inner position; nothing crosses behind the last layer."""

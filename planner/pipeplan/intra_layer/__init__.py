@@ -3,6 +3,7 @@
 ::
 
     line      one size, one family, one order of devices: the chain, and its fractional partition problem
+    space     every line that the job allows
     judge     shares as stages with times and bytes, run by the one simulator
     balanced  what balance alone would divide: BaPipe's own way, as we understand it
     channels  into how many parts a layer can really be divided

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, PipeplanError
 from pipeplan.intra_layer.judge import plan
-from pipeplan.intra_layer.search import LineSearch, Watch, lines, require_streams
+from pipeplan.intra_layer.search import LineSearch, Watch
+from pipeplan.intra_layer.space import lines, require_streams
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.result import Result, Searched

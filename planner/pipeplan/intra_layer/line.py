@@ -91,8 +91,11 @@ class Line:
 
     @property
     def rounding(self) -> int:
-        """Nanoseconds by which the problem's values may exceed the true ones: ``own`` is rounded up, M times."""
-        return self.micro_batches if self.objective is Objective.STEP else 1
+        """Nanoseconds by which the problem's values may exceed the true ones.
+
+        ``own`` is rounded up, and no inequality counts more sends than two a micro-batch and two a link.
+        """
+        return 2 * (self.micro_batches + self.chain.stages) if self.objective is Objective.STEP else 1
 
     def select(self, stages: list[int]) -> "Line":
         """The same line without the other devices."""

@@ -1,0 +1,71 @@
+"""The lines that a search may choose from, and when layers may not be divided at all."""
+
+from collections.abc import Iterator
+
+from pipeplan.balance.structured.orders import device_orders
+from pipeplan.chain import Chain
+from pipeplan.cluster import Cluster, Device, Overlap
+from pipeplan.cost import available_micro_batches
+from pipeplan.errors import InputError
+from pipeplan.intra_layer.line import Line
+from pipeplan.job import Job, Order, Recompute
+from pipeplan.model import Model
+from pipeplan.on_chip import StreamedTimes, streamed_times
+from pipeplan.pricing import Prices
+from pipeplan.schedules import FAMILIES, Family, family
+
+
+def require_streams(cluster: Cluster, job: Job) -> None:
+    """Refuse to divide layers where devices send complete tensors, and next to wishes about whole layers.
+
+    Raises
+    ------
+    InputError
+    """
+    if cluster.overlap is not Overlap.STREAM:
+        raise InputError(
+            f"layers are divided only between devices whose tensors leave while they are made, and the devices of "
+            f"{cluster.name!r} send complete ones; leave --intra-layer out, or set overlap: stream in the cluster"
+        )
+    wishes = [name for name in ("together", "no_cut_after", "pin") if getattr(job, name)]
+    wishes += ["recompute: full"] if job.recompute is Recompute.FULL else []
+    if wishes:
+        raise InputError(f"divided layers do not go with {', '.join(wishes)} yet; leave one or the other out")
+
+
+def lines(model: Model, cluster: Cluster, job: Job) -> list[Line]:
+    """Every micro-batch size, order of unlike devices, depth and streaming family that the job allows."""
+    kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
+    sizes = tuple(job.batch // count for count in job.micro_batches)
+    sizes = sizes or available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
+    families = [family(name) for name in job.schedules] or list(FAMILIES.values())
+    families = [each for each in families if cluster.overlap in each.suits]
+    prices = Prices(model, cluster, job)
+    found = []
+    for size in sizes:
+        times = {
+            kind.name: streamed_times(model, kind, size, extrapolate=job.extrapolate, optimizer=job.optimizer)
+            for kind in kinds
+        }
+        for row in _rows(cluster, job):
+            chain = prices.chain(tuple((device,) for device in row), size)
+            found += [_line(cluster, chain, times, job, size, each) for each in families[: None if len(row) > 1 else 1]]
+    return found
+
+
+def _line(cluster: Cluster, chain: Chain, times: dict[str, StreamedTimes], job: Job, size: int, each: Family) -> Line:
+    own = tuple(times[device.kind.name] for device in chain.devices)
+    return Line(cluster, chain, own, job.batch // size, each, job.objective)
+
+
+def _rows(cluster: Cluster, job: Job) -> Iterator[tuple[Device, ...]]:
+    """Every depth of every order, once for each row of kinds and nodes."""
+    orders = [cluster.devices] if job.order is Order.GIVEN else device_orders(cluster)
+    most = len(cluster.devices)
+    seen = set()
+    for depth in [d for d in job.depths or range(1, most + 1) if d <= most]:
+        for order in orders:
+            key = tuple((device.kind.name, device.node) for device in order[:depth])
+            if key not in seen:
+                seen.add(key)
+                yield order[:depth]
