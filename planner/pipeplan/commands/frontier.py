@@ -18,7 +18,7 @@ def configure(parser: ArgumentParser) -> None:
     add_questions(parser)
     add_limits(parser)
     parser.add_argument("--over", default="memory", choices=("memory", "devices", "price"))
-    parser.add_argument("--points", type=int, metavar="N", help="look at N limits only, evenly spaced")
+    parser.add_argument("--points", type=int, metavar="N", help="look at N limits only, where most is open")
     parser.add_argument("--fewest", action="store_true", help="only the fewest devices that fit, with the proof")
     parser.add_argument("-o", "--output", metavar="FILE", help="keep the answers here as they come; go on from there")
     parser.add_argument("--csv", metavar="FILE", help="write the points as a table")

