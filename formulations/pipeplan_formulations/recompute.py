@@ -24,7 +24,7 @@ and theirs.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -91,7 +91,7 @@ class _Curve:
         for levels in np.array_split(np.unique(peaks), RANGES):
             if len(levels):
                 below = peaks <= levels[-1]
-                corners = [np.insert(np.cumsum(numbers[below]), 0, 0.0) for numbers in (savings, cost)]
+                corners = [np.concatenate([[0.0], numbers[below].cumsum()]) for numbers in (savings, cost)]
                 found.append((int(levels[0]), corners[0], corners[1]))
         return found
 
@@ -103,20 +103,36 @@ class _Curve:
         peak = np.concatenate([self.peak, np.maximum(self.peak, sort.peak)])
         order = np.lexsort((peak, -savings, layers, cost))
         order = order[sweep(np.zeros_like(order), peak[order], savings[order])]
-        thin = len(order) > CAP
-        if thin:
-            order = order[_spread(savings[order], peak[order])]
-        return _Curve(
-            cost[order],
-            layers[order],
-            savings[order],
-            peak[order],
-            order,
+        sorts = self.sorts + Counter([sort])
+        every = _Curve(cost[order], layers[order], savings[order], peak[order], order, self, sort, sorts, self.exact)
+        return every if len(order) <= CAP else every.thinned()
+
+    def thinned(self) -> "_Curve":
+        """About `CAP` choices, evenly spread by what they save, each the closest around to the fractional knapsack.
+
+        Of each peak the one that saves most stays too, so that what can fit still can.
+        """
+        _, savings, cost = self.fractional[-1]
+        above = self.cost - np.interp(self.savings, savings, cost)
+        place = self.savings.argsort(kind="stable").argsort(kind="stable") * CAP // len(self.cost)
+        order = np.lexsort((above, place))
+        kept = np.zeros(len(order), np.bool_)
+        kept[order[np.flatnonzero(np.diff(place[order], prepend=-1))]] = True
+        kept[0] = True  # the choice of nothing
+        for level in np.unique(self.peak):
+            below = np.flatnonzero(self.peak <= level)
+            kept[below[int(self.savings[below].argmax())]] = True
+        fewer = replace(
             self,
-            sort,
-            self.sorts + Counter([sort]),
-            self.exact and not thin,
+            cost=self.cost[kept],
+            layers=self.layers[kept],
+            savings=self.savings[kept],
+            peak=self.peak[kept],
+            origin=self.origin[kept],
+            exact=False,
         )
+        fewer.__dict__["fractional"] = self.fractional  # which depends on the sorts only
+        return fewer
 
     def taken(self, choice: int) -> Counter[_Sort]:
         """How many layers of each sort a choice recomputes."""
@@ -248,13 +264,3 @@ class Recomputation:
                 curve = self._curves.get(key) or self._curves.setdefault(key, curve.extended(sort))
             known.append(curve)
         return known[end - start]
-
-
-def _spread(savings: Array, peak: Array) -> NDArray[np.bool_]:
-    """At most `CAP` choices evenly spread, and of each peak the one that saves most: what can fit still can."""
-    kept = np.zeros(len(savings), np.bool_)
-    kept[np.linspace(0, len(savings) - 1, CAP).astype(np.int64)] = True
-    for level in np.unique(peak):
-        below = np.flatnonzero(peak <= level)
-        kept[below[int(savings[below].argmax())]] = True
-    return kept

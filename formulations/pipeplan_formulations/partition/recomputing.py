@@ -1,5 +1,6 @@
 """What recomputation costs the spans of a chain partition problem: one list of choices for all stages of one speed."""
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,7 @@ class Recomputing:
     def __init__(self, problem: "ChainPartition") -> None:
         self._problem = problem
         self._any = bool(problem.useful.any())
-        self._by_speed: dict[bytes, Recomputation] = {}
+        self._by_stage: dict[int, Recomputation] = {}
         self._floors: dict[int, Array] = {}
 
     def of_partition(self, boundaries: "Boundaries", optimistic: bool) -> Array:
@@ -90,10 +91,17 @@ class Recomputing:
         return self._lists(s).least_each(a, b, flight, self._problem.room.spare(np.array(s), a, b))
 
     def _lists(self, s: int) -> Recomputation:
-        problem = self._problem
-        key = problem.forward[s].tobytes()
-        if key not in self._by_speed:
-            self._by_speed[key] = Recomputation(
-                problem.forward[s], problem.saved, problem.output_bytes, problem.workspace, problem.useful
+        if s not in self._by_stage:
+            p = self._problem
+            tables = (p.forward[s], p.saved, p.output_bytes, p.workspace)
+            self._by_stage[s] = _recomputation(
+                *(table.astype(np.int64).tobytes() for table in tables), p.useful.tobytes()
             )
-        return self._by_speed[key]
+        return self._by_stage[s]
+
+
+@lru_cache(maxsize=4)
+def _recomputation(forward: bytes, saved: bytes, output: bytes, workspace: bytes, useful: bytes) -> Recomputation:
+    """Problems that differ in depth, replicas or memory only share their lists, which take long to make."""
+    tables = [np.frombuffer(table, np.int64) for table in (forward, saved, output, workspace)]
+    return Recomputation(tables[0], tables[1], tables[2], tables[3], np.frombuffer(useful, np.bool_))
