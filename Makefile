@@ -25,10 +25,11 @@ types: .venv/installed-test
 bench: .venv/installed-test
 	$(BIN)/python -m benchmarks
 
-# The table of docs/experiments.md; stopped, it goes on. Published profiles are used where they lie in PROFILES.
+# The tables of docs/experiments.md, in about half an hour; stopped, it goes on. Published profiles are used where they lie in PROFILES.
 PROFILES ?= ../shared/data/pipedream
 experiments: .venv/installed
 	$(BIN)/pipeplan sweep headline --data $(PROFILES)
+	$(BIN)/python scripts/experiments_page.py sweep-out/headline/table.md docs/experiments.md
 
 clean:
 	rm -rf .venv demo-out bench-out sweep-out

@@ -42,7 +42,7 @@ def some(item: st.SearchStrategy) -> st.SearchStrategy:
 experiments = st.builds(
     Experiment,
     word,
-    some(st.builds(Grid, some(models | series), some(word), some(jobs))),
+    some(st.builds(Grid, some(models | series), some(word), some(jobs), st.just("") | word)),
     st.builds(
         Search,
         st.floats(0.1, 1e4),
@@ -70,6 +70,7 @@ records = st.builds(
     st.floats(0, 1e6),
     word,
     st.none() | st.tuples(word, st.integers(1, 999)),
+    word,
     word,
 )
 

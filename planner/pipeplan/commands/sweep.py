@@ -81,7 +81,7 @@ def _outcome(record: "Record") -> str:
     from pipeplan.units import format_time
 
     if record.answer.value is None:
-        return f"{record.outcome}: {record.error.splitlines()[0]}"
+        return f"{record.outcome}: {record.reason}"
     gap = "" if record.gap is None else f", gap {record.gap:.2%}"
     return f"{format_time(record.answer.value)}{gap}, {record.wall:.0f} s"
 

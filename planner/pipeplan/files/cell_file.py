@@ -46,6 +46,7 @@ class CellFile(Strict):
     error: str = ""
     rung: Annotated[tuple[str, int] | None, BeforeValidator(lambda pair: tuple(pair) if pair else None)] = None
     version: str = ""
+    part: str = ""
 
 
 def read_cell(path: Path) -> Record | None:

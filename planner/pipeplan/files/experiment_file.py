@@ -6,7 +6,8 @@
     search: {time: 20, gap: 0.01}
     beside: [data-parallel, bapipe-greedy]       # balancers and peers to show; all if left out
     grids:
-      - models:
+      - part: estimates                            # grids of one part make one table
+        models:
           - vgg-16
           - {series: gnmt, first: 16, factor: 2}                   # 16, 32, 64 ... up to the first that does not fit
           - {model: vgg16.graph.txt, name: vgg-16 (measured), times: [v100-16gb], optional: true}
@@ -58,6 +59,7 @@ class ModelEntry(Strict):
 class GridEntry(Strict):
     """One grid."""
 
+    part: str = ""
     models: Items[Annotated[ModelEntry, BeforeValidator(_entry)]]
     clusters: Items[str]
     jobs: Items[dict[str, Any]]
@@ -145,7 +147,7 @@ def _grid(entry: GridEntry, path: str, complaints: list[str]) -> Grid:
             jobs.append(job_from_data(job, f"{path}.jobs[{n}]"))
         except InputError as error:
             complaints.append(str(error))
-    return Grid(tuple(models), entry.clusters, tuple(jobs))
+    return Grid(tuple(models), entry.clusters, tuple(jobs), entry.part)
 
 
 _OF_A_MODEL = {"model", "name", "times", "merge_misbooked", "optional"}
@@ -177,7 +179,8 @@ def experiment_data(experiment: Experiment) -> dict[str, Any]:
     search = {name: getattr(experiment.search, name) for name in SearchEntry.model_fields}
     head = {"name": experiment.name} | lean(notes=list(experiment.notes))
     grids = [
-        {
+        lean(part=grid.part)
+        | {
             "models": [_model_data(model) for model in grid.models],
             "clusters": Line(grid.clusters),
             "jobs": [job_data(job) for job in grid.jobs],

@@ -26,6 +26,7 @@ class Cell:
     cluster: str
     job: Job
     rung: tuple[str, int] | None = None
+    part: str = ""
 
     @property
     def labels(self) -> tuple[str, str, str]:
@@ -73,7 +74,7 @@ def ladders(experiment: Experiment, folders: tuple[Path, ...]) -> list[Iterator[
                 yield cell
 
     return [
-        once(_rungs(model, cluster, job))
+        once(_rungs(model, cluster, job, grid.part))
         for grid in experiment.grids
         for model in grid.models
         if not _absent(model, folders)
@@ -82,12 +83,12 @@ def ladders(experiment: Experiment, folders: tuple[Path, ...]) -> list[Iterator[
     ]
 
 
-def _rungs(model: NamedModel | Series, cluster: str, job: Job) -> Iterator[Cell]:
+def _rungs(model: NamedModel | Series, cluster: str, job: Job, part: str) -> Iterator[Cell]:
     if isinstance(model, NamedModel):
-        yield Cell(model, cluster, job)
+        yield Cell(model, cluster, job, part=part)
         return
     for number in model.numbers():
-        yield Cell(NamedModel(f"{model.series}-{number}"), cluster, job, (model.series, number))
+        yield Cell(NamedModel(f"{model.series}-{number}"), cluster, job, (model.series, number), part)
 
 
 def ask(cell: Cell, folders: tuple[Path, ...]) -> Question:

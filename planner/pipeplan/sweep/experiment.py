@@ -73,11 +73,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every model on every cluster for every job."""
+    """Every model on every cluster for every job; grids of one ``part`` make one table."""
 
     models: tuple[NamedModel | Series, ...]
     clusters: tuple[str, ...]
     jobs: tuple[Job, ...]
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)

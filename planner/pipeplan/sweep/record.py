@@ -60,6 +60,8 @@ class Record:
         Series and number of the model, if it is a member.
     version : str
         Of pipeplan.
+    part : str
+        Of the experiment; records of one part make one table.
     """
 
     model: str
@@ -76,6 +78,7 @@ class Record:
     error: str = ""
     rung: tuple[str, int] | None = None
     version: str = ""
+    part: str = ""
 
     @property
     def gap(self) -> float | None:
@@ -84,6 +87,11 @@ class Record:
         if value is None or self.bound is None:
             return None
         return (value - self.bound) / value if value else 0.0
+
+    @property
+    def reason(self) -> str:
+        """The first line of the error."""
+        return self.error.partition("\n")[0]
 
     def ratio(self, method: str) -> float | None:
         """How many times as long as the answer's the method's step is; None where either has no plan."""

@@ -5,6 +5,7 @@ run after a change of the experiment: only cells whose question changed are aske
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pipeplan.errors import InputError
@@ -93,7 +94,7 @@ class _Sweep:
                 self._asked[number] = (cell, fingerprint)
                 crew.start(number, work, (cell, question, self._search, path), 3 * self._search.time + OVERTIME)
                 return
-            self._enter(number, cell, kept, kept=True)
+            self._enter(number, cell, replace(kept, part=cell.part), kept=True)
             if kept.outcome != "solved":
                 return
 

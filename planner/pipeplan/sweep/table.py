@@ -19,8 +19,14 @@ class Table:
         """Plain data, times in seconds, the same columns in every row."""
         return [self._row(record) for record in self.records]
 
+    def parts(self) -> list[tuple[str, "Table"]]:
+        """A table for each part of the experiment, in order of first appearance."""
+        names = dict.fromkeys(record.part for record in self.records)
+        return [(name, Table(tuple(r for r in self.records if r.part == name), self.methods)) for name in names]
+
     def _row(self, record: Record) -> dict[str, Value]:
         row: dict[str, Value] = {
+            "part": record.part,
             "model": record.model,
             "cluster": record.cluster,
             "job": record.job,

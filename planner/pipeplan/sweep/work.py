@@ -56,12 +56,22 @@ def record(cell: Cell, question: Question, search: Search) -> Record:
         wall=time.monotonic() - began,
         rung=cell.rung,
         version=_version(),
+        part=cell.part,
     )
 
 
 def blank(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: float = 0.0) -> Record:
     """A record without a plan."""
-    return Record(*cell.labels, fingerprint, outcome, error=error, wall=wall, rung=cell.rung, version=_version())
+    return Record(
+        *cell.labels,
+        fingerprint,
+        outcome,
+        error=error,
+        wall=wall,
+        rung=cell.rung,
+        version=_version(),
+        part=cell.part,
+    )
 
 
 def plan_label(plan: "Plan") -> str:

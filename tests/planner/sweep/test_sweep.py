@@ -196,7 +196,7 @@ def test_the_command_writes_every_format(data: Path, tmp_path: Path, capsys: pyt
     assert main(["sweep", str(data / "experiment.yaml"), "-o", str(out), "--format", "csv"]) == 0
     printed = capsys.readouterr()
     assert printed.out == (out / "table.csv").read_text()
-    assert printed.out.splitlines()[0].startswith("model,cluster,job,outcome,step_time_s")
+    assert printed.out.splitlines()[0].startswith("part,model,cluster,job,outcome,step_time_s")
     assert {path.suffix for path in out.glob("table.*")} == {".txt", ".md", ".csv", ".json"}
     assert json.loads((out / "table.json").read_text())["rows"][0]["model"] == "head"
     assert "| head | two | " in (out / "table.md").read_text()

@@ -119,6 +119,23 @@ def test_the_methods_shown_are_those_asked_for() -> None:
     assert GREEDY not in FORMATS["text"](table(ROWS, [DATA]))
 
 
+def test_parts_make_tables_of_their_own() -> None:
+    """Each part has its heading, its rows and its largest ratios; series are counted over all of them."""
+    parted = [replace(record, part="first" if n < 1 else "second") for n, record in enumerate(ROWS)]
+    whole = table(parted)
+    assert [(name, len(part.records)) for name, part in whole.parts()] == [("first", 1), ("second", 4)]
+    text = FORMATS["markdown"](whole)
+    headings = [line.strip("*") for line in text.splitlines() if line.startswith("**")]
+    assert headings == [
+        "first",
+        "first: largest ratios",
+        "second",
+        "second: largest ratios",
+        "largest members that fit",
+    ]
+    assert [row["part"] for row in json.loads(FORMATS["json"](whole))["rows"]] == ["first"] + ["second"] * 4
+
+
 def test_an_empty_table_is_a_table() -> None:
     """An interrupt before the first cell prints headings and nothing else."""
     for write in FORMATS.values():
