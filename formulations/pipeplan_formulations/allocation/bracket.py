@@ -63,7 +63,7 @@ class Bracket:
     @property
     def closed(self) -> bool:
         """Whether incumbent and bound meet, or are as close as the limits ask, or nothing below the cutoff is left."""
-        return self.beyond or self.high is not None and self.high - self.low <= self._gap * self.high
+        return self.beyond or (self.high is not None and self.high - self.low <= self._gap * self.high)
 
     def _tell(self) -> None:
         if self._progress is not None:

@@ -2,7 +2,7 @@ r"""The chain allocation problem for one number of stages, as rows of switches a
 
 ::
 
-    y[s, i] = 1      layer i lies in stage s or before;  x[s, i] = y[s, i] − y[s − 1, i],  end[s, c] = y[s, c] − y[s, c + 1]
+    y[s, i] = 1      layer i lies in stage s or before; it lies in s where y[s − 1, i] is 0, and s ends where y drops
     mode[s, m]       stage s has mode m, a kind and a width
     on[s, i, m]      x[s, i] and mode[s, m]
     again[s, i, m]   layer i is recomputed in stage s
@@ -289,7 +289,7 @@ class _Builder:
                 self._bound(heads[s] + own(overlap, many, forward, backward, self.send[s]) + wait, (mode,))
             for ((_, width), k), switch in self.holds[s].items():
                 many = problem.share(width)
-                held = k if problem.alternating else many
+                held = problem.warm_up(k) if problem.alternating else many
                 parts = forward, backward, self.send[s], self.back[s], self.into[s]
                 for service in services(overlap, many, held, problem.wire_shares[width], *parts):
                     self._bound(head + service, (switch,))
