@@ -63,7 +63,6 @@ class Engine:
         self._stages, self._boundaries, self._steps = stages, boundaries, steps
         self._once_a_step, self._recorder, self._device = once_a_step, recorder, device
         actions = [step for step in steps if isinstance(step, Action)]
-        self._split = {(a.stage, a.micro_batch) for a in actions if a.kind is Kind.INPUT_GRADIENT}
         self._backwards = {(a.stage, a.micro_batch): a for a in actions if a.kind in BACKWARD}
         self._inbox: dict[Action, _Arrival] = {}
         self._outbox: dict[Action, Tensor] = {}
@@ -91,7 +90,7 @@ class Engine:
         if kind is Kind.FORWARD:
             given = self._inbox.pop(action).get() if action.stage else inputs[number]
             assert given is not None
-            made = stage.forward(number, given, targets[number], (action.stage, number) in self._split)
+            made = stage.forward(number, given, targets[number])
             self._hand_over(action, made, (action.stage + 1, number))
         elif kind in BACKWARD:
             arrived = self._inbox.pop(action, None)

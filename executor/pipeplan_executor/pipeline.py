@@ -78,9 +78,13 @@ class Pipeline:
             number: StageOptimizer(module, plan.optimizer, learning_rate, groups.get(number), plan.zero1)
             for number, module in self.modules.items()
         }
+        split: dict[int, set[int]] = {number: set() for number in self.numbers}
+        for action in plan.schedule.orders[rank]:
+            if action.kind is Kind.INPUT_GRADIENT:
+                split[action.stage].add(action.micro_batch)
         last = len(plan.stages) - 1
         stages = {
-            number: StageWork(module, number > 0, self._weighted_loss if number == last else None)
+            number: StageWork(module, number > 0, self._weighted_loss if number == last else None, split[number])
             for number, module in self.modules.items()
         }
         self._engine = Engine(stages, fitted.boundaries, steps, self._once_a_step, self.recorder, self.device)

@@ -6,14 +6,16 @@
     gradient ◀──────────  graph  ◀─ gradient                        that is gone once the network has taken it
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from pipeplan_executor.split_backward import ParameterGroups, input_gradient, own, weight_gradients
+if TYPE_CHECKING:
+    from pipeplan_executor.split_backward import ParameterGroups
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -25,7 +27,7 @@ class _Kept:
     leaf: Tensor
     root: Tensor | GradientEdge | None
     gradient: Tensor | None = None
-    groups: ParameterGroups | None = None
+    groups: "ParameterGroups | None" = None
 
 
 class StageWork:
@@ -39,10 +41,18 @@ class StageWork:
         Whether a stage ahead waits for the gradient of this one's input.
     loss : callable, optional
         On the last stage: ``loss(outputs, targets)``, already weighted for one micro-batch.
+    split : set of int
+        The micro-batches for which I and W follow instead of B.
     """
 
-    def __init__(self, module: nn.Module, wants_gradient: bool, loss: Loss | None = None) -> None:
-        self._module, self._wants_gradient, self._loss = module, wants_gradient, loss
+    def __init__(
+        self, module: nn.Module, wants_gradient: bool, loss: Loss | None = None, split: Set[int] = frozenset()
+    ) -> None:
+        self._module, self._wants_gradient, self._loss, self._split = module, wants_gradient, loss, split
+        if split:  # half of a worker's start-up time, and some 50 MiB, for what few plans need
+            from pipeplan_executor import split_backward
+
+            self._parts = split_backward
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._kept: dict[int, _Kept] = {}
         self.losses: dict[int, Tensor] = {}
@@ -51,11 +61,8 @@ class StageWork:
         """Forget an earlier step, be it broken off."""
         self._kept, self.losses = {}, {}
 
-    def forward(self, number: int, inputs: Tensor, targets: Tensor | None, split: bool) -> Tensor | None:
-        """F: the output for the next stage, contiguous and apart from the graph; None from the last stage.
-
-        ``split`` tells that I and W will follow instead of B.
-        """
+    def forward(self, number: int, inputs: Tensor, targets: Tensor | None) -> Tensor | None:
+        """F: the output for the next stage, contiguous and apart from the graph; None from the last stage."""
         leaf = inputs.detach()
         if self._wants_gradient and leaf.is_floating_point():
             leaf.requires_grad_()
@@ -68,8 +75,8 @@ class StageWork:
             return None
         if not output.requires_grad:
             self._kept[number] = _Kept(leaf, None)
-        elif split:
-            output = own(output)
+        elif number in self._split:
+            output = self._parts.own(output)
             self._kept[number] = _Kept(leaf, output)
         else:
             self._kept[number] = _Kept(leaf, get_gradient_edge(output))
@@ -88,7 +95,7 @@ class StageWork:
         if not isinstance(kept.root, Tensor) or not kept.leaf.requires_grad:
             kept.gradient = gradient
             return self._returned(kept.leaf, None)
-        found, kept.groups = input_gradient(kept.root, gradient, kept.leaf, self._parameters)
+        found, kept.groups = self._parts.input_gradient(kept.root, gradient, kept.leaf, self._parameters)
         kept.root = None
         return self._returned(kept.leaf, found)
 
@@ -96,7 +103,7 @@ class StageWork:
         """W: add to the parameters' gradients."""
         kept = self._kept.pop(number)
         if kept.groups is not None:
-            weight_gradients(kept.groups, self._parameters)
+            self._parts.weight_gradients(kept.groups, self._parameters)
         elif kept.root is not None:
             torch.autograd.backward([kept.root], None if kept.gradient is None else [kept.gradient])
 

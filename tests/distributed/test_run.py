@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,14 +26,31 @@ from plans import plan_for
 EXACT = 1e-10
 
 
-@pytest.mark.parametrize(("world", "count"), [(2, 24), (3, 24), (4, 20)])
-def test_random_plans_are_exact(world: int, count: int) -> None:
+CASES = {2: 24, 3: 24, 4: 20}
+"""Random plans on so many ranks."""
+BESIDES = {2: ("replicas", ()), 3: ("training", (3,))}
+"""What else runs on these ranks, once they are there."""
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[tuple[int, str], Any]:
+    """What the workers of this module found, by number of ranks and name."""
+    found = {}
+    for world, count in CASES.items():
+        jobs = [("random_cases", (count, 5)), *([BESIDES[world]] if world in BESIDES else [])]
+        values = launch(workers.together, world, *jobs, timeout=90)
+        found |= {(world, name): value for (name, _), value in zip(jobs, values, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize("world", CASES)
+def test_random_plans_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
     """Loss and gradients equal the unsplit model's in float64, whatever the cuts, replicas, order and recomputation."""
-    _all_exact(launch(workers.random_cases, world, count, 5, timeout=60), count)
+    _all_exact(results[world, "random_cases"], CASES[world])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_many_random_plans_are_exact(seed: int) -> None:
     """The same for many more plans on four ranks."""
     _all_exact(launch(workers.random_cases, 4, 150, 100 + seed, timeout=120), 150)
@@ -43,19 +61,19 @@ def _all_exact(errors: dict[str, float], count: int) -> None:
     assert not {name: error for name, error in errors.items() if not error <= EXACT}
 
 
-def test_training_follows_the_unsplit_model() -> None:
+def test_training_follows_the_unsplit_model(results: dict[tuple[int, str], Any]) -> None:
     """Over several steps losses and weights stay the unsplit model's: every optimiser, replicated, with ZeRO-1."""
-    found = launch(workers.training, 3, 4, timeout=60)
-    assert len(found) == len(workers.OPTIMIZERS) * 5
+    found = results[3, "training"]
+    assert len(found) == 6
     for name, (ours, theirs, apart) in found.items():
         assert ours == pytest.approx(theirs, rel=1e-9), name
         assert theirs[0] != theirs[-1], name
         assert apart < 1e-9, name
 
 
-def test_replicas_share_out_the_optimiser_and_keep_their_own_buffers() -> None:
+def test_replicas_share_out_the_optimiser_and_keep_their_own_buffers(results: dict[tuple[int, str], Any]) -> None:
     """Under ZeRO-1 the replicas hold all of Adam's state once, in even shares; batch norm's statistics are local."""
-    (whole, shares), (mean0, replay0, mean1, replay1) = launch(workers.replicas, 2, timeout=60)
+    (whole, shares), (mean0, replay0, mean1, replay1) = results[2, "replicas"]
     assert whole <= sum(shares) <= 1.02 * whole  # a share may begin in the padding between two parameters
     assert max(shares) <= 1.02 * min(shares)
     assert mean0 == pytest.approx(replay0, rel=1e-12)
