@@ -102,12 +102,12 @@ class Pipeline:
         """Number of devices."""
         return len(self.limits)
 
-    @property
+    @cached_property
     def replicas(self) -> tuple[int, ...]:
         """Number of replicas of each stage."""
         return tuple(len(devices) for devices in self.placement)
 
-    @property
+    @cached_property
     def periods(self) -> tuple[int, ...]:
         """For each boundary, the number of micro-batches after which the pairs of devices repeat."""
         return tuple(lcm(a, b) for a, b in pairwise(self.replicas))

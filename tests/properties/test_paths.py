@@ -124,20 +124,22 @@ def test_a_streamed_tensor_counts_instead_of_its_action() -> None:
 
 
 def test_a_path_changes_replicas_at_their_reduction() -> None:
-    """The last replica's backward, one reduction and an update: whichever replica the update belongs to."""
+    """The update of one replica waits for the reduction, and that for the last backward of the other replica.
+
+    The path's second send is the slower pair's 3 ns; the cut counts the faster pair's 2, which bounds both.
+    """
     ways = ((Transfer(1, 2, 1, ("a",)), Transfer(1, 3, 1, ("b",))),)
     pipeline = replace(
         line(2, 5, 7), placement=((0, 1), (2,)), transfers=ways, returns=ways, runtime=(0,) * 3, limits=(2**62,) * 3,
         stages=(Stage(5, 7, reduce=11, update=13), Stage(5, 7)),
     )  # fmt: skip
-    schedule = FAMILIES["gpipe"].write((2, 1), 3)
+    schedule = FAMILIES["gpipe"].write((2, 1), 4)
     timeline = simulate(schedule, pipeline, share=False)
-    path = read_path(timeline, pipeline, schedule)
-    assert (path.reduce, path.update) == ((1, 0), (1, 0))
-    assert path_cut(timeline, pipeline, schedule).reduce == (1, 0)
-    # two sends of 2 or 3 are counted as 2 each, so that the path bounds every pair of replicas
-    assert path.send == (1,) and path.send_back == (1,)
-    assert timeline.makespan - path.length(pipeline) in (0, 1, 2)
+    spans = [(item.device, str(item.action)) for item in timeline.critical if isinstance(item, Span)]
+    assert spans[-3:] == [(1, "0B3"), (0, "0R"), (0, "0U")]
+    cut = path_cut(timeline, pipeline, schedule)
+    assert cut == PathCut((1, 4), (1, 4), update=(1, 0), send=(1,), send_back=(1,), constant=2, reduce=(1, 0))
+    assert length(cut, pipeline) == timeline.makespan - 1
 
 
 def test_paths_without_a_term_are_refused() -> None:
