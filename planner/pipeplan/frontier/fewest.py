@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeplan.cluster import Cluster
-from pipeplan.errors import InfeasibleError
+from pipeplan.errors import InfeasibleError, PipeplanError
 from pipeplan.frontier.answers import Answer, Answers, Verdict
 from pipeplan.frontier.over_devices import ask, check_pins, passes_over, prices
 from pipeplan.frontier.subsets import Part, kind_counts, parts, sub_cluster
@@ -88,7 +88,7 @@ def fewest_devices(
     Raises
     ------
     InfeasibleError
-        If the job does not fit on the whole cluster.
+        If the job does not fit on the whole cluster. (`PipeplanError`, its base, if that is not decided in time.)
     """
     answers = Answers(
         model, cluster, job, "devices", time_limit, gap, backend, None if path is None else Path(path), told
@@ -114,7 +114,8 @@ def fewest_devices(
 
     low, high = 0, len(cluster.devices)
     if first_that_fits(high) is None:
-        raise InfeasibleError(ask(answers, on(high)[0]).why)
+        whole = ask(answers, on(high)[0])
+        raise InfeasibleError(whole.why) if whole.verdict is Verdict.INFEASIBLE else PipeplanError(whole.why)
     while high - low > 1:
         middle = (low + high) // 2 if passes_over(answers) else low + 1
         if first_that_fits(middle) is None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeplan.cluster import Cluster
-from pipeplan.errors import InfeasibleError, InputError
+from pipeplan.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.frontier import over_devices, over_memory
 from pipeplan.frontier.answers import Answer, Answers, Verdict
 from pipeplan.frontier.curve import AXES, Frontier, Over
@@ -46,7 +46,7 @@ def frontier(
     Raises
     ------
     InfeasibleError
-        If nothing fits at all.
+        If nothing fits at all. (`PipeplanError`, its base, if that is not decided in the time given.)
     InputError
         If the question makes no sense, or ``path`` belongs to another one.
     """
@@ -66,7 +66,8 @@ def frontier(
         given, whole = list(known.values()), points is None
         found, floors = over_devices.read(answers, known, each, points)
     if not found:
-        raise InfeasibleError(next(answer.why for answer in given))
+        undecided = [answer.why for answer in given if answer.verdict is Verdict.OPEN]
+        raise PipeplanError(undecided[0]) if undecided else InfeasibleError(given[0].why)
     return Frontier(
         model=model.name,
         cluster=cluster.name,

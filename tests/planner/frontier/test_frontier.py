@@ -11,8 +11,8 @@ import pytest
 from explained import lean
 from instances import equal_devices, fat_head, model_of, two_kinds_of_device
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
-from pipeplan.errors import InfeasibleError, InputError
-from pipeplan.frontier import frontier
+from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.frontier import fewest_devices, frontier
 from pipeplan.frontier.answers import Answer
 from pipeplan.frontier.subsets import MOST, Part, kind_counts, parts, sub_cluster
 
@@ -25,11 +25,11 @@ def test_costs_rise_and_times_fall() -> None:
         assert all(a.cost < b.cost and a.value > b.value for a, b in pairwise(points))
 
 
-def test_without_time_points_keep_their_bounds() -> None:
-    """Stopped early, every point still has a bound that the proved frontier does not contradict."""
+def test_points_that_are_not_proved_keep_their_bounds() -> None:
+    """Stopped at a gap, every point still has a bound that the proved frontier does not contradict."""
     job = lean(8)
     exact = frontier(fat_head(), equal_devices(3), job)
-    hasty = frontier(fat_head(), equal_devices(3), job, time_limit=0.0)
+    hasty = frontier(fat_head(), equal_devices(3), job, gap=0.5)
     assert exact.complete and not hasty.complete
     for point in hasty.points:
         best = min((other.value for other in exact.points if other.cost <= point.cost), default=None)
@@ -111,6 +111,14 @@ def test_a_price_must_be_known() -> None:
     """Without a price the error names the kind and where to write it."""
     with pytest.raises(InputError, match=r"unit.*price:"):
         frontier(fat_head(), equal_devices(2), lean(8), "price")
+
+
+def test_without_time_nothing_is_claimed() -> None:
+    """Where the time is up before there is a plan, that is said, and not that nothing fits."""
+    for ask in (frontier, fewest_devices):
+        with pytest.raises(PipeplanError, match="time") as caught:
+            ask(fat_head(), equal_devices(3), lean(8, memory=8), time_limit=0.0)
+        assert not isinstance(caught.value, InfeasibleError)
 
 
 def test_nothing_fits_anywhere() -> None:

@@ -13,13 +13,13 @@ from pipeplan.frontier import frontier
 pytest.importorskip("matplotlib")
 
 
-@pytest.mark.parametrize("time_limit", [60.0, 0.0])
-def test_points_steps_and_bounds_are_drawn(time_limit: float) -> None:
+@pytest.mark.parametrize("gap", [0.0, 0.5])
+def test_points_steps_and_bounds_are_drawn(gap: float) -> None:
     """Every point is a dot at its cost and time; where a gap is left, the bound is drawn and the gap shaded."""
     from pipeplan.plot.frontier import plot_frontier
     from pipeplan.plot.library import new_figure
 
-    found = frontier(fat_head(), equal_devices(3), lean(8), time_limit=time_limit)
+    found = frontier(fat_head(), equal_devices(3), lean(8), gap=gap)
     ax = plot_frontier(found, new_figure(6, 4).add_subplot())
     lines = {line.get_label(): line for line in ax.lines}
     dots = lines["plan, proved best" if found.complete else "plan"]
