@@ -111,14 +111,14 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
 
     value, alone = int(base.time.whole.min()), int(base.trip.whole.min())
     intervals = [(max(value, alone), 0, max(bracket.horizon - alone, 0), value, alone)]
+    cut = value - alone  # no interval raises the bound before A* + a reaches V*, so the first one is cut there
     while not bracket.closed:
         bound, low, high, value, alone = intervals[0]
         bracket.raise_low(min(bound, bracket.horizon))
         if bound >= bracket.horizon or high - low <= max(1, bound // RESOLUTION):
             return
-        # No interval raises the bound before A* + a reaches it, so the first cut is made there.
-        middle = max((low + high) // 2, min(bound - alone, high - 1))
-        below = corner(middle)
+        middle, cut = cut if low < cut < high else (low + high) // 2, -1
+        value_below, alone_below = corner(middle)
         heapq.heapreplace(intervals, (max(value, alone + middle), middle, high, value, alone))
-        heapq.heappush(intervals, (max(*below[:1], below[1] + low), low, middle, *below))
+        heapq.heappush(intervals, (max(value_below, alone_below + low), low, middle, value_below, alone_below))
         bracket.raise_low(min(intervals[0][0], bracket.horizon))
