@@ -1,0 +1,81 @@
+"""(4), (5) and (8) against the simulator: no schedule that a family writes ends before they say."""
+
+from itertools import pairwise
+from math import lcm
+from random import Random
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pipeplan.cluster import Overlap
+from pipeplan.pipeline import Pipeline
+from pipeplan.schedule import Schedule
+from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
+from pipeplan.simulate import simulate
+from pipeplan_formulations.partition import ChainPartition
+from random_schedules import random_pipeline, stage_by_stage
+
+widths = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
+
+
+def as_partition(pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, ...] | None) -> ChainPartition:
+    """One layer a stage, every link as fast as its fastest wire; with ``in_flight`` (8) counts."""
+    stages, replicas = pipeline.stages, pipeline.replicas
+    many, nothing = len(stages), np.zeros(len(stages), np.int64)
+
+    def row(values) -> np.ndarray:
+        numbers = np.array(values, np.int64)
+        return np.tile(numbers, (len(numbers), 1))
+
+    return ChainPartition(
+        forward=row([stage.forward for stage in stages]),
+        backward=row([stage.backward for stage in stages]),
+        update=row([stage.update for stage in stages]),
+        reduce=row([stage.reduce if r > 1 else 0 for stage, r in zip(stages, replicas, strict=True)]),
+        send=row([min(way.occupancy for way in ways) for ways in pipeline.transfers]).reshape(many - 1, many - 1),
+        send_back=row([min(way.occupancy for way in ways) for ways in pipeline.returns]).reshape(many - 1, many - 1),
+        link=np.zeros((many - 1, many - 1), np.int64),
+        latency=np.array(
+            [min(way.latency for way in (*a, *b)) for a, b in zip(pipeline.transfers, pipeline.returns, strict=True)],
+            np.int64,
+        ),
+        resident=nothing,
+        saved=nothing,
+        received=nothing[1:],
+        workspace=nothing,
+        in_flight=nothing if in_flight is None else np.array(in_flight),
+        limit=nothing,
+        micro_batches=micro_batches,
+        overlap=pipeline.overlap.value,
+        counts=np.array([-(-micro_batches // r) for r in replicas]),
+        link_counts=np.array([-(-micro_batches // lcm(*pair)) for pair in pairwise(replicas)], np.int64),
+        alternating=in_flight is not None,
+    )
+
+
+def check(schedule: Schedule, pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, ...] | None) -> None:
+    """The bound of the only partition there is, beside the simulated step."""
+    problem = as_partition(pipeline, micro_batches, in_flight)
+    assert problem.evaluate(tuple(range(problem.layers + 1))) <= simulate(schedule, pipeline).makespan
+
+
+@given(widths, st.integers(1, 12), st.sampled_from(sorted(FAMILIES)), st.integers(0, 2**32))
+@settings(max_examples=400, deadline=None)
+def test_no_family_beats_the_bound(replicas, micro_batches, name, seed):
+    """Whatever a family's lists and the wires: (4) and (5) hold, and (8) for its in-flight counts on one lane."""
+    family = FAMILIES[name]
+    pipeline = random_pipeline(Random(seed), stage_by_stage(replicas), sum(replicas), 0, False)
+    assume(not (family.two_lanes and pipeline.overlap is Overlap.NONE))
+    counts = None if family.two_lanes else family.in_flight(replicas, micro_batches)
+    check(family.write(replicas, micro_batches), pipeline, micro_batches, counts)
+
+
+@given(widths, st.integers(1, 12), st.lists(st.integers(1, 6), min_size=4, max_size=4), st.integers(0, 2**32))
+@settings(max_examples=400, deadline=None)
+def test_no_short_warm_up_beats_the_bound(replicas, micro_batches, counts, seed):
+    """Any in-flight counts that do not deadlock keep (8)."""
+    in_flight = tuple(min(k, -(-micro_batches // r)) for k, r in zip(counts, replicas, strict=False))
+    assume(first_deadlock(replicas, in_flight) is None)
+    pipeline = random_pipeline(Random(seed), stage_by_stage(replicas), sum(replicas), 0, False)
+    check(one_forward_one_backward(replicas, micro_batches, in_flight), pipeline, micro_batches, in_flight)
