@@ -21,6 +21,7 @@ from pipeplan.search.baselines import ranked
 from pipeplan.simulate import simulate
 from pipeplan.units import format_bytes, format_time
 from pipeplan.workload import load_workload
+from pipeplan_executor.commands.run import predicted_peak
 from pipeplan_executor.machine import describe_machine
 from pipeplan_executor.runner import RunReport, run
 from pipeplan_executor.verify import check_error
@@ -98,9 +99,7 @@ def _contestants(model: Model, cluster: Cluster, comparison: Comparison) -> list
     plans = [("pipeplan", best.plan)]
     balanced = ranked(row for result in comparison.results.values() for row in result.baselines.values())
     if balanced and balanced[0].judged is not None:
-        plans.append(
-            (balanced[0].name, draft(model, cluster, best.job.optimizer, balanced[0].judged, comparison.bound))
-        )
+        plans.append((balanced[0].name, draft(model, cluster, best.job, balanced[0].judged, comparison.bound)))
     return plans
 
 
@@ -109,13 +108,23 @@ def _row(label: str, plan: Plan, report: RunReport) -> tuple[str, ...]:
         label,
         plan.schedule.family,
         f"{plan.micro_batches} x {plan.micro_batch}",
-        " | ".join(str(len(stage.layers)) for stage in plan.stages),
+        layers_by_stage(plan),
         format_time(plan.step_time),
         format_time(report.step_time),
         f"{report.step_time / plan.step_time - 1:+.1%}",
-        ", ".join(format_bytes(stage.memory.total) for stage in plan.stages),
+        ", ".join(format_bytes(predicted_peak(plan, rank)) for rank in range(len(plan.ranks))),
         ", ".join(format_bytes(peak) for peak in report.peaks),
-        f"{report.error:.0e}",
+        "" if report.error is None else f"{report.error:.0e}",
+    )
+
+
+def layers_by_stage(plan: Plan) -> str:
+    """``8 | 2 × 14``: 8 layers, then 14 on two replicas; ``8 (3 again)`` recomputes three of them."""
+    return " | ".join(
+        (f"{stage.replicas} × " if stage.replicas > 1 else "")
+        + str(len(stage.layers))
+        + (f" ({len(stage.recompute)} again)" if stage.recompute else "")
+        for stage in plan.stages
     )
 
 

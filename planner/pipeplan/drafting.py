@@ -33,6 +33,7 @@ def draft(model: Model, cluster: Cluster, job: Job, judged: Judged, bound: int) 
         step_time=judged.value,
         bound=bound,
         pipeline=pipeline,
+        zero1=job.zero1,
     )
 
 

@@ -8,7 +8,7 @@ from pipeplan.commands.base import Command
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``demo``."""
     parser.add_argument("--output", default="demo-out", metavar="FOLDER", help="where files and pictures go (demo-out)")
-    parser.add_argument("--models", default="decoder,vgg16", help="of pipeplan_executor.zoo (decoder,vgg16)")
+    parser.add_argument("--models", default="decoder,vgg16", help="names in pipeplan_executor.zoo (decoder,vgg16)")
     parser.add_argument("--batch", type=int, default=16, metavar="N", help="samples in one step (16)")
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
 
