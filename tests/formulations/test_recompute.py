@@ -1,0 +1,122 @@
+"""The least recomputation of spans against every subset of their layers, with full lists and with thinned ones."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeplan_formulations import recompute
+from pipeplan_formulations.recompute import IMPOSSIBLE, Recomputation
+
+numbers = st.integers(0, 30)
+
+
+class Layers:
+    """A few layers, and what recomputing a set of them means to time and memory."""
+
+    def __init__(self, forward, saved, output, workspace, may) -> None:
+        self.rows = list(zip(forward, saved, output, workspace, may, strict=True))
+
+    def lists(self) -> Recomputation:
+        """The lists under test."""
+        forward, saved, output, workspace, may = (np.array(column) for column in zip(*self.rows, strict=True))
+        return Recomputation(forward, saved, output, workspace, may)
+
+    def fits(self, span, chosen, flight, spare) -> bool:
+        """Whether the peak, less what the micro-batches in flight no longer hold, stays within ``spare``."""
+        peak = max(self.rows[i][3] + (self.rows[i][1] if i in chosen else 0) for i in span)
+        return peak - flight * sum(self.rows[i][1] - self.rows[i][2] for i in chosen) <= spare
+
+    def cost(self, chosen) -> int:
+        """Time of the forwards that run again."""
+        return sum(self.rows[i][0] for i in chosen)
+
+    def least(self, span, flight, spare):
+        """(cost, layers) of the best set, by trying all; None if none fits."""
+        may = [i for i in span if self.rows[i][4]]
+        sets = (x for size in range(len(may) + 1) for x in combinations(may, size))
+        return min(((self.cost(x), len(x)) for x in sets if self.fits(span, x, flight, spare)), default=None)
+
+
+@st.composite
+def layer_rows(draw, most=7) -> Layers:
+    """Layers of few sorts or of many, not all of which may be recomputed, some of which would gain nothing."""
+    n = draw(st.integers(1, most))
+    sorts = draw(st.lists(st.tuples(numbers, numbers, numbers, numbers), min_size=1, max_size=n))
+    chosen = [sorts[draw(st.integers(0, len(sorts) - 1))] for _ in range(n)]
+    may = draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    return Layers(*zip(*chosen, strict=True), may)
+
+
+def questions(data, n):
+    """A span, some numbers in flight and some spare bytes."""
+    start = data.draw(st.integers(0, n - 1))
+    end = data.draw(st.integers(start + 1, n))
+    pairs = data.draw(st.lists(st.tuples(st.integers(1, 4), st.integers(-150, 60)), min_size=1, max_size=4))
+    return start, end, np.array([k for k, _ in pairs]), np.array([room for _, room in pairs])
+
+
+@given(layer_rows(), st.data())
+@settings(max_examples=300, deadline=None)
+def test_full_lists_find_the_least(layers, data):
+    """Floor and cost are the least over all subsets, and the set that is chosen fits, costs that and is smallest."""
+    lists = layers.lists()
+    start, end, flights, spares = questions(data, len(layers.rows))
+    floor, cost = lists.least(start, end, flights, spares)
+    for i, (flight, spare) in enumerate(zip(flights.tolist(), spares.tolist(), strict=True)):
+        best = layers.least(range(start, end), flight, spare)
+        chosen = lists.choose(start, end, flight, spare)
+        assert floor[i] == cost[i] == (IMPOSSIBLE if best is None else best[0])
+        assert (chosen is None) == (best is None)
+        if chosen is not None:
+            assert (layers.cost(chosen), len(chosen)) == best
+            assert layers.fits(range(start, end), chosen, flight, spare)
+
+
+@given(layer_rows(), st.data(), st.integers(2, 4))
+@settings(max_examples=300, deadline=None)
+def test_thinned_lists_bracket_the_least(layers, data, cap):
+    """With short lists the least lies between floor and cost, what can fit still does, and the choice costs that."""
+    lists = layers.lists()
+    start, end, flights, spares = questions(data, len(layers.rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recompute, "CAP", cap)
+        floor, cost = lists.least(start, end, flights, spares)
+        for i, (flight, spare) in enumerate(zip(flights.tolist(), spares.tolist(), strict=True)):
+            best = layers.least(range(start, end), flight, spare)
+            chosen = lists.choose(start, end, flight, spare)
+            if best is None:
+                assert floor[i] == cost[i] == IMPOSSIBLE
+                assert chosen is None
+                continue
+            assert floor[i] <= best[0] <= cost[i] == layers.cost(chosen)
+            assert layers.fits(range(start, end), chosen, flight, spare)
+
+
+@given(layer_rows(most=6), st.integers(1, 3), st.integers(-60, 40))
+@settings(max_examples=100, deadline=None)
+def test_many_spans_at_once_are_each_span_by_itself(layers, flight, spare):
+    """Questions on all spans together have the answers that they have alone."""
+    n = len(layers.rows)
+    spans = np.array([(a, b) for a in range(n) for b in range(a + 1, n + 1)])
+    flights, spares = np.full(len(spans), flight), spare - 3 * np.arange(len(spans))
+    floor, cost = layers.lists().least_each(spans[:, 0], spans[:, 1], flights, spares)
+    for i, (a, b) in enumerate(spans.tolist()):
+        alone = layers.lists().least(a, b, flights[i : i + 1], spares[i : i + 1])
+        assert (floor[i], cost[i]) == (alone[0][0], alone[1][0])
+
+
+def test_equal_layers_share_their_lists():
+    """A thousand equal layers need as many lists as there are lengths, and each has one entry a layer and one more."""
+    n = 1000
+    ones = np.ones(n, np.int64)
+    lists = Recomputation(3 * ones, 10 * ones, 2 * ones, 0 * ones, ones.astype(bool))
+    starts = np.arange(n - 40)
+    floor, cost = lists.least_each(starts, starts + 40, 2 * np.ones_like(starts), np.full_like(starts, -150))
+    assert (floor == cost).all()
+    # 150 bytes less and the peak of 10: ten layers save 2 x 8 each.
+    assert set(cost.tolist()) == {30}
+    assert len(lists._curves) == 41
+    assert len(lists._curve(5, 45).cost) == 41
