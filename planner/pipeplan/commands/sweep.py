@@ -32,6 +32,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--gap", type=float, help="at which a cell stops, instead of the file's")
     parser.add_argument("--retry", action="store_true", help="ask again what failed in an earlier run")
     parser.add_argument("--format", default="text", choices=("text", "markdown", "csv", "json"))
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help="short for --format json")
 
 
 def run(options: Namespace) -> int:

@@ -14,7 +14,7 @@ from pipeplan.sweep.cells import Cell, ask, ladders
 from pipeplan.sweep.crew import Crew
 from pipeplan.sweep.experiment import Experiment
 from pipeplan.sweep.record import Record
-from pipeplan.sweep.work import blank, work
+from pipeplan.sweep.work import blank, told, work
 
 OVERTIME = 120.0
 """Seconds that a worker has beyond three times its search: to read, simulate every balancer, and write."""
@@ -84,8 +84,8 @@ class _Sweep:
             path = self._folder / cell.file
             try:
                 question = ask(cell, self._data)
-            except InputError as error:
-                self._enter(number, cell, blank(cell, "", "failed", str(error)))
+            except Exception as error:  # a file that an importer chokes on is a row, not the end of the sweep
+                self._enter(number, cell, blank(cell, "", "failed", told(error)))
                 return
             fingerprint = question.fingerprint(self._search)
             kept = read_cell(path)

@@ -38,12 +38,8 @@ def record(cell: Cell, question: Question, search: Search) -> Record:
         result = solve(question.model, question.cluster, job=question.job, time_limit=search.time, **how)
     except InfeasibleError as error:
         return blank(cell, fingerprint, "infeasible", str(error), time.monotonic() - began)
-    except PipeplanError as error:
-        return blank(cell, fingerprint, "failed", str(error), time.monotonic() - began)
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
-        return blank(cell, fingerprint, "failed", text, time.monotonic() - began)
+        return blank(cell, fingerprint, "failed", told(error), time.monotonic() - began)
     return Record(
         *cell.labels,
         fingerprint,
@@ -58,6 +54,14 @@ def record(cell: Cell, question: Question, search: Search) -> Record:
         version=_version(),
         part=cell.part,
     )
+
+
+def told(error: Exception) -> str:
+    """An error for a row: its text where it was raised on purpose, else also what it is and where it comes from."""
+    if isinstance(error, PipeplanError):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def blank(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: float = 0.0) -> Record:

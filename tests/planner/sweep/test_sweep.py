@@ -13,9 +13,12 @@ import pytest
 
 from instances import equal_devices, fat_head, model_of, two_kinds_of_device
 from pipeplan.cli import main
+from pipeplan.cluster import Cluster
 from pipeplan.files.cell_file import read_cell
 from pipeplan.files.cluster_file import write_cluster
+from pipeplan.files.device_file import catalogue
 from pipeplan.files.experiment_file import write_experiment
+from pipeplan.files.load import load_cluster
 from pipeplan.files.model_file import write_model
 from pipeplan.job import Job
 from pipeplan.solve import solve
@@ -89,6 +92,20 @@ def test_a_broken_cell_stops_nothing(data: Path, tmp_path: Path) -> None:
     assert "No plan fits" in records[5].error
 
 
+def test_an_importer_that_breaks_is_a_row(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody foresaw while a file is read is told in that cell's row, and the others are solved."""
+
+    def half_broken(path: Path) -> Cluster:
+        if "small" in str(path):
+            raise KeyError("nodes")
+        return load_cluster(path)
+
+    monkeypatch.setattr("pipeplan.sweep.cells.load_cluster", half_broken)
+    records, _ = swept(experiment("head", "small two"), tmp_path / "out", data)
+    assert [record.outcome for record in records] == ["failed", "solved"]
+    assert records[0].error.startswith("KeyError: 'nodes' (test_sweep.py, line")
+
+
 def test_a_second_run_solves_nothing_again(data: Path, tmp_path: Path) -> None:
     """What an earlier run finished is kept, and the records are the same."""
     out = tmp_path / "out"
@@ -134,10 +151,7 @@ def test_a_series_ends_with_the_first_that_does_not_fit(tmp_path: Path) -> None:
     assert [record.outcome for record in records] == ["solved", "solved", "infeasible"]
 
 
-def _gpu(memory: int):  # type: ignore[no-untyped-def]
-    from pipeplan.cluster import Cluster
-    from pipeplan.files.device_file import catalogue
-
+def _gpu(memory: int) -> Cluster:
     return Cluster.uniform(1, replace(catalogue()["v100-16gb"], memory=memory))
 
 
@@ -158,7 +172,7 @@ def test_killed_sweeps_go_on(data: Path, tmp_path: Path) -> None:
     finished = {path.name: read_cell(path) for path in cells.glob("[!.]*.json")}
     assert finished
     assert None not in finished.values()
-    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=120)
     assert done.stderr.count("(kept)") == len(finished)
     rows = json.loads(done.stdout)["rows"]
     whole, _ = swept(asked, tmp_path / "elsewhere", data)
