@@ -150,15 +150,15 @@ def test_doctor_finds_both_solvers(capsys: pytest.CaptureFixture[str]) -> None:
         ("vgg16", 4, 216.4),
         ("vgg16", 8, 159.5),
         ("resnet50", 4, 111.5),
-        ("resnet50", 8, 58.4),
+        ("resnet50", 8, 56.7),  # 58.4 along the listed order
         ("gnmt", 4, 25.9),
         ("gnmt", 8, 19.0),
     ],
 )
-def test_public_profiles_reach_the_chain_optimum(
+def test_public_profiles_reach_the_known_optimum(
     file: str, devices: int, milliseconds: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On PipeDream's profiles, equal devices and free links, the proven bottleneck is the known chain optimum."""
+    """On PipeDream's profiles, equal devices and free links, the bottleneck is the known one of a chain, or below."""
     path = str(shared(f"pipedream/{file}.graph.txt"))
     assert main(["solve", path, "--devices", str(devices), "--objective", "bottleneck", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -4,7 +4,8 @@
 
     space ──▶ baselines (every heuristic's plan, by simulation) ──▶ incumbent
       │                                                                │
-      └──▶ prove: shapes ──▶ families ──▶ path cuts ◀──────────────────┘ closes what cannot beat it
+      ├──▶ prove: shapes ──▶ families ──▶ path cuts ◀──────────────────┤ closes what cannot beat it
+      └──▶ bottleneck of a graph: one question a micro-batch size ◀────┘
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ __all__ = ["opened"]
 
 def opened(space: Space) -> Iterator[Node]:
     """What is open at the start: every shape at every micro-batch size, or lumps of shapes where there are too many."""
+    from pipeplan.graph import applies, graph_nodes
+
+    if applies(space):
+        yield from graph_nodes(space)
+        return
     if not space.large:
         for size in space.sizes:
             for groups, bound in space.shapes(size):

@@ -46,9 +46,8 @@ def _layers(plan: Plan, model: Model) -> Iterator[str]:
     for names, fault in ((missing, "in no stage"), (doubled, "in several stages"), (unknown, "not in the model")):
         if names:
             yield f"{len(names)} layers are {fault}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
-    if not (missing or doubled or unknown) and tuple(counts) != model.names:
-        first = next(i for i, (a, b) in enumerate(zip(counts, model.names, strict=True)) if a != b)
-        yield f"its stages leave the model's order at layer {model.names[first]!r}; stages hold contiguous layers"
+    if not (missing or doubled or unknown):
+        yield from _order(plan, model)
     for number, stage in enumerate(plan.stages):
         if not stage.layers:
             yield f"stage {number} has no layers; drop it"
@@ -57,6 +56,25 @@ def _layers(plan: Plan, model: Model) -> Iterator[str]:
                 yield f"stage {number} recomputes {name!r}, which is not one of its layers"
             if count > 1:
                 yield f"stage {number} recomputes {name!r} {count} times; once is enough"
+
+
+def _order(plan: Plan, model: Model) -> Iterator[str]:
+    """A stage lists its layers in the model's order, and reads nothing from a later stage."""
+    place = {name: i for i, name in enumerate(model.names)}
+    first = {name: s for s, stage in reversed(list(enumerate(plan.stages))) for name in stage.layers}
+    for number, stage in enumerate(plan.stages):
+        for a, b in pairwise(stage.layers):
+            if place[a] > place[b]:
+                yield f"its stages leave the model's order at layer {b!r}; stage {number} lists {a!r} before it"
+                return
+        for name in stage.layers:
+            for source in model.layers[place[name]].inputs:
+                if first[source] > number:
+                    yield (
+                        f"layer {name!r} on stage {number} reads {source!r}, which lies on stage {first[source]}; "
+                        "tensors go forward only"
+                    )
+                    return
 
 
 def _divided(plan: Plan) -> set[str]:

@@ -1,0 +1,112 @@
+"""The search's question at one micro-batch size, where stages may be cut along any downsets of the model."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pipeplan.graph.loads import MOST_WIDTHS, common_link, graph_problem, load, widths
+from pipeplan.graph.reorder import reordered
+from pipeplan.job import Objective, Order
+from pipeplan.model import Model
+from pipeplan.search.judge import Judged
+from pipeplan.search.prove import Node, Prover
+from pipeplan.search.shapes import ShapeNode
+from pipeplan.search.space import Floors, Space
+from pipeplan.structure import Mode, arrange, device_classes
+from pipeplan_formulations import graph
+from pipeplan_formulations.graph import Stages
+from pipeplan_formulations.report import Limits, Progress, Status, Stop
+
+
+def applies(space: Space) -> bool:
+    """Whether the graph formulation answers the space's question in full.
+
+    It knows the bottleneck, on devices that are all joined by the same link, without wishes about particular layers.
+    On a plain chain without replicas the search along the chain does the same.
+    """
+    job = space.job
+    if job.objective is not Objective.BOTTLENECK or common_link(space.cluster) is None or space.wishes.any:
+        return False
+    if job.equal_replicas or (job.order is Order.GIVEN and len(device_classes(space.cluster)) > 1):
+        return False
+    ways = [widths(space, size) for size in space.sizes]
+    if not all(0 < len(way) <= MOST_WIDTHS for way in ways):
+        return False
+    return not is_chain(space.model) or any(w.replicas > 1 for way in ways for w in way)
+
+
+def is_chain(model: Model) -> bool:
+    """Whether each layer but the first reads the one before it and nothing else."""
+    names = model.names
+    return all(layer.inputs == names[i - 1 : i] for i, layer in enumerate(model.layers) if i)
+
+
+def graph_nodes(space: Space) -> Iterator["GraphNode"]:
+    """One question a micro-batch size."""
+    for size in space.sizes:
+        yield GraphNode(Floors(space, size).together(space.cluster), space, size)
+
+
+@dataclass
+class GraphNode:
+    """Everything that lies open at one micro-batch size."""
+
+    bound: int
+    space: Space
+    size: int
+
+    @property
+    def quick(self) -> bool:
+        """It has a bound of its own from the start."""
+        return False
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Larger micro-batches later."""
+        return (0, self.size)
+
+    def advance(self, prover: Prover) -> Iterable[Node]:
+        """Solve under each family; a depth that is not wanted leaves the question to the search along the chain."""
+        open_: list[Node] = []
+        link = common_link(self.space.cluster)
+        assert link is not None
+        for family in self.space.families:
+            problem = graph_problem(self.space, self.size, family, link)
+            limits = Limits(max(prover.left, 0.0), prover.limits.gap, prover.limits.workers, prover.limits.seed)
+            backend = prover.backend if prover.backend != "cpsat" else "auto"
+            report = graph.solve(problem, limits, progress=self._progress(prover), backend=backend)
+            if report.status is Status.INFEASIBLE:
+                continue
+            depths = self.space.job.depths
+            if report.solution is not None and not (depths and len(report.solution) not in depths):
+                self._offer(prover, family.name, report.solution)
+            elif report.solution is not None:
+                shapes = self.space.shapes(self.size)
+                open_ += [
+                    ShapeNode(max(report.bound, least), self.space, groups, self.size) for groups, least in shapes
+                ]
+                continue
+            prover.settle(report.bound)
+            if report.stop is Stop.INTERRUPT:
+                raise KeyboardInterrupt
+        return open_
+
+    def _progress(self, prover: Prover) -> Progress:
+        """Tells the prover's watcher of what the solver knows, beside what is known already."""
+
+        def tell(value: int | None, bound: int) -> None:
+            known = [each for each in (value, prover.value) if each is not None]
+            prover.watch(min(known, default=None), max(bound, self.bound), 1)
+
+        return tell
+
+    def _offer(self, prover: Prover, family: str, stages: Stages) -> None:
+        """The plan of a solution, read on the model in the order of its stages."""
+        ways, classes = widths(self.space, self.size), device_classes(self.space.cluster)
+        modes = tuple(Mode(ways[stage.mode].device_class, ways[stage.mode].replicas) for stage in stages)
+        groups = arrange(classes, modes)
+        assert groups is not None
+        model, boundaries = reordered(self.space.model, [stage.groups for stage in stages])
+        job = replace(self.space.job, schedules=(family,))
+        for candidate in Space(model, self.space.cluster, job).candidates(groups, self.size):
+            if candidate.fits(boundaries):
+                prover.offer(Judged(prover.cluster, candidate, boundaries, load(candidate, boundaries)))
