@@ -45,14 +45,14 @@ def solve(
     if answer.infeasible and not found:
         return Report(Status.INFEASIBLE, Stop.OPTIMALITY, None, low, clock.wall, NAME, cbc_version(), 0, None)
     claimed = 0.0 if answer.infeasible else answer.bound
-    if answer.optimal and answer.point is not None and limits.gap == 0:
-        claimed = max(claimed, answer.point[model.objective])
+    if answer.optimal and answer.point is not None:  # CBC stops once the bound is within the gap of what it found
+        claimed = max(claimed, answer.point[model.objective] * (1 - limits.gap))
     bound = max(low, _proven(claimed * size, size))
     stop = Stop.INTERRUPT if answer.interrupted else Stop.TIME if answer.late or clock.left <= 0 else Stop.GAP
     if not found:
         return Report(Status.UNKNOWN, stop, None, bound, clock.wall, NAME, cbc_version(), limits.seed, None)
     best = min(found, key=problem.evaluate)
-    value = max(bound if answer.optimal else low, whole(problem.evaluate(best)))
+    value = max(bound if answer.optimal and limits.gap == 0 else low, whole(problem.evaluate(best)))
     bound = min(bound, value)
     status, stop = (Status.OPTIMAL, Stop.OPTIMALITY) if bound == value else (Status.FEASIBLE, stop)
     if progress is not None:

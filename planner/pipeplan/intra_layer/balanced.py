@@ -40,7 +40,7 @@ def _fill(work: np.ndarray, target: float) -> list[float]:
         done = np.concatenate([[0.0], np.cumsum(row[start:], dtype=np.float64)])
         begun = (positions[-1] - start) * float(row[start]) if start < layers else 0.0
         reach = int(np.searchsorted(done, begun + target, side="right")) - 1
-        left = begun + target - done[reach]
+        left = begun + target - float(done[reach])
         inside = start + reach < layers and row[start + reach] > 0
         positions.append(min(float(layers), start + reach + (left / float(row[start + reach]) if inside else 0.0)))
     return positions

@@ -149,7 +149,7 @@ class LineSearch:
         return self.limits.time - (time.monotonic() - self._began)
 
     def _limits(self) -> Limits:
-        return replace(self.limits, time=max(0.1, min(self._left(), SLICE)), gap=max(self.limits.gap / 4, FINE))
+        return replace(self.limits, time=max(0.1, min(self._left(), SLICE)), gap=FINE)
 
     def _tell(self) -> None:
         self.watch(self.beat, self.bound or 0, len(self._heap))

@@ -31,7 +31,8 @@ def test_the_order_of_best_balance_is_not_the_best_order() -> None:
     """Of ResNet-50 on two boards of either kind: neither for the balanced cut, nor once layers are divided.
 
     The order whose best cut has the least largest load puts the small boards first; another one has a shorter step with
-    its own best cut, and a third with divided layers, because more of the weights find room on chip.
+    its own best cut, and a third with divided layers: the last layers wait for their weights, for which a small board's
+    memory is as fast as a large one's.
     """
     every = _orders(load_model("resnet-50"), load_cluster("2-vcu118-2-vcu129"))
     assert len(every) == 6

@@ -1,0 +1,92 @@
+"""Lines of FPGA boards, simulated: data parallelism, the greedy, balance alone and the divided optimum, in one table.
+
+All times are analytic estimates from operation counts and data sheets (datasets/devices.yaml); no board was at hand.
+"""
+
+from dataclasses import replace
+
+from pipeplan import load_cluster, load_model
+from pipeplan.balance import bapipe
+from pipeplan.balance.balancer import NotApplicable
+from pipeplan.cluster import Cluster
+from pipeplan.intra_layer.balanced import balanced
+from pipeplan.intra_layer.channels import channels
+from pipeplan.intra_layer.judge import judge
+from pipeplan.intra_layer.line import Line
+from pipeplan.intra_layer.space import lines
+from pipeplan.job import Job
+from pipeplan.model import Model
+from pipeplan.result import Result
+from pipeplan.solve import solve
+from pipeplan_formulations.fractional import Positions, rounded
+
+MODELS = ("vgg-16", "resnet-50")
+CLUSTERS = ("4-vcu118", "4-vcu129", "2-vcu118-2-vcu129", "3-vcu118-1-vcu129", "1-vcu118-3-vcu129")
+BATCH, SECONDS, GAP = 128, 60.0, 0.002
+HEADER = (
+    "model",
+    "boards",
+    "data parallel",
+    "greedy",
+    "whole layers",
+    "balance alone",
+    "1F1B-AS",
+    "FBP-AS",
+    "bound",
+    "gap",
+    "over data parallel",
+    "over greedy",
+)
+
+
+def main() -> None:
+    """Print the table as markdown."""
+    print(_row(HEADER))
+    print(_row(["---"] * len(HEADER)))
+    for name in MODELS:
+        model = load_model(name)
+        for where in CLUSTERS:
+            print(_row(_cells(model, load_cluster(where), where)), flush=True)
+
+
+def _cells(model: Model, cluster: Cluster, where: str) -> list[str]:
+    job = Job(BATCH, replicas=(1,), schedules=("1f1b-as",))
+    every = lines(model, cluster, job)
+    greedy = min((judge(line, cut).value for line in every if (cut := _greedy(line))), default=None)
+    parts = channels(model)
+    equal = [(line, cut) for line in every if (cut := balanced(line))]
+    real = [(line, cut) for line, shares in equal if (cut := rounded(line.problem, shares, parts))]
+    alone = min((judge(line, cut).value for line, cut in real), default=None)
+    whole = _solve(model, cluster, job)
+    best = _solve(model, cluster, replace(job, intra_layer=True))
+    fbp = _solve(model, cluster, replace(job, intra_layer=True, schedules=("fbp-as",)))
+    replicated = _solve(model, cluster, Job(BATCH, depths=(1,)))
+    parallel = replicated.baselines["data-parallel"].value
+    times = [parallel, greedy, whole.value, alone, best.value, fbp.value, best.bound]
+    cells = [model.name, where, *(_milliseconds(value) for value in times), f"{best.gap:.2%}"]
+    return cells + [f"{value / best.value:.2f}x" if value else "-" for value in (parallel, greedy)]
+
+
+def _greedy(line: Line) -> Positions | None:
+    """The greedy's cut, whose weights lie on chip wherever they fit; None where it has none."""
+    try:
+        cut = tuple(map(float, bapipe.balance(line.chain, line.micro_batches)))
+    except NotApplicable:
+        return None
+    return cut if line.problem.feasible(cut) else None
+
+
+def _solve(model: Model, cluster: Cluster, job: Job) -> Result:
+    return solve(model, cluster, job=job, time_limit=SECONDS, gap=GAP)
+
+
+def _milliseconds(value: int | None) -> str:
+    return "-" if value is None else f"{value / 1e6:.0f} ms"
+
+
+def _row(cells: list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
