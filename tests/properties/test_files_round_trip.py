@@ -158,7 +158,11 @@ def plans(draw: st.DrawFn) -> Plan:
 
     def plan_stage(homes: tuple[int, ...]) -> PlanStage:
         recompute = st.lists(word, max_size=1).map(tuple)
-        return draw(st.builds(PlanStage, names.map(tuple), st.just(homes), whole, whole, whole, parts, recompute))
+        part = st.floats(0, 1, exclude_min=True, exclude_max=True)
+        shares = st.lists(st.tuples(word, part), max_size=2).map(tuple)
+        return draw(
+            st.builds(PlanStage, names.map(tuple), st.just(homes), whole, whole, whole, parts, recompute, shares)
+        )
 
     def row(item: st.SearchStrategy, length: int) -> tuple:
         return tuple(draw(st.lists(item, min_size=length, max_size=length)))
