@@ -148,3 +148,18 @@ def test_pipelines_that_miss_transfers_are_refused() -> None:
             Schedule("x", ((*schedule.orders[0], schedule.orders[2][-1]), *schedule.orders[1:])),
             wide((2, 3), stages, (way,) * 6),
         )
+
+
+def test_what_is_kept_of_a_schedule_is_only_its_order() -> None:
+    """The same schedule on another pipeline has that one's times, transfers and placement, whatever came before."""
+    schedule = FAMILIES["gpipe"].write((2, 1), 3)
+    slow, fast = (Stage(5, 7), Stage(5, 7)), (Stage(1, 2), Stage(1, 1))
+    near, far = ((Transfer(1, 0, time, ("a",)), Transfer(1, 0, time, ("a",))) for time in (0, 9))
+    cases = [wide((2, 1), stages, ways) for stages in (slow, fast) for ways in (near, far)]
+    first = [simulate(schedule, case) for case in cases]
+    for m in range(1, 10):  # more schedules than are kept
+        simulate(FAMILIES["gpipe"].write((2, 1), m), cases[0])
+    assert [simulate(schedule, case) for case in reversed(cases)] == first[::-1]
+    assert len({timeline.makespan for timeline in first}) == 4
+    with pytest.raises(PlanError, match="micro-batch 0 of stage 0 is its replica 0's, on 1"):
+        simulate(schedule, replace(cases[0], placement=((1, 0), (2,))))

@@ -162,7 +162,7 @@ def test_a_path_cut_is_exact_where_it_was_found_and_a_bound_elsewhere(data: st.D
     cut = path_cut(timeline, here, schedule)
 
     def value(pipeline: Pipeline) -> int:
-        times = [[getattr(s, name) for s in pipeline.stages] for name in ("forward", "backward", "update")]
+        times = [[getattr(s, name) for s in pipeline.stages] for name in ("forward", "backward", "update", "reduce")]
         sends = [[way.occupancy for (way,) in ways] for ways in (pipeline.transfers, pipeline.returns)]
         return int(cut.length(*times, *sends))
 

@@ -5,21 +5,15 @@ from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Schedule
 
 
-def check_fit(schedule: Schedule, pipeline: Pipeline) -> None:
-    """Refuse lists of actions for other devices, stages or replicas than the pipeline's, and transfers that miss some.
+def check_actions(schedule: Schedule, pipeline: Pipeline) -> None:
+    """Refuse lists of actions for other devices, stages or replicas than the pipeline's placement has.
 
     Raises
     ------
     PlanError
         With the first fault.
     """
-    _check_ways(pipeline)
-    if len(schedule.orders) != pipeline.devices:
-        raise PlanError(
-            f"the schedule has lists for {len(schedule.orders)} devices, the pipeline {pipeline.devices}; "
-            "write one list a device, empty where a device does nothing"
-        )
-    stages = len(pipeline.stages)
+    stages = len(pipeline.placement)
     for device, order in enumerate(schedule.orders):
         for action in order:
             stage = action.stage
@@ -40,8 +34,22 @@ def _where(action: Action, pipeline: Pipeline) -> str:
     return f"micro-batch {action.micro_batch} of stage {action.stage} is its replica {replica}'s, on {owner}"
 
 
-def _check_ways(pipeline: Pipeline) -> None:
+def check_pipeline(schedule: Schedule, pipeline: Pipeline) -> None:
+    """Refuse another number of lists than devices, replicas that share one, and pairs of replicas without a transfer.
+
+    Raises
+    ------
+    PlanError
+        With the first fault.
+    """
+    if len(schedule.orders) != pipeline.devices:
+        raise PlanError(
+            f"the schedule has lists for {len(schedule.orders)} devices, the pipeline {pipeline.devices}; "
+            "write one list a device, empty where a device does nothing"
+        )
     stages = len(pipeline.stages)
+    if len(pipeline.placement) != stages:
+        raise PlanError(f"the pipeline has devices for {len(pipeline.placement)} stages, and {stages} stages")
     for stage, homes in enumerate(pipeline.placement):
         if not homes or len(set(homes)) != len(homes):
             raise PlanError(f"stage {stage} is on devices {homes}; it needs one device a replica, each another one")
