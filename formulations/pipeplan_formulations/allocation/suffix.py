@@ -19,6 +19,7 @@ from functools import reduce
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation, Mode
 from pipeplan_formulations.allocation.spans import Spans
@@ -27,6 +28,7 @@ from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
+Floats = NDArray[np.float64]
 Quantity = Literal["time", "trip", "load"]
 
 
@@ -110,6 +112,7 @@ class _Sweep:
             problem.overlap == "none" or (problem.overlap == "stream" and ceiling is not None)
         )
         self.apart = self.apart or (quantity == "load" and problem.overlap == "none")
+        self.power, self.needed = self._strengths()
 
     def fill(self, modes: list[Mode], behind: "list[_Tail] | None", starts: range) -> tuple[Array, "list[_Tail]"]:
         """V for stages of these modes (kind and index of width) before what lies ``behind``, or before each other.
@@ -134,21 +137,28 @@ class _Sweep:
                 table[0][:, self.grid.total < self.grid.forced] = IMPOSSIBLE
         return table, own_tails
 
-    def _usages(self, i: int) -> Array:
-        """Usages with which layers from i on, and those before i on the rest, can stay within the target on average."""
-        problem, grid, n = self.problem, self.grid, self.problem.layers
+    def _strengths(self) -> tuple[Floats, Floats]:
+        """Power of each usage, and the power that the layers from each boundary on need to stay within the target.
+
+        Of M micro-batches a stage of r replicas gives one replica M / r at least, in the time that its head leaves.
+        """
+        problem, grid, before = self.problem, self.grid, self.spans.before.astype(np.float64)
         if self.quantity == "load":
-            return np.flatnonzero(grid.total > 0)
+            return grid.total.astype(np.float64), np.zeros(problem.layers + 1)
         best = problem.forward + problem.backward
         speed = (best.min(axis=0) / np.maximum(best, 1)).max(axis=1) * problem.unit  # of a unit of each kind
-        power = speed @ grid.coordinates
-        before, every = float(self.spans.before[i]), float(self.spans.before[n])
-        # Of M micro-batches a stage of r replicas gives one replica M / r at least, in the time its head leaves.
-        per_unit = max(self.target - before, 0) / problem.micro_batches * (1 + 1e-9)
-        rest = float(speed @ np.array(grid.units)) - power
-        enough = power * per_unit >= every - before
-        enough &= rest * (self.target / problem.micro_batches) * (1 + 1e-9) >= before
-        return np.flatnonzero(enough & (grid.total > 0))
+        per_unit = np.maximum(self.target - before, 0) / problem.micro_batches * (1 + 1e-9)
+        rest = before[-1] - before
+        needed = np.divide(rest, per_unit, out=np.full_like(rest, np.inf), where=per_unit > 0)
+        return speed @ grid.coordinates, np.where(rest > 0, needed, 0.0)
+
+    def _usages(self, i: int) -> Array:
+        """Usages with which layers from i on, and those before i on the rest, can stay within the target on average."""
+        enough = (self.power >= self.needed[i]) & (self.grid.total > 0)
+        if self.quantity != "load":
+            every = self.power[-1] * self.target / self.problem.micro_batches * (1 + 1e-9)
+            enough &= self.power * self.target / self.problem.micro_batches <= every - float(self.spans.before[i])
+        return np.flatnonzero(enough)
 
     def _stage(self, table: Array, tail: "_Tail", i: int, c: int, w: int, usages: Array, forced: bool) -> None:
         """Improve V(i, c, ·) by stages of width w that begin at i. A forced first stage is not one of the last."""
@@ -161,11 +171,17 @@ class _Sweep:
             taken, behind = taken[allowed], behind[allowed]
         if longest < 1 or not len(taken):
             return
-        ends = np.arange(i + 1, i + 1 + longest)
-        columns = slice(i + 1, i + 1 + longest)
-        extra = self.spans.extra[c][w][:, i, :longest]
+        # Before the first end that the units behind can still follow up, no span need be looked at.
+        skipped = int(np.argmax(self.needed[i + 1 :] <= self.power[behind].max()))
+        if skipped >= longest:
+            return
+        columns = slice(i + 1 + skipped, i + 1 + longest)
+        ends = np.arange(columns.start, columns.stop)
         flight = grid.flight[w][taken]
-        row = flight - 1 if len(extra) > 1 else np.zeros_like(flight)
+        held = range(int(flight.min()), int(flight.max()) + 1)
+        extra = self.spans.extra[c][w]
+        extra = (extra[held.start - 1 : held.stop - 1] if len(extra) > 1 else extra)[:, i, skipped:longest]
+        row = flight - held.start
         forward = problem.prefix["forward"][c][ends] - problem.prefix["forward"][c][i]
         backward = problem.prefix["backward"][c][ends] - problem.prefix["backward"][c][i]
         into = np.zeros_like(taken) if i == 0 else problem.least_back[c][grid.leaves[c][taken], i - 1]
@@ -173,19 +189,20 @@ class _Sweep:
         for part in tail.parts(w):
             value = part.value[behind, columns]
             if part.send is None:
-                term, work = (
-                    cell[flight - 1 if len(cell) > 1 else 0] for cell in self._of_rows(w, forward, backward, extra)
-                )
+                cells = self._of_rows(w, held, forward, backward, extra)
+                term, work = (cell[row if len(cell) > 1 else 0] for cell in cells)
                 found = np.maximum(term, work + value)
             else:
                 send = part.send[part.leaves[behind], columns]
-                found = self._of_cells(w, forward, backward + extra[row], flight, send, into, value)
+                found = self._of_cells(
+                    w, forward, backward + extra[row if len(extra) > 1 else 0], flight, send, into, value
+                )
             if i == 0:
                 found = found + self._finish(c, w)[ends]
             best = np.minimum(best, found.min(axis=1))
         table[i, c, taken] = np.minimum(best, IMPOSSIBLE)
 
-    def _of_rows(self, w: int, forward: Array, backward: Array, extra: Array) -> tuple[Array, Array]:
+    def _of_rows(self, w: int, flights: range, forward: Array, backward: Array, extra: Array) -> tuple[Array, Array]:
         """Own term and work of each k (rows, or one for all) and end."""
         problem, width = self.problem, self.problem.widths[w]
         many = problem.share(width)
@@ -195,8 +212,7 @@ class _Sweep:
             loads = (forward + backward) // (width * problem.unit)
             return np.where(closed, IMPOSSIBLE, loads), np.zeros_like(loads[:1])
         if self.ceiling is not None:
-            rows = np.arange(1, int(self.grid.flight[w].max()) + 1)[:, None]
-            held = problem.warm_up(rows) if problem.alternating else many
+            held = problem.warm_up(np.array(flights)[:, None]) if problem.alternating else many
             lanes = services(problem.overlap, many, held, 1, forward, backward, 0, 0, 0)
             closed = closed | (reduce(np.maximum, lanes) > self.ceiling)
         work = np.where(closed, IMPOSSIBLE, forward + backward)
