@@ -122,7 +122,7 @@ def optimum(p: ChainPartition) -> int | None:
 
 
 @given(problems())
-@settings(max_examples=400)
+@settings(max_examples=120)
 @pytest.mark.parametrize("backend", ["cpsat", "cbc"])
 def test_solvers_equal_brute_force(backend: str, problem: ChainPartition) -> None:
     """Objective, bound and status of either solver, path cuts, ties and infeasible instances included."""
@@ -138,7 +138,7 @@ def test_solvers_equal_brute_force(backend: str, problem: ChainPartition) -> Non
 
 
 @given(problems(cuts=False))
-@settings(max_examples=400)
+@settings(max_examples=120)
 def test_the_dynamic_programme_equals_brute_force(problem: ChainPartition) -> None:
     """Without path cuts the dynamic programmes are exact under both objectives and every overlap."""
     best = optimum(problem)
@@ -150,7 +150,7 @@ def test_the_dynamic_programme_equals_brute_force(problem: ChainPartition) -> No
 
 
 @given(problems())
-@settings(max_examples=400)
+@settings(max_examples=120)
 def test_bounds_are_bounds(problem: ChainPartition) -> None:
     """The free bound and the dynamic programme's bound never exceed the optimum, path cuts or not."""
     best = optimum(problem)
