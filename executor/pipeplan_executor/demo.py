@@ -16,6 +16,7 @@ from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
 from pipeplan.plot.gantt import save_gantt
+from pipeplan.plot.labels import device_labels
 from pipeplan.profile import profile
 from pipeplan.search.baselines import ranked
 from pipeplan.simulate import simulate
@@ -66,8 +67,9 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
         rows.append(_row(label, plan, report))
         timelines = {"predicted": simulate(plan.schedule, plan.pipeline), "measured": report.timeline}
         for suffix in ("svg", "png"):
-            save_gantt(folder / f"{name}-{label}.{suffix}", timelines, limits=plan.pipeline.limits)
-        write_trace(folder / f"{name}-{label}.trace.json", timelines)
+            limits, picture = plan.pipeline.limits, folder / f"{name}-{label}.{suffix}"
+            save_gantt(picture, timelines, limits=limits, devices=device_labels(plan))
+        write_trace(folder / f"{name}-{label}.trace.json", timelines, device_labels(plan))
     _table(rows)
 
 

@@ -60,17 +60,19 @@ def run(options: Namespace) -> int:
 def _write(options: Namespace, plan: "Plan", report: "RunReport") -> None:
     if not (options.trace or options.plot):
         return
+    from pipeplan.plot.labels import device_labels
     from pipeplan.simulate import simulate
 
+    labels = device_labels(plan)
     lines = {"predicted": simulate(plan.schedule, plan.pipeline), "measured": report.timeline}
     if options.trace:
         from pipeplan.export.trace import write_trace
 
-        write_trace(options.trace, lines)
+        write_trace(options.trace, lines, labels)
     if options.plot:
         from pipeplan.plot.gantt import save_gantt
 
-        save_gantt(options.plot, lines, limits=plan.pipeline.limits)
+        save_gantt(options.plot, lines, limits=plan.pipeline.limits, devices=labels)
 
 
 def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
