@@ -4,7 +4,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from explained import setting_of
-from pipeplan.explain.levers import fall, levers, possible, together
+from pipeplan.explain.levers import fall, groups, levers, possible, together
 from pipeplan.explain.path import portions
 from pipeplan.explain.use import uses
 from random_schedules import random_case
@@ -36,6 +36,21 @@ def test_what_is_not_on_the_path_does_not_bind(seed: int) -> None:
     for lever in possible(setting):
         alone = fall(setting, [lever])
         assert named.get((lever.kind, lever.name, lever.stages), 0.0) == max(alone, 0.0)
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_like_things_together_do_no_less_than_one_of_them(seed: int) -> None:
+    """With wires of their own, a group shortens the step at least as much as any of its members."""
+    case = random_case(seed, shared_wires=False)
+    assume(not case.schedule.two_lanes)
+    setting = setting_of(case.schedule, case.pipeline)
+    found = groups(setting)
+    for lever in levers(setting):
+        parts = {*lever.stages, *lever.wires}
+        holders = [g for g in found if g.kind == lever.kind and parts <= {*g.stages, *g.wires}]
+        assert all(group.fall >= lever.fall for group in holders)
+        assert holders or sum(other.kind == lever.kind for other in possible(setting)) == 1
 
 
 @given(seeds)

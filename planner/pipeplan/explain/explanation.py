@@ -36,6 +36,8 @@ class Explanation:
         Memory of each device.
     levers : tuple of Lever
         What binds alone, most effective first.
+    groups : tuple of Lever
+        Like things that are faster together, where that shortens the step.
     joint : tuple of Lever
         Where nothing binds alone: what binds together.
     memory : Outcome or None
@@ -51,6 +53,7 @@ class Explanation:
     uses: tuple[Use, ...]
     rooms: tuple[Room, ...]
     levers: tuple[Lever, ...]
+    groups: tuple[Lever, ...]
     joint: tuple[Lever, ...]
     memory: Outcome | None = None
     outcomes: tuple[Outcome, ...] = ()
@@ -76,6 +79,7 @@ class Explanation:
             "step_time_s": self.step / 1e9,
             "bound_s": self.bound / 1e9,
             "binds": [_lever_json(lever) for lever in self.levers],
+            "like_things": [_lever_json(lever) for lever in self.groups],
             "binds_together": [_lever_json(lever) for lever in self.joint],
             "memory_binds": None if self.memory is None else (self.memory.gains or 0.0) > 0,
             "critical_path": [
@@ -98,6 +102,8 @@ class Explanation:
         }
 
     def _binding(self) -> Iterator[str]:
+        for lever in [lever for lever in self.groups if lever.fall >= NOTABLE]:
+            yield f"{lever.name}: a tenth less time there takes {percent(lever.fall)} off the step"
         if self.levers:
             for lever in self._levers_shown():
                 yield f"{lever.name}: a tenth less time there takes {percent(lever.fall)} off the step"

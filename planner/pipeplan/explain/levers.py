@@ -22,7 +22,7 @@ GRAIN, FASTER = 10, 9
 """Times are multiplied by the first, those of what gets faster by the second."""
 MOST, FEWEST = 48, 8
 """Things that are tried in turn, those with most time on the critical path first: the more actions, the fewer."""
-ACTIONS = 2_000_000
+ACTIONS = 500_000
 """Simulated in all, unless the fewest need more."""
 
 
@@ -59,6 +59,26 @@ def levers(setting: Setting) -> tuple[Lever, ...]:
     found = sorted((lever for lever in spent if spent[lever]), key=lambda lever: -spent[lever])
     tried = [replace(lever, fall=fall(setting, [lever])) for lever in found[: _most(setting)]]
     return tuple(sorted((lever for lever in tried if lever.fall > 0), key=lambda lever: (-lever.fall, lever.name)))
+
+
+def groups(setting: Setting) -> tuple[Lever, ...]:
+    """Like things taken together: all devices of a kind, all links inside nodes, most effective first.
+
+    In a balanced pipeline hardly anything binds alone; these tell whether it computes or sends for its time.
+    """
+    members: dict[str, list[Lever]] = {}
+    for lever in possible(setting):
+        ranks = setting.pipeline.placement[lever.stages[0]] if lever.stages else ()
+        kinds = {"devices": f"all {setting.kind(ranks[0])}" if ranks else "", "wire": "all links inside nodes"}
+        name = kinds.get(lever.kind, f"all {lever.kind}s")
+        members.setdefault(name, []).append(lever)
+    found = []
+    for name, own in members.items():
+        if len(own) > 1:
+            stages = tuple(sorted({s for lever in own for s in lever.stages}))
+            wires = tuple(sorted({wire for lever in own for wire in lever.wires}))
+            found.append(Lever(own[0].kind, f"{name} together", fall(setting, own), stages, wires))
+    return tuple(sorted((lever for lever in found if lever.fall > 0), key=lambda lever: (-lever.fall, lever.name)))
 
 
 def together(setting: Setting) -> tuple[Lever, ...]:

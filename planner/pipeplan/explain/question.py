@@ -8,7 +8,7 @@ from pipeplan.errors import InputError
 from pipeplan.explain.ample import ample
 from pipeplan.explain.changes import changes
 from pipeplan.explain.explanation import Explanation
-from pipeplan.explain.levers import levers, together
+from pipeplan.explain.levers import groups, levers, together
 from pipeplan.explain.outcome import Outcome, nothing, outcome
 from pipeplan.explain.path import portions
 from pipeplan.explain.room import rooms
@@ -94,6 +94,7 @@ def _explanation(
         uses=uses(setting),
         rooms=rooms(setting, model, cluster, job),
         levers=alone,
+        groups=groups(setting),
         joint=() if alone else together(setting),
         memory=memory,
         outcomes=outcomes,

@@ -28,8 +28,11 @@ class Setting:
 
     def device(self, rank: int) -> str:
         """``'d3 v100'`` for the device of a rank."""
-        index = self.plan.ranks[rank]
-        return f"d{index} {self.plan.device_kinds[index]}"
+        return f"d{self.plan.ranks[rank]} {self.kind(rank)}"
+
+    def kind(self, rank: int) -> str:
+        """``'v100'``."""
+        return self.plan.device_kinds[self.plan.ranks[rank]]
 
     def devices(self, stage: int) -> str:
         """``'d3 v100'``, or ``'4 devices, d0 … d3'`` for a stage with replicas."""

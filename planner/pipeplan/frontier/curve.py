@@ -76,7 +76,18 @@ class Frontier:
 
     def _heading(self) -> tuple[str, ...]:
         cost = ("price/h", "per 1000 samples") if self.over == "price" else ()
-        return (*cost, "memory", "devices", "step time", "bound", "gap", "stages", "micro-batches", "schedule")
+        return (
+            *cost,
+            "memory",
+            "devices",
+            *(() if self.over == "memory" else ("of",)),
+            "step time",
+            "bound",
+            "gap",
+            "stages",
+            "micro-batches",
+            "schedule",
+        )
 
     def _row(self, point: Point) -> tuple[str, ...]:
         cost: tuple[str, ...] = ()
@@ -87,7 +98,8 @@ class Frontier:
         return (
             *cost,
             format_bytes(point.memory),
-            f"{point.devices} of {sum(n for _, n in point.counts)}",
+            str(point.devices),
+            *(() if self.over == "memory" else (available(point),)),
             format_time(point.value),
             format_time(point.bound),
             f"{point.gap:.2%}",
@@ -114,11 +126,26 @@ _FIELDS = ("cost", "memory_bytes", "devices", "step_time_s", "bound_s", "gap", "
            "schedule", "available")  # fmt: skip
 
 
+def available(point: Point) -> str:
+    """``'4 v100 + 2 p100'``: the devices that the plan was chosen for."""
+    return " + ".join(f"{count} {kind}" for kind, count in point.counts if count)
+
+
 def _flat(point: Point) -> dict[str, object]:
     plan = point.plan
-    available = " + ".join(f"{count} {kind}" for kind, count in point.counts if count)
-    values = (point.cost, point.memory, point.devices, point.value / 1e9, point.bound / 1e9, point.gap,
-              len(plan.stages), plan.micro_batch, plan.micro_batches, plan.schedule.family, available)  # fmt: skip
+    values = (
+        point.cost,
+        point.memory,
+        point.devices,
+        point.value / 1e9,
+        point.bound / 1e9,
+        point.gap,
+        len(plan.stages),
+        plan.micro_batch,
+        plan.micro_batches,
+        plan.schedule.family,
+        available(point),
+    )
     return dict(zip(_FIELDS, values, strict=True))
 
 
