@@ -21,7 +21,7 @@ class Bracket:
     def __init__(
         self, problem: ChainAllocation, limits: Limits, progress: Progress | None, cutoff: int | None = None
     ) -> None:
-        self._problem = problem
+        self.problem = problem
         self._gap = limits.gap
         self._progress = progress
         self.clock = Clock(limits)
@@ -40,7 +40,7 @@ class Bracket:
 
     def offer(self, stages: Allocation) -> int:
         """Keep a feasible allocation if it is the best of its modes; its value."""
-        value = self._problem.evaluate(stages)
+        value = self.problem.evaluate(stages)
         modes = tuple(place.mode for place in stages)
         if modes not in self.found or value < self.found[modes][0]:
             self.found[modes] = value, stages
