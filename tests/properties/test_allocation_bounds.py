@@ -1,0 +1,134 @@
+"""The allocation problem's value against the simulator: no schedule on any layout of its units ends before it says."""
+
+from dataclasses import replace
+from itertools import islice, pairwise
+from math import lcm
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from allocations import chain_allocations, every_allocation
+from pipeplan.cluster import Overlap
+from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.schedules import FAMILIES
+from pipeplan.simulate import simulate
+from pipeplan_formulations.allocation import Allocation, ChainAllocation
+
+FLIGHTS = {"sno": "1f1b-sno", "so": "1f1b-so", "fbp": "fbp-as", "full": "gpipe"}
+"""The family that holds as many micro-batches as each rule for k allows."""
+
+
+def with_real_links(problem: ChainAllocation) -> ChainAllocation:
+    """Hops that leave a node are the slower ones, and a stage of one device has nothing to reduce."""
+    alone = np.array([width * problem.unit == 1 for width in problem.widths])
+    return replace(
+        problem,
+        reduce=np.where(alone[None, :, None], 0, problem.reduce),
+        send=np.maximum.accumulate(problem.send, axis=2),
+        send_back=np.maximum.accumulate(problem.send_back, axis=2),
+        latency=np.maximum.accumulate(problem.latency, axis=2),
+    )
+
+
+def laid_out(problem: ChainAllocation, stages: Allocation, shared: bool) -> Pipeline:
+    """The units of a kind in a row from the last stage back, nodes filled one after the other.
+
+    ::
+
+        units of a kind, from the end   0   1 │ 2   3 │ 4        nodes of two units
+                                       last   │ middle│ first    stages of one, two and two units: the middle one
+                                                                 has a unit in either node
+    """
+    nodes: list[list[tuple[int, int]]] = []  # for each stage, the node of each replica
+    used = [0] * problem.kinds
+    for place in reversed(stages):
+        units = range(used[place.kind], used[place.kind] + place.width)
+        used[place.kind] += place.width
+        nodes.append(
+            [(place.kind, u // int(problem.node[place.kind])) for u in reversed(units) for _ in range(problem.unit)]
+        )
+    nodes.reverse()
+    first = np.cumsum([0, *map(len, nodes)])
+
+    def ways(table: np.ndarray, back: bool) -> tuple[tuple[Transfer, ...], ...]:
+        found = []
+        for s, (a, b) in enumerate(pairwise(nodes)):
+            kinds, cut = (stages[s].kind, stages[s + 1].kind), stages[s].end - 1
+            hops = []
+            for m in range(lcm(len(a), len(b))):
+                x, y = m % len(a), m % len(b)
+                leaves = int(a[x] != b[y])
+                wires: tuple[str, ...] = (f"{s} {x} {y} {back}",)
+                if shared and leaves:
+                    source, target = (b[y], a[x]) if back else (a[x], b[y])
+                    wires = (f"{source} out", f"{target} in")
+                hops.append(Transfer(1, int(table[kinds][leaves][cut]), int(problem.latency[kinds][leaves]), wires))
+            found.append(tuple(hops))
+        return tuple(found)
+
+    return Pipeline(
+        stages=tuple(_stage(problem, stages, s) for s in range(len(stages))),
+        placement=tuple(tuple(range(int(first[s]), int(first[s + 1]))) for s in range(len(stages))),
+        transfers=ways(problem.send, False),
+        returns=ways(problem.send_back, True),
+        overlap=Overlap(problem.overlap),
+        runtime=(0,) * int(first[-1]),
+        limits=(2**62,) * int(first[-1]),
+    )
+
+
+def _stage(problem: ChainAllocation, stages: Allocation, s: int) -> Stage:
+    place = stages[s]
+    span, w = slice(place.start, place.end), problem.widths.index(place.width)
+    again = problem.recompute(stages)[s]
+    assert again is not None
+    reduce = int(problem.reduce[place.kind, w, span].sum())
+    return Stage(
+        forward=int(problem.forward[place.kind, span].sum()),
+        backward=int(problem.backward[place.kind, span].sum() + sum(problem.forward[place.kind, i] for i in again)),
+        update=int(problem.update[place.kind, w, span].sum()),
+        reduce=reduce + (int(problem.reduce_base[place.kind, w]) if reduce else 0),
+    )
+
+
+@given(chain_allocations(), st.integers(0, 2**32 - 1), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, shared: bool) -> None:
+    """Every family, with the k and the warm-up that the problem claims of it, on wires of their own or shared cards."""
+    two_lanes = problem.flight == "fbp"
+    assume(not (two_lanes and problem.overlap == "none"))
+    problem = replace(
+        with_real_links(problem),
+        objective="step",
+        alternating=problem.alternating and not two_lanes,
+        doubled=problem.doubled and problem.flight == "sno",
+        first=(),
+        last=(),
+    )
+    every = list(islice(every_allocation(problem), 500))
+    assume(every)
+    stages = every[seed % len(every)]
+    assume(problem.feasible(stages))
+    pipeline = laid_out(problem, stages, shared)
+    families = [FLIGHTS[problem.flight]] + (["1f1b-so"] if problem.doubled else [])
+    for name in families:
+        schedule = FAMILIES[name].write(pipeline.replicas, problem.micro_batches)
+        assert problem.evaluate(stages) <= simulate(schedule, pipeline).makespan
+    held = FAMILIES[families[0]].in_flight(pipeline.replicas, problem.micro_batches)
+    assert tuple(problem.flights(stages)) == held
+
+
+@given(chain_allocations(), st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_a_bottleneck_is_reached_by_no_long_step(problem: ChainAllocation, seed: int) -> None:
+    """A step of very many micro-batches takes no less than the bottleneck for each of them."""
+    problem = replace(with_real_links(problem), objective="bottleneck", flight="full", first=(), last=())
+    every = list(islice(every_allocation(problem), 500))
+    assume(every)
+    stages = every[seed % len(every)]
+    assume(problem.feasible(stages))
+    pipeline = laid_out(problem, stages, shared=False)
+    many = 12 * lcm(*pipeline.replicas)
+    schedule = FAMILIES["1f1b-so"].write(pipeline.replicas, many)
+    assert problem.evaluate(stages) * many <= simulate(schedule, pipeline).makespan
