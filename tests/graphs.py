@@ -14,9 +14,10 @@ def stage_load(problem: GraphPartition, mode: Mode, earlier: frozenset, here: tu
     loads = []
     for line in mode.lines:
         total = line.base + sum(int(line.time[v, g]) for g, v in zip(here, variants, strict=True))
-        for e, star in enumerate(problem.stars):
-            total += int(line.leave[e]) * leaves(problem, star, earlier, here, later)
-            total += int(line.enter[e]) * enters(problem, star, earlier, here, later)
+        for weights, crosses in ((line.leave, leaves), (line.enter, enters)):
+            stars = zip(weights, problem.stars, strict=True)
+            sent = sum(int(weight) for weight, star in stars if crosses(problem, star, earlier, here, later))
+            total += line.times * -(-sent // line.wire)
         loads.append(-(-total // line.share))
     return max(loads)
 
@@ -121,7 +122,7 @@ def graph_partitions(draw, groups: int = 7, stages: int = 4) -> GraphPartition:
             stars.append(Star(source, tuple(readers)))
     top = draw(st.sampled_from([3, 40, 10**9]))
     links = draw(st.sampled_from([0, top // 3, top]))
-    alike = draw(st.booleans())
+    alike, wired = draw(st.booleans()), draw(st.sampled_from([False, False, True]))
     kind = draw(st.sampled_from(["equal", "replicas", "unlike", "both"]))
     memory = draw(st.sampled_from(["free", "tight", "tight", "scarce"]))
     shapes = {
@@ -142,7 +143,9 @@ def graph_partitions(draw, groups: int = 7, stages: int = 4) -> GraphPartition:
         lines = []
         for _ in range(draw(st.integers(1, 2))):
             leave, enter = rng.integers(0, links + 1, (2, len(stars)))
-            lines.append(Line(table(top), leave, leave if alike else enter, int(rng.integers(0, 3)), flow))
+            wire, times = (int(x) for x in rng.integers(1, 4, 2)) if wired else (1, 1)
+            enter = leave if alike else enter
+            lines.append(Line(table(top), leave, enter, int(rng.integers(0, 3)), wire, times, flow))
         fixed, held, peak, received = common
         total = int((fixed + 2 * held).max(axis=0).sum())
         limit = {"free": UNLIMITED, "tight": int(total * rng.uniform(0.4, 1.2)), "scarce": total // 4}[memory]

@@ -7,11 +7,13 @@ Plain accelerators are one mode; a slow processor that sends for nothing is a se
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.int64]
+Number = TypeVar("Number", int, Array)
 UNLIMITED = 2**62
 """Stands for the memory of a device that has no limit."""
 
@@ -28,6 +30,10 @@ class Line:
         What each star adds if its tensor leaves the stage, or enters it.
     base : int
         Added whatever the stage holds.
+    wire : int
+        What leaves is divided by it and rounded up, and so is what enters: bytes become time.
+    times : int
+        How often what leaves and what enters, so rounded, are added.
     share : int
         Replicas, or whatever divides the sum; a load is rounded up to the next integer.
     """
@@ -36,7 +42,14 @@ class Line:
     leave: Array
     enter: Array
     base: int = 0
+    wire: int = 1
+    times: int = 1
     share: int = 1
+
+    def load(self, time: Number, leave: Number, enter: Number) -> Number:
+        """(4) for sums over a stage's groups and stars; numbers or arrays of them."""
+        crossing = -(-leave // self.wire) + -(-enter // self.wire)
+        return -(-(self.base + time + self.times * crossing) // self.share)
 
 
 @dataclass(frozen=True)
@@ -99,8 +112,8 @@ class Mode:
             raise ValueError(f"mode {self.name!r}: what is in flight never falls as more flows behind")
         if min(self.takes, default=0) < 0 or not any(self.takes):
             raise ValueError(f"mode {self.name!r} takes {self.takes}; a stage takes at least one device")
-        if any(line.share < 1 or line.base < 0 for line in self.lines):
-            raise ValueError(f"mode {self.name!r}: a line is shared by at least one, on top of no less than nothing")
+        if any(min(line.share, line.wire, line.times) < 1 or line.base < 0 for line in self.lines):
+            raise ValueError(f"mode {self.name!r}: a line's share, wire and times are 1 at least, its base 0")
 
     def flying(self, behind: int) -> int:
         """Micro-batches in flight where ``behind`` flows behind the stage."""

@@ -31,8 +31,8 @@ class PrefixModel:
     """The rows, and where to find each variable in them.
 
     ``y[g][k]`` for k < K − 1, ``x[g][k]``, ``w[g][k][v]`` (x of variant v), ``z[k][m]``; ``leave[e, k]`` and
-    ``enter[e, k]``, which may be one switch; ``level[k, f]``: at least f flows behind stage k; ``peak[k]``; and
-    ``time``: T.
+    ``enter[e, k]``, which may be one switch; ``level[k, f]``: at least f flows behind stage k; ``peak[k]``;
+    ``whole``: sums of switches over a wire, rounded up; ``time``: T.
     """
 
     problem: GraphPartition
@@ -47,6 +47,7 @@ class PrefixModel:
     enter: dict[tuple[Star, Stage], int] = field(default_factory=dict)
     level: dict[tuple[Stage, int], int] = field(default_factory=dict)
     peak: dict[Stage, int] = field(default_factory=dict)
+    whole: dict[int, tuple[dict[int, int], int]] = field(default_factory=dict)
     time: int = -1
 
     def point(self, stages: Stages, value: int) -> list[int]:
@@ -59,9 +60,9 @@ class PrefixModel:
                 if k < self.stages - 1:
                     point[self.y[g][k]] = int(place[g] <= k)
         leave, enter = self.problem.crossings(stages)
-        for crossing, switches in ((leave, self.leave), (enter, self.enter)):
+        for crosses, switches in ((leave, self.leave), (enter, self.enter)):
             for (e, k), switch in switches.items():
-                point[switch] = max(point[switch], int(crossing[k, e]) if k < len(stages) else 0)
+                point[switch] = max(point[switch], int(crosses[k, e]) if k < len(stages) else 0)
         behind = 0
         for k in range(self.stages - 1, -1, -1):
             for (stage, flow), switch in self.level.items():
@@ -74,6 +75,8 @@ class PrefixModel:
                     point[self.w[g][k][v]] = 1
                     if k in self.peak:
                         point[self.peak[k]] = max(point[self.peak[k]], int(mode.peak[v, g]))
+        for variable, (crossing, wire) in self.whole.items():
+            point[variable] = -(-sum(cost * point[switch] for switch, cost in crossing.items()) // wire)
         point[self.time] = value
         return point
 
@@ -154,9 +157,10 @@ def _direct(model: PrefixModel) -> None:
     problem, rows = model.problem, model.rows
     weights = [(row.leave, row.enter) for mode in problem.modes for row in mode.lines]
     weights += [(0 * mode.received, mode.received) for mode in problem.modes]
+    plain = all(row.wire == 1 for mode in problem.modes for row in mode.lines)
     for e, star in enumerate(problem.stars):
         leaves, enters = (any(pair[way][e] for pair in weights) for way in (0, 1))
-        alike = all(pair[0][e] == pair[1][e] for pair in weights)
+        alike = plain and all(pair[0][e] == pair[1][e] for pair in weights)
         forward = problem.forward(star)
         for k in range(model.stages):
             x = [model.x[g][k] for g in star.members]
@@ -190,21 +194,34 @@ def _relay(model: PrefixModel) -> None:
 
 
 def _loads(model: PrefixModel, k: int, mode: Mode, used: int, when: tuple[int, ...]) -> None:
-    """(4): T is at least each line of the stage's mode."""
-    problem, down = model.problem, model.scale.down
+    """(4): T is at least each line of the stage's mode.
+
+    In units u of T a value V counts as ⌊V / u⌋, so u share T + share (u − 1) is at least the sum.
+    """
+    unit, rows = model.scale.unit, model.rows
     for line in mode.lines:
-        terms = {model.time: line.share, used: -int(down(line.base))}
-        for g in range(problem.groups):
+        terms = {model.time: line.share * unit, used: -line.base}
+        for g in range(model.problem.groups):
             for v, w in enumerate(model.w[g][k]):
-                terms[w] = -int(down(int(line.time[v, g])))
+                terms[w] = -int(line.time[v, g])
         for weights, switches in ((line.leave, model.leave), (line.enter, model.enter)):
-            for e in np.flatnonzero(weights):
-                if (int(e), k) in switches:
-                    switch = switches[int(e), k]
-                    cost = int(down(int(weights[e])))
-                    same = weights is line.enter and model.leave.get((int(e), k)) == switch
-                    terms[switch] = -cost if same else terms.get(switch, 0) - cost
-        model.rows.at_least(terms, 0, when)
+            crossing = {
+                switches[int(e), k]: int(weights[e]) for e in np.flatnonzero(weights) if (int(e), k) in switches
+            }
+            if line.wire > 1 and crossing:
+                crossing = {_whole(model, crossing, line.wire, when): 1}
+            for switch, cost in crossing.items():
+                both = switch in terms and model.problem.route == "direct"  # one switch for either way: it is cut
+                terms[switch] = -cost * line.times if both else terms.get(switch, 0) - cost * line.times
+        rows.at_least(terms, -line.share * (unit - 1), when)
+
+
+def _whole(model: PrefixModel, crossing: dict[int, int], wire: int, when: tuple[int, ...]) -> int:
+    """A variable that is Σ crossing / wire, rounded up."""
+    rounded = model.rows.number(0, -(-sum(crossing.values()) // wire))
+    model.rows.at_least({rounded: wire} | {switch: -cost for switch, cost in crossing.items()}, 0, when)
+    model.whole[rounded] = crossing, wire
+    return rounded
 
 
 def _memory(model: PrefixModel, k: int, m: int, mode: Mode) -> None:

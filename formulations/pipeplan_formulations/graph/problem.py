@@ -15,7 +15,7 @@ A stage s has a mode μ, a non-empty set S of groups, and a variant of each. Wha
 
 What is minimised is T, the largest load, which is the largest over the lines of the stage's mode of
 
-(4)  ⌈ (base + Σ_{g in S} time + Σ_{star leaves} leave + Σ_{star enters} enter) / share ⌉.
+(4)  ⌈ (base + Σ_{g in S} time + times (⌈Σ_{star leaves} leave / wire⌉ + ⌈Σ_{star enters} enter / wire⌉)) / share ⌉.
 
 Route ``direct``: a tensor goes from the stage of its source to the stage of each reader; it leaves the first where any
 reader lies elsewhere, and enters each of the others. Route ``relay``: it is handed from stage to stage up to its last
@@ -193,15 +193,14 @@ class GraphPartition:
         most = 0
         for mode in self.modes:
             for line in mode.lines:
-                total = int(line.time.max(axis=0).sum()) + int(line.leave.sum()) + int(line.enter.sum()) + line.base
-                most = max(most, -(-total // line.share))
+                sums = (int(line.time.max(axis=0).sum()), int(line.leave.sum()), int(line.enter.sum()))
+                most = max(most, line.load(*sums))
         return most
 
 
 def _load(line: Line, stage: GraphStage, leave: Array, enter: Array) -> int:
-    total = line.base + int(line.time[list(stage.variants), list(stage.groups)].sum())
-    total += int((line.leave * leave).sum()) + int((line.enter * enter).sum())
-    return -(-total // line.share)
+    time = int(line.time[list(stage.variants), list(stage.groups)].sum())
+    return line.load(time, int((line.leave * leave).sum()), int((line.enter * enter).sum()))
 
 
 def topological_order(groups: int, edges: Sequence[tuple[int, int]]) -> list[int]:

@@ -3,8 +3,8 @@
 What a stage costs is told by the two downsets I ⊂ J that it lies between. Sums over groups are differences of prefix
 sums; sums over stars come from `StarSums`. Rows of all modes are stacked, so that one look at I does for all of them::
 
-    mode 0   line 0, line 1, …, sizes          a row is a weight for each group, and two for each star
-    mode 1   line 0, …, sizes
+    mode 0   line 0: time, leave, enter; line 1: …; sizes      a row is a weight for each group, and two for each star
+    mode 1   line 0: …; sizes
 """
 
 from collections.abc import Sequence
@@ -94,12 +94,11 @@ class SpanTable:
     def _of_mode(self, m: int, start: int, ends: Array, sums: Array, most: int) -> tuple[Array, Array, Array, Array]:
         """End, load, flow behind and point of the stages of one mode."""
         mode, first = self._problem.modes[m], self._first[m]
-        lines = sums[first : first + len(mode.lines)] + np.array([[line.base] for line in mode.lines])
-        shares = np.array([[line.share] for line in mode.lines])
-        load = (-(-lines // shares)).max(axis=0)
+        begin = first + 3 * len(mode.lines)
+        lines = sums[first:begin].reshape(len(mode.lines), 3, -1)
+        load = np.max([line.load(*own) for line, own in zip(mode.lines, lines, strict=True)], axis=0)
         kept = np.flatnonzero((load <= most) & (self._forbidden[m, ends] == self._forbidden[m, start]))
-        ends, load, lines = ends[kept], load[kept], lines[:, kept]
-        begin = first + len(mode.lines)
+        ends, load, lines = ends[kept], load[kept], lines[:, :, kept]
         fixed, held, lean_fixed, lean_held, received = sums[begin : begin + SIZES, kept]
         peak = np.zeros(len(kept), np.int64)
         if mode.peak.any() and mode.limit < UNLIMITED:
@@ -115,7 +114,7 @@ class SpanTable:
         # fit, there is nothing to find.
         plain = (flow == ANY) & (self._slow[m, ends] == self._slow[m, start])
         open_ = ~plain & (_most_behind(mode, lean_fixed, lean_held + received, 0 * peak) >= 0)
-        chosen_ones = self._chosen(m, start, ends[open_], lines[:, open_], received[open_], most)
+        chosen_ones = self._chosen(m, start, ends[open_], lines[:, :, open_], received[open_], most)
         plain_ones = (ends[plain], load[plain], flow[plain], point[plain])
         end, load, flow, point = (np.concatenate(pair) for pair in zip(plain_ones, chosen_ones, strict=True))
         return end, load, flow, point
@@ -125,11 +124,12 @@ class SpanTable:
     ) -> tuple[Array, Array, Array, Array]:
         """The same where each group's variant is open: every point of the front that lets more flow behind."""
         mode, rows = self._problem.modes[m], []
-        shares = [line.share for line in mode.lines]
         for i, end in enumerate(ends):
             points = self._fronts[m].front(self.groups(start, int(end)), self._clock).points
-            load = (-(-(lines[:, i] + points[:, : len(shares)]) // shares)).max(axis=1)
-            fixed, held, peak = points[:, len(shares) :].T
+            extra = points[:, : len(mode.lines)].T
+            own = zip(mode.lines, lines[:, :, i], extra, strict=True)
+            load = np.max([line.load(time + more, leave, enter) for line, (time, leave, enter), more in own], axis=0)
+            fixed, held, peak = points[:, len(mode.lines) :].T
             flow = _most_behind(mode, fixed, held + received[i], peak)
             best = -1
             for point in np.lexsort((-flow, load)):
@@ -162,9 +162,10 @@ def _rows(problem: GraphPartition, quick_variants: list[Quick]) -> tuple[Array, 
     none, every = np.zeros(len(problem.stars), np.int64), np.arange(problem.groups)
     for mode, chosen in zip(problem.modes, quick_variants, strict=True):
         first.append(len(groups))
-        groups += list(chosen.least)
-        leave += [line.leave for line in mode.lines]
-        enter += [line.enter for line in mode.lines]
+        for line, least in zip(mode.lines, chosen.least, strict=True):
+            groups += [least, 0 * every, 0 * every]
+            leave += [none, line.leave, none]
+            enter += [none, none, line.enter]
         tables = (mode.fixed, mode.held)
         groups += [table[chosen.variant, every] for table in tables]
         groups += [np.where(mode.possible, t, UNLIMITED).min(axis=0) * mode.possible.any(axis=0) for t in tables]

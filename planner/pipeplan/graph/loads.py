@@ -4,18 +4,17 @@ Stages hand tensors on from one to the next, as the simulator and the executor d
 border that it crosses, once. A stage of r replicas works on ⌈M / r⌉ of the M micro-batches of a step, and sums its
 gradients once a step; its load is what that comes to per micro-batch.
 
-What is handed to the solver is a relaxation in two small things, so that its bound is one: a tensor's time on a link is
-rounded down by itself (in the plan the bytes of a border are rounded up together), and the links of replicas count as
-if every pair of them had one.
+What is handed to the solver relaxes two small things, so that its bound is one: the links of replicas count as if every
+pair of replicas had one, and where bytes cannot be kept exact, each tensor's time on a link is rounded down.
 """
 
 from dataclasses import replace
 from itertools import pairwise
-from math import ceil
+from math import ceil, gcd
 
 import numpy as np
 
-from pipeplan.chain import UNLIMITED, Boundaries
+from pipeplan.chain import UNLIMITED, Array, Boundaries
 from pipeplan.cluster import Cluster, Link, Overlap
 from pipeplan.job import Recompute
 from pipeplan.network import Ring
@@ -27,6 +26,8 @@ from pipeplan.structure import Mode as Width
 from pipeplan.structure import device_classes
 from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
 
+LARGEST = 2**52
+"""Sums that solvers keep exact."""
 MOST_WIDTHS = 64
 """Most kinds and numbers of replicas that are considered together."""
 
@@ -107,7 +108,7 @@ def _mode(
     each, r, many = classes[way.device_class], way.replicas, space.job.batch // size
     table = space.prices.table(each.kind, size)
     sizes = np.array([table.output[star.source] for star in stars], np.int64)
-    sending = np.array([(link.bandwidth and int(b) * 10**9 // link.bandwidth) or 0 for b in sizes], np.int64)
+    sending, wire = _sending(sizes, link)
     share = -(-many // r)
     reduce = Ring(r, link).times(space.prices.parameters)
     limit = device_limit(each.kind, space.job)
@@ -117,10 +118,11 @@ def _mode(
     waits = space.cluster.overlap is Overlap.NONE
     work = table.forward + table.backward
     time = np.stack([share * work + reduce, share * (work + table.forward) + reduce])
-    lines = [Line(time, share * sending if waits else none, share * sending if waits else none, share=many)]
+    sent = sending if waits else none
+    lines = [Line(time, sent, sent, 0, wire, share, share=many)]
     if not waits and sending.any():
         # Between r and r' replicas a link serves one in lcm(r, r') ≤ r r' micro-batches, or more.
-        lines += [Line(0 * time, *pair, share=r * widest) for pair in ((sending, none), (none, sending))]
+        lines += [Line(0 * time, *pair, 0, wire, share=r * widest) for pair in ((sending, none), (none, sending))]
     workspace = table.workspace * (2 if family.two_lanes else 1)
     again = table.output < table.saved if space.job.recompute is Recompute.CHOOSE else np.zeros_like(table.saved, bool)
     behind = range(len(space.cluster.devices))
@@ -137,6 +139,16 @@ def _mode(
         in_flight=np.array([in_flight(family, (r, *(1,) * b), many, space.job.objective)[0] for b in behind], np.int64),
         possible=np.stack([np.ones_like(again), again]),
     )
+
+
+def _sending(sizes: Array, link: Link) -> tuple[Array, int]:
+    """Bytes as nanoseconds, and a divisor that they still need; rounded down without one, where sums are too large."""
+    if link.bandwidth is None:
+        return 0 * sizes, 1
+    factor, wire = 10**9 // gcd(10**9, link.bandwidth), link.bandwidth // gcd(10**9, link.bandwidth)
+    if factor * int(sizes.sum()) < LARGEST:
+        return factor * sizes, wire
+    return np.array([int(size) * 10**9 // link.bandwidth for size in sizes], np.int64), 1
 
 
 def _plain(mode: Mode) -> Mode:
