@@ -103,7 +103,7 @@ class ChainAllocation:
         Bytes of a device; units of a kind; units in a node of it (more than there are: hops never leave it).
     send, send_back : array of int, shape (C, C, 2, n − 1)
         f and g by kind before the hop, kind behind it, whether it leaves a node (0 or 1), and cut. Between unlike kinds
-        only entry 1 is used.
+        only entry 1 is used. For (3) and (4) to be bounds entry 0 must not exceed entry 1, unless 1 is the only width.
     latency : array of int, shape (C, C, 2)
     widths : tuple of int
         Units that a stage may have, ascending.

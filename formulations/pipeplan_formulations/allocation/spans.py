@@ -5,7 +5,7 @@
     extra[kind][width][k − 1, a, j]   forwards to be run again by a replica that holds k micro-batches of the stage
                                       a … a + j; IMPOSSIBLE where it does not fit whatever is recomputed
 
-``extra`` is a lower bound where a list of `Recomputation` was thinned out, and exact everywhere else.
+``extra`` is a lower bound where a list of `Recomputation` was thinned out or would be too long, and exact elsewhere.
 """
 
 from dataclasses import dataclass
@@ -93,8 +93,13 @@ class Spans:
     def _ask(self, kind: int, start: int, j: int, questions: list["_Question"], tables: list[Array]) -> None:
         flights = np.concatenate([question.flights for question in questions])
         spare = np.concatenate([question.spare for question in questions])
-        floor, cost = self._problem.recomputations[kind].least(start, start + j + 1, flights, spare)
-        self.exact = self.exact and bool((floor == cost).all())
+        known = self._problem.recomputations[kind]
+        if known.crowded(start, start + j + 1):
+            floor = known.rough(start, start + j + 1, flights, spare)
+            self.exact = self.exact and not floor.any()
+        else:
+            floor, cost = known.least(start, start + j + 1, flights, spare)
+            self.exact = self.exact and bool((floor == cost).all())
         edges = np.cumsum([len(question.rows) for question in questions])[:-1]
         for question, part in zip(questions, np.split(floor, edges), strict=True):
             tables[question.width][question.rows, start, j] = part
