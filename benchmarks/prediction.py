@@ -111,8 +111,8 @@ def show(name: str, rows: list[Contestant]) -> None:
         peaks = ", ".join(f"{told / 2**20:.0f} {seen / 2**20:.0f} ({seen / told - 1:+.0%})" for told, seen in memory)
         print(
             f"  {layers_by_stage(row.plan):17} {row.plan.micro_batches:4} x {row.plan.micro_batch:<8}"
-            f"{row.plan.schedule.family:10} {row.plan.step_time / 1e6:8.1f} ms {row.time / 1e6:7.1f} ms {row.off:+6.1%} "
-            f" {peaks}  {', '.join(row.methods)}",
+            f"{row.plan.schedule.family:10} {row.plan.step_time / 1e6:8.1f} ms {row.time / 1e6:7.1f} ms "
+            f"{row.off:+6.1%}  {peaks}  {', '.join(row.methods)}",
             flush=True,
         )
     chosen, others = rows[0], rows[1:]

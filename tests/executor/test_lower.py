@@ -1,0 +1,91 @@
+"""Sends, receives and settles around the actions of random schedules, checked by playing them."""
+
+import random
+from collections import defaultdict, deque
+
+import pytest
+
+from pipeplan.schedule import Action, Schedule
+from pipeplan.schedules import FAMILIES
+from pipeplan_executor.lower import Message, Receive, Send, Settle, Step, lower
+from runnable_schedules import any_order, random_replicas
+
+
+def random_schedule(seed: int) -> Schedule:
+    """A family with random replicas, or any order that can be played."""
+    generator = random.Random(seed)
+    world, micro_batches = generator.randint(1, 5), generator.randint(1, 7)
+    if seed % 2:
+        return any_order(generator, world, world + 2, micro_batches)
+    return generator.choice(list(FAMILIES.values())).write(random_replicas(generator, world), micro_batches)
+
+
+def play(steps: tuple[tuple[Step, ...], ...]) -> None:
+    """Run all ranks' lists with networks that keep order and no tags; a receive takes whatever comes next.
+
+    A rank goes on until it needs a tensor that is not there. Raises AssertionError if a rank is stuck, reads another
+    tensor than it needs, or lets go of one that may still be on its way.
+    """
+    wires: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+    expected: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+    position = [0] * len(steps)
+    ran: set[Action] = set()
+
+    def arrived(action: Action, rank: int) -> bool:
+        for (source, target), posted in expected.items():
+            for place, message in enumerate(posted):
+                if target == rank and message.reads == action:
+                    if len(wires[source, target]) <= place:
+                        return False
+                    assert wires[source, target][place] == message, "another tensor than was expected"
+        return True
+
+    moved = True
+    while moved:
+        moved = False
+        for rank, own in enumerate(steps):
+            while position[rank] < len(own):
+                step = own[position[rank]]
+                if isinstance(step, Send):
+                    assert step.message.made in ran
+                    wires[step.message.source, step.message.target].append(step.message)
+                elif isinstance(step, Receive):
+                    expected[step.message.source, step.message.target].append(step.message)
+                elif isinstance(step, Settle):
+                    rest = [later for later in own[position[rank] :] if not isinstance(later, Settle)]
+                    assert step.message.reads in ran or not rest, f"{step} may have to wait"
+                elif step.kind.per_micro_batch:
+                    if not arrived(step, rank):
+                        break
+                    ran.add(step)
+                position[rank] += 1
+                moved = True
+    stuck = [own[p] for own, p in zip(steps, position, strict=True) if p < len(own)]
+    assert not stuck, stuck
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_lists_can_be_played(seed: int) -> None:
+    """Messages without tags meet the right receives, nobody is stuck, and a settle never has to wait in mid-list."""
+    schedule = random_schedule(seed)
+    steps = lower(schedule)
+    play(steps)
+    for rank, (own, order) in enumerate(zip(steps, schedule.orders, strict=True)):
+        assert tuple(step for step in own if isinstance(step, Action)) == order
+        sent = {step.message: place for place, step in enumerate(own) if isinstance(step, Send)}
+        settled = {step.message: place for place, step in enumerate(own) if isinstance(step, Settle)}
+        assert sent.keys() == settled.keys()
+        assert all(sent[m] < settled[m] and m.source == rank for m in sent)
+
+
+def test_the_picture() -> None:
+    """Two stages, two micro-batches: where every step stands."""
+    schedule = FAMILIES["1f1b-sno"].write((1, 1), 2)
+    words = {Send: "send", Receive: "receive", Settle: "settle"}
+    first, second = (
+        " ".join(str(s) if isinstance(s, Action) else f"{words[type(s)]}:{s.message.made}" for s in own)
+        for own in lower(schedule)
+    )
+    assert first == "0F0 send:0F0 receive:1B0 0F1 send:0F1 receive:1B1 0B0 settle:0F0 0B1 settle:0F1 0U"
+    assert second.startswith("receive:0F0 1F0")
+    assert second.endswith("1U settle:1B0 settle:1B1")

@@ -1,0 +1,69 @@
+"""The check of a schedule before ranks are started: complete, and no circle of waiting, collectives included."""
+
+import pytest
+
+from pipeplan.errors import PlanError
+from pipeplan.schedule import Kind, Schedule
+from pipeplan.schedules import FAMILIES
+from pipeplan_executor.order import check_order, find_owners, find_replicas
+
+
+def of(*lines: str) -> Schedule:
+    """A schedule from one line of actions a rank."""
+    return Schedule.from_text("test", lines)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("replicas", [(1, 1, 1), (3,), (2, 1), (1, 3), (2, 3, 2)])
+@pytest.mark.parametrize("micro_batches", [1, 2, 7])
+def test_families_can_be_run(family: str, replicas: tuple[int, ...], micro_batches: int) -> None:
+    """Whatever a family writes passes, and replica j owns the micro-batches j, j + r, …"""
+    schedule = FAMILIES[family].write(replicas, micro_batches)
+    owners = find_owners(schedule)
+    check_order(schedule, owners)
+    ranks = find_replicas(schedule)
+    assert tuple(map(len, ranks)) == replicas
+    assert all(rank == ranks[s][m % replicas[s]] for (s, m), rank in owners.items())
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("0F0 0B0", "0F1 0B1 0R"), "stage 0 is on ranks .* 0R is missing on rank 0"),
+        (("0F0 0B0 0R 0U", "0F1 0B1 0R"), "0U is missing on rank 1"),
+        (("0F0 0R", "0B0 0R"), "spread over ranks"),
+        (("0F0 0B0 0U 0U",), "0U stands 2 times"),
+        (("0F0 0F0 0B0",), "stage 0, micro-batch 0: the schedule has B F F"),
+        (("0F0 0B0", "1F0 1B0", ""), "rank 2 has nothing to do"),
+        (("0F0.1 0B0.1",), "slices"),
+    ],
+)
+def test_what_is_wrong_is_named(lines: tuple[str, ...], said: str) -> None:
+    """Missing, doubled and scattered actions are refused, with what and where."""
+    with pytest.raises(PlanError, match=said):
+        find_owners(of(*lines))
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("0F0 0B0 0U", "1B0 1F0 1U"), "rank 1 stands at 1B0 and waits for 1F0 further down its own list"),
+        (("0F0 1F0 1B0 0B0 0R 1R", "0F1 1F1 1B1 0B1 1R 0R"), "rank 0 stands at 0R and waits for rank 1 to come to 0R"),
+        (("0F0 0B0 0R", "0R 0F1 0B1"), "rank 1 stands at 0R and waits for what stands further down"),
+        (("0F0 0B0 0U 0R", "0F1 0B1 0U 0R"), "rank 0 stands at 0U"),
+    ],
+)
+def test_circles_are_named(lines: tuple[str, ...], said: str) -> None:
+    """Ranks that would wait for each other for ever are refused, with what each waits for."""
+    schedule = of(*lines)
+    with pytest.raises(PlanError, match=said):
+        check_order(schedule, find_owners(schedule))
+
+
+def test_sharded_updates_are_collective() -> None:
+    """Updates in different orders pass where every replica is on its own, and not where they exchange shares."""
+    schedule = of("0F0 1F0 1B0 0B0 0R 1R 0U 1U", "0F1 1F1 1B1 0B1 0R 1R 1U 0U")
+    owners = find_owners(schedule)
+    check_order(schedule, owners)
+    with pytest.raises(PlanError, match="0U and waits for rank 1"):
+        check_order(schedule, owners, frozenset({Kind.REDUCE, Kind.UPDATE}))
