@@ -14,11 +14,11 @@ def check(problem: "ChainAllocation") -> None:
     """Raise ValueError if they do not."""
     if problem.forward.ndim != 2 or not problem.forward.size:
         raise ValueError(f"forward has shape {problem.forward.shape}, expected (kinds, layers)")
+    if not problem.widths or list(problem.widths) != sorted(set(problem.widths)) or problem.widths[0] < 1:
+        raise ValueError(f"widths are {problem.widths}; list each once, from 1 up, ascending")
     _shapes(problem)
     if problem.micro_batches < 1 or problem.unit < 1:
         raise ValueError(f"{problem.micro_batches} micro-batches, {problem.unit} devices a unit: both are at least 1")
-    if not problem.widths or list(problem.widths) != sorted(set(problem.widths)) or problem.widths[0] < 1:
-        raise ValueError(f"widths are {problem.widths}; list each once, from 1 up, ascending")
     if int(problem.node.min()) < 1:
         raise ValueError(f"a node has at least one unit, not {int(problem.node.min())}")
     for name, choices in {
