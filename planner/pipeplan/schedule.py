@@ -27,6 +27,8 @@ class Kind(StrEnum):
     REDUCE = "R"
     UPDATE = "U"
 
+    __hash__ = str.__hash__  # an Enum has its own, slower and at odds with str.__eq__
+
     @property
     def per_micro_batch(self) -> bool:
         """False for the reduction and the update, which a stage does once a step."""

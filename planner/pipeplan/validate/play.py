@@ -98,20 +98,20 @@ class _Game:
 
     def _needs(self, action: Action) -> Iterator[list[Action]]:
         """Groups of actions, one of each of which must have run."""
-        stage, part = action.stage, action.slice
-        if action.kind is Kind.FORWARD:
+        kind, stage, m, part = action
+        if kind is Kind.FORWARD:
             if stage > 0:
-                yield [action._replace(stage=stage - 1)]
+                yield [Action(kind, stage - 1, m, part)]
             if part > 0:
-                yield [action._replace(slice=part - 1)]
-        elif action.kind is Kind.WEIGHT_GRADIENT:
-            yield [action._replace(kind=Kind.INPUT_GRADIENT)]
+                yield [Action(kind, stage, m, part - 1)]
+        elif kind is Kind.WEIGHT_GRADIENT:
+            yield [Action(Kind.INPUT_GRADIENT, stage, m, part)]
         else:
-            yield [action._replace(kind=Kind.FORWARD)]
+            yield [Action(Kind.FORWARD, stage, m, part)]
             if stage < self.last_stage:
-                yield [action._replace(kind=kind, stage=stage + 1) for kind in _BACKWARDS]
+                yield [Action(each, stage + 1, m, part) for each in _BACKWARDS]
             if part < self.last_slice:
-                yield [action._replace(kind=kind, slice=part + 1) for kind in _BACKWARDS]
+                yield [Action(each, stage, m, part + 1) for each in _BACKWARDS]
 
 
 def _returns(action: Action) -> bool:
