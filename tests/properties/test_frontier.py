@@ -1,8 +1,10 @@
 """Frontiers against every plan there is, on small random questions."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +17,7 @@ from pipeplan.frontier.points import memory_of
 from pipeplan.frontier.subsets import Part, sub_cluster
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
+from pipeplan.solve import solve
 from pipeplan.validate import validate_plan
 
 Question = tuple[Model, Cluster, Job]
@@ -90,6 +93,31 @@ def test_the_memory_frontier_is_that_of_all_plans(question: Question) -> None:
     for floor in found.floors:  # what is proved holds for every plan
         times = [time for cost, time in oracle if cost <= floor.cost]
         assert min(times, default=None) == floor.bound or (floor.bound or 0) <= min(times)
+
+
+@pytest.mark.slow
+@given(questions(), st.sampled_from([False, True]))
+@settings(max_examples=60, deadline=None)
+def test_with_every_choice_open_the_memory_frontier_is_that_of_every_limit(question: Question, zero1: bool) -> None:
+    """With replicas, recomputation and all families: solving at each limit, byte by byte, leaves the same points."""
+    model, cluster, closed = question
+    job = Job(closed.batch, memory=closed.memory, optimizer="momentum", zero1=zero1)
+    try:
+        found = frontier(model, cluster, job, "memory")
+    except InfeasibleError:
+        with pytest.raises(InfeasibleError):
+            solve(model, cluster, job=job)
+        return
+    pairs = [(point.cost, point.value) for point in found.points]
+    assert found.complete
+    for limit in range(int(found.points[-1].cost) + 2):
+        reached = [value for cost, value in pairs if cost <= limit]
+        if job.memory is not None and limit > job.memory:
+            break
+        try:
+            assert solve(model, cluster, job=replace(job, memory=limit)).value == min(reached)
+        except InfeasibleError:
+            assert not reached
 
 
 @given(questions(kinds=2), st.sampled_from(["devices", "price"]))

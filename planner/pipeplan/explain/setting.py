@@ -35,11 +35,12 @@ class Setting:
         return self.plan.device_kinds[self.plan.ranks[rank]]
 
     def devices(self, stage: int) -> str:
-        """``'d3 v100'``, or ``'4 devices, d0 … d3'`` for a stage with replicas."""
+        """``'d3 v100'``, or ``'4 v100, d0 … d3'`` for a stage with replicas."""
         ranks = self.pipeline.placement[stage]
         if len(ranks) == 1:
             return self.device(ranks[0])
-        return f"{len(ranks)} devices, d{self.plan.ranks[ranks[0]]} … d{self.plan.ranks[ranks[-1]]}"
+        kinds = " and ".join(dict.fromkeys(map(self.kind, ranks)))
+        return f"{len(ranks)} {kinds}, d{self.plan.ranks[ranks[0]]} … d{self.plan.ranks[ranks[-1]]}"
 
     def stage(self, stage: int) -> str:
         """``'stage 2 (d3 v100)'``."""

@@ -1,5 +1,7 @@
 """Where nothing fits: each remedy does fit, and the next smaller one does not."""
 
+from dataclasses import replace
+
 import pytest
 
 from explained import lean
@@ -68,6 +70,24 @@ def test_wishes_that_stand_in_the_way_are_named() -> None:
     assert found["micro_batches"].fits and not found["zero1"].fits and not found["schedules"].fits
     found = by_kind(model, cluster, lean(4, schedules=("gpipe",)))
     assert found["schedules"].fits and "micro_batches" not in found
+
+
+def test_recomputation_is_offered_where_it_helps() -> None:
+    """One device for two layers, each saving nine bytes of which one is its output: only recomputing them fits."""
+    model = model_of([5, 5], saved=[9, 9], output=[1, 1])
+    question = lean(2, schedules=("gpipe",), memory=16)
+    found = by_kind(model, equal_devices(1), question)
+    assert found["recompute"].fits and not found["schedules"].fits
+    assert fits(model, equal_devices(1), replace(question, recompute=Recompute.CHOOSE))
+
+
+def test_sharing_the_optimisers_state_is_offered_where_it_helps() -> None:
+    """Two replicas of a layer with Adam: sixteen bytes a parameter do not fit, twelve do."""
+    model = model_of([5], parameters=[40])
+    question = lean(2, optimizer="adam", replicas=(1, 2), memory=130)
+    found = by_kind(model, equal_devices(2), question)
+    assert found["zero1"].fits
+    assert fits(model, equal_devices(2), replace(question, zero1=True))
 
 
 def test_what_does_not_help_is_said() -> None:
