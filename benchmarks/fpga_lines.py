@@ -4,9 +4,10 @@ All times are analytic estimates from operation counts and data sheets (datasets
 """
 
 from dataclasses import replace
+from types import ModuleType
 
 from pipeplan import load_cluster, load_model
-from pipeplan.balance import bapipe
+from pipeplan.balance import bapipe, chain_minmax
 from pipeplan.balance.balancer import NotApplicable
 from pipeplan.cluster import Cluster
 from pipeplan.intra_layer.balanced import balanced
@@ -38,8 +39,28 @@ HEADER = (
 )
 
 
+SLOWER = {"100 Gbit/s": 1, "10 Gbit/s": 10, "1 Gbit/s": 100, "0.5 Gbit/s": 200}
+"""Links between boards, and how many times as slow as those of the data set."""
+SLOW_HEADER = (
+    "links",
+    "layers balanced",
+    "greedy, coarse cuts",
+    "balance alone",
+    "divided",
+    "its gap",
+    "over balanced",
+)
+
+
 def main() -> None:
-    """Print the table as markdown."""
+    """Print both tables as markdown."""
+    boards()
+    print()
+    slow_links()
+
+
+def boards() -> None:
+    """Models and lines of boards."""
     print(_row(HEADER))
     print(_row(["---"] * len(HEADER)))
     for name in MODELS:
@@ -48,14 +69,32 @@ def main() -> None:
             print(_row(_cells(model, load_cluster(where), where)), flush=True)
 
 
+def slow_links() -> None:
+    """VGG-16 on four equal boards while the links between them get slower."""
+    model, fast = load_model("vgg-16"), load_cluster("4-vcu118")
+    print(_row(SLOW_HEADER))
+    print(_row(["---"] * len(SLOW_HEADER)))
+    job = Job(BATCH, replicas=(1,), schedules=("1f1b-as",), depths=(4,))
+    for name, factor in SLOWER.items():
+        node = fast.nodes[0]
+        assert node.link.bandwidth is not None
+        link = replace(node.link, bandwidth=node.link.bandwidth // factor)
+        cluster = replace(fast, nodes=(replace(node, link=link),))
+        every = lines(model, cluster, job)
+        plain, coarse = (
+            min(judge(line, cut).value for line in every if (cut := _cut(line, balancer)))
+            for balancer in (chain_minmax, bapipe)
+        )
+        best = _solve(model, cluster, replace(job, intra_layer=True))
+        times = map(_milliseconds, (plain, coarse, _alone(model, every), best.value))
+        print(_row([name, *times, f"{best.gap:.2%}", f"{plain / best.value:.2f}x"]), flush=True)
+
+
 def _cells(model: Model, cluster: Cluster, where: str) -> list[str]:
     job = Job(BATCH, replicas=(1,), schedules=("1f1b-as",))
     every = lines(model, cluster, job)
-    greedy = min((judge(line, cut).value for line in every if (cut := _greedy(line))), default=None)
-    parts = channels(model)
-    equal = [(line, cut) for line in every if (cut := balanced(line))]
-    real = [(line, cut) for line, shares in equal if (cut := rounded(line.problem, shares, parts))]
-    alone = min((judge(line, cut).value for line, cut in real), default=None)
+    greedy = min((judge(line, cut).value for line in every if (cut := _cut(line, bapipe))), default=None)
+    alone = _alone(model, every)
     whole = _solve(model, cluster, Job(BATCH))
     best = _solve(model, cluster, replace(job, intra_layer=True))
     fbp = _solve(model, cluster, replace(job, intra_layer=True, schedules=("fbp-as",)))
@@ -66,10 +105,18 @@ def _cells(model: Model, cluster: Cluster, where: str) -> list[str]:
     return [model.name, where, *times, f"{best.gap:.2%}", _milliseconds(fbp.value), *ratios]
 
 
-def _greedy(line: Line) -> Positions | None:
-    """The greedy's cut, whose weights lie on chip wherever they fit; None where it has none."""
+def _alone(model: Model, every: list[Line]) -> int | None:
+    """Equal time on every board, shares rounded to channels, on the line that suits it best."""
+    parts = channels(model)
+    equal = [(line, cut) for line in every if (cut := balanced(line))]
+    real = [(line, cut) for line, shares in equal if (cut := rounded(line.problem, shares, parts))]
+    return min((judge(line, cut).value for line, cut in real), default=None)
+
+
+def _cut(line: Line, balancer: ModuleType) -> Positions | None:
+    """A balancer's cut, whose weights lie on chip wherever they fit; None where it has none."""
     try:
-        cut = tuple(map(float, bapipe.balance(line.chain, line.micro_batches)))
+        cut = tuple(map(float, balancer.balance(line.chain, line.micro_batches)))
     except NotApplicable:
         return None
     return cut if line.problem.feasible(cut) else None
