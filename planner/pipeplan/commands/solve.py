@@ -11,6 +11,15 @@ def configure(parser: ArgumentParser) -> None:
     """Arguments of ``solve``."""
     add_questions(parser)
     add_limits(parser)
+    parser.add_argument(
+        "--rule",
+        default="own",
+        choices=("own", "published"),
+        help="what a stage's load is: pipeplan's rule, or for a PipeDream, dnn-partitioning or Piper file its authors'",
+    )
+    parser.add_argument(
+        "--processors", type=int, metavar="N", help="with --rule published, dnn-partitioning: slow processors beside"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here")
     parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
@@ -21,6 +30,10 @@ def run(options: Namespace) -> int:
     from pipeplan.commands.progress import solving
     from pipeplan.solve import solve
 
+    if options.rule == "published":
+        from pipeplan.commands.published import run_published
+
+        return run_published(options)
     model = read_model(options)
     cluster = read_cluster(options, model)
     job = read_job(options, model)

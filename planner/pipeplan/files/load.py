@@ -87,6 +87,17 @@ def load_carried_cluster(name_or_path: str | Path, **options: Any) -> Cluster | 
     return None if workload is None else _call(workload, options, data, str(path), _stem(path))[1]
 
 
+def foreign_format(path: Path) -> str | None:
+    """``'pipedream'``, ``'dnn-partitioning'`` or ``'piper'`` for a workload of theirs; None for anything else."""
+    text = read_text(path)
+    if _PIPEDREAM.search(text):
+        return "pipedream"
+    importer = _workload(parse_data(text, str(path)))
+    return (
+        {dnn_partitioning_from_data: "dnn-partitioning", piper_from_data: "piper"}.get(importer) if importer else None
+    )
+
+
 def _made(name_or_path: str | Path) -> Model | None:
     """The member of a series that is meant; None if it is a file, shipped or not."""
     return None if str(name_or_path) in shipped("models") else member(str(name_or_path))

@@ -1,0 +1,130 @@
+"""``pipeplan solve FILE --rule published``: a public workload under its authors' own rule of what a stage costs."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeplan.graph.published import Published
+    from pipeplan_formulations.graph import Stages
+    from pipeplan_formulations.report import Report
+
+
+def run_published(options: Namespace) -> int:
+    """Solve and print; the problem has no plan of ours to save, as its costs are not those of a step.
+
+    Raises
+    ------
+    InputError
+        If the file is none of theirs, or an option has no meaning under their rule.
+    InfeasibleError
+        If nothing fits.
+    """
+    from pipeplan.commands.progress import solving
+    from pipeplan.errors import InfeasibleError, PipeplanError
+    from pipeplan_formulations import graph
+    from pipeplan_formulations.report import Limits, Status
+
+    case = read_published(options)
+    with solving(quiet=options.json) as watch:
+        report = graph.solve(
+            case.problem,
+            Limits(options.time, options.gap, options.workers, options.seed),
+            progress=lambda value, bound: watch(
+                None if value is None else round(value * case.unit * 1e9), round(bound * case.unit * 1e9), 1
+            ),
+            backend="auto" if options.backend == "cpsat" else options.backend,
+        )
+    if report.status is Status.INFEASIBLE:
+        raise InfeasibleError(f"No stages of {case.name} fit: memory or devices do not suffice under this rule.")
+    if report.solution is None:
+        raise PipeplanError(f"nothing was found before the search was stopped ({report.stop}); give it more time")
+    answer = as_json(case, report, report.solution)
+    print(json.dumps(answer, indent=2) if options.json else in_words(case, answer))
+    return 0
+
+
+def read_published(options: Namespace) -> "Published":
+    """The problem that file and options describe."""
+    from pipeplan.commands.questions import numbers
+    from pipeplan.errors import InputError
+    from pipeplan.files.load import foreign_format
+    from pipeplan.graph.published import dnn_partitioning, pipedream, piper
+    from pipeplan.units import parse_bandwidth, parse_bytes
+
+    path = Path(options.model)
+    kind = foreign_format(path) if path.is_file() else None
+    if kind is None:
+        raise InputError(f"--rule published needs a file of PipeDream, dnn-partitioning or Piper; {path} is none")
+    if options.cluster is not None:
+        raise InputError("--rule published takes its devices from the file or from --devices, not from a CLUSTER")
+    bandwidth = parse_bandwidth(options.bandwidth) if options.bandwidth else None
+    if kind == "dnn-partitioning":
+        return dnn_partitioning(
+            path, corrected=options.corrected, accelerators=options.devices, processors=options.processors
+        )
+    if kind == "piper":
+        memory = parse_bytes(options.memory) if options.memory else None
+        return piper(path, devices=options.devices, memory=memory, bandwidth=bandwidth)
+    if options.devices is None:
+        raise InputError("PipeDream's files name no devices; say how many there are: --devices N")
+    replicate = numbers(options.replicas, "--replicas") != (1,)
+    return pipedream(path, options.devices, bandwidth=bandwidth or 10**9, replicate=replicate)
+
+
+def as_json(case: "Published", report: "Report[Stages]", stages: "Stages") -> dict[str, Any]:
+    """The object that ``--json`` prints. Times are seconds."""
+    problem = case.problem
+    loads, memory = problem.loads(stages), problem.memory(stages)
+    assert report.objective is not None
+    return {
+        "status": report.status.value,
+        "stop": report.stop.value,
+        "step_time_s": report.objective * case.unit,
+        "bound_s": report.bound * case.unit,
+        "gap": report.gap,
+        "wall_s": report.wall,
+        "backend": report.backend,
+        "rule": case.rule,
+        "stages": [
+            {
+                "layers": [case.names[g] for g in stage.groups],
+                "mode": problem.modes[stage.mode].name,
+                "replicas": case.replicas[stage.mode],
+                "degree": case.devices[stage.mode],
+                "variants": {case.names[g]: case.variants[v] for g, v in _chosen(case, stage)},
+                "load_s": loads[s] * case.unit,
+                "memory_bytes": memory[s],
+            }
+            for s, stage in enumerate(stages)
+        ],
+    }
+
+
+def _chosen(case: "Published", stage: Any) -> list[tuple[int, int]]:
+    """Groups and variants, where there is more than one of these."""
+    return list(zip(stage.groups, stage.variants, strict=True)) if len(case.variants) > 1 else []
+
+
+def in_words(case: "Published", answer: dict[str, Any]) -> str:
+    """The same for people."""
+    from pipeplan.units import format_bytes, format_time
+
+    def seconds(value: float) -> str:
+        return format_time(round(value * 1e9))
+
+    lines = [
+        f"{case.name}: {len(answer['stages'])} stages; {answer['rule']}",
+        f"largest load {seconds(answer['step_time_s'])}, proven bound {seconds(answer['bound_s'])}, gap "
+        f"{answer['gap']:.2%} ({answer['status']}, stopped by {answer['stop']} after {answer['wall_s']:.1f} s with "
+        f"{answer['backend']})",
+    ]
+    for number, stage in enumerate(answer["stages"]):
+        layers = stage["layers"]
+        span = layers[0] if len(layers) == 1 else f"{layers[0]} … {layers[-1]} ({len(layers)} layers)"
+        lines.append(
+            f"  stage {number}: {stage['mode']}: {span}; load {seconds(stage['load_s'])}, memory "
+            f"{format_bytes(stage['memory_bytes'])}"
+        )
+    return "\n".join(lines)
