@@ -19,7 +19,8 @@ import numpy as np
 from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, best_before
-from pipeplan_formulations.allocation.suffix import Layers, Quantity, run
+from pipeplan_formulations.allocation.suffix import Layers, run
+from pipeplan_formulations.allocation.tails import Quantity
 from pipeplan_formulations.allocation.trace import follow, roots
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
