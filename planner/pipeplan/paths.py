@@ -18,12 +18,14 @@ Transfers between different pairs of replicas may differ. A path then counts the
 a bound, if no longer always the step time where it was found.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeplan.cluster import Overlap
 from pipeplan.errors import PlanError
 from pipeplan.pipeline import Pipeline, Transfer
 from pipeplan.schedule import Kind, Schedule
+from pipeplan.simulate import longest_path
 from pipeplan.timeline import Flight, Span, Timeline
 from pipeplan_formulations.partition import PathCut
 
@@ -82,9 +84,24 @@ def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path
     PlanError
         If the path holds half a backward, for which the partition problem has no term, or cannot be read (`read_path`).
     """
-    path = read_path(timeline, pipeline, schedule)
+    return _as_cut(timeline.critical, pipeline, schedule)
+
+
+def find_path_cut(schedule: Schedule, pipeline: Pipeline) -> PathCut:
+    """What `path_cut` makes of a simulation with ``share=False``, of which nothing but the path is looked at.
+
+    Raises
+    ------
+    PlanError
+        As in `path_cut` and `pipeplan.simulate.simulate`.
+    """
+    return _as_cut(longest_path(schedule, pipeline, share=False), pipeline, schedule)
+
+
+def _as_cut(critical: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule) -> PathCut:
+    path = _read(critical, pipeline, schedule)
     if any(path.input_gradient) or any(path.weight_gradient):
-        halves = (item.action for item in timeline.critical if isinstance(item, Span) and item.action.kind in _HALVES)
+        halves = (item.action for item in critical if isinstance(item, Span) and item.action.kind in _HALVES)
         raise PlanError(f"the critical path holds {next(halves)}, for which the partition problem has no term")
     ways = zip((*path.latency, *path.latency_back), (*pipeline.transfers, *pipeline.returns), strict=True)
     constant = sum(count * least_latency(row) for count, row in ways)
@@ -100,10 +117,13 @@ def read_path(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Pat
         If the path comes from a simulation in which boundaries share wires, or holds half a backward on a device with
         two lanes, whose time is no sum of the stage's times.
     """
+    return _read(timeline.critical, pipeline, schedule)
+
+
+def _read(path: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule) -> Path:
     actions = {kind: [0] * len(pipeline.stages) for kind in Kind}
     boundaries = range(len(pipeline.stages) - 1)
     sends, latencies = ([[0 for _ in boundaries] for _ in range(2)] for _ in range(2))  # forward, back
-    path = timeline.critical
     for before, item, after in zip([None, *path[:-1]], path, [*path[1:], None], strict=True):
         if isinstance(item, Span):
             if not _only_started(item, after, pipeline.overlap):

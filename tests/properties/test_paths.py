@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipelines import line
 from pipeplan.cluster import Overlap
 from pipeplan.errors import PlanError
-from pipeplan.paths import path_cut, read_path
+from pipeplan.paths import find_path_cut, path_cut, read_path
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedule import Kind, Schedule
 from pipeplan.schedules import FAMILIES
@@ -74,6 +74,7 @@ def check(random: Random, schedule: Schedule, placement: Placement, devices: int
     assert path.length(here) <= timeline.makespan
     assert path.length(here) == timeline.makespan or not alike
     cut = None if splits(timeline) else path_cut(timeline, here, schedule)
+    assert cut is None or cut == find_path_cut(schedule, here)
     for _ in range(4):
         other = priced(random, placement, devices, latencies, wires=True, alike=random.random() < 0.5)
         there = replace(other, overlap=here.overlap)

@@ -15,7 +15,7 @@ from pipeplan.errors import PlanError
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.schedules import FAMILIES
-from pipeplan.simulate import simulate
+from pipeplan.simulate import longest_path, makespan, simulate
 from pipeplan.timeline import Flight, Span, Timeline
 from pipeplan.validate import validate_memory, validate_schedule
 from random_schedules import Case, random_case
@@ -52,6 +52,8 @@ def test_every_moment_is_the_longest_path_to_it(seed: int, share: bool) -> None:
     expected = longest_paths(with_wires(arcs, case.schedule, case.pipeline, timeline if share else None))
     assert moments(timeline) == expected
     assert timeline.makespan == max(time for (_, name), time in expected.items() if name == "end")
+    assert longest_path(case.schedule, case.pipeline, share=share) == timeline.critical
+    assert makespan(case.schedule, case.pipeline) == timeline.makespan or not share
 
 
 @given(seeds)

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 
 from pipeplan.chain import Boundaries
 from pipeplan.job import Objective
-from pipeplan.paths import path_cut
+from pipeplan.paths import find_path_cut
 from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.filled import fuller
 from pipeplan.search.judge import judge
 from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
-from pipeplan.simulate import simulate
 from pipeplan_formulations import partition
 from pipeplan_formulations.partition import PathCut
 from pipeplan_formulations.report import Limits, Status, Stop
@@ -86,7 +85,7 @@ class FamilyNode:
             return False
         pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))
         schedule = candidate.family.write(candidate.replicas, candidate.micro_batches)
-        cut = path_cut(simulate(schedule, pipeline, share=False), pipeline, schedule)
+        cut = find_path_cut(schedule, pipeline)
         if cut in self.paths:
             return False
         self.paths.append(cut)

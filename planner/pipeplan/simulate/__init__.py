@@ -35,16 +35,17 @@ actions of lane 1 that stand ahead of it in the list: they free the memory that 
 
 from pipeplan.errors import PlanError
 from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Kind, Schedule
+from pipeplan.schedule import Schedule
 from pipeplan.simulate.critical import critical_path
 from pipeplan.simulate.deadlock import deadlock
 from pipeplan.simulate.memory_line import memory_lines
 from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program, number
 from pipeplan.simulate.run import Trace, run
+from pipeplan.simulate.seen import flights, spans
 from pipeplan.timeline import Flight, Span, Timeline
 
-__all__ = ["makespan", "simulate"]
+__all__ = ["longest_path", "makespan", "simulate"]
 
 
 def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> Timeline:
@@ -67,24 +68,13 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
         names what each device waits for.
     """
     program, trace = _played(schedule, pipeline, share)
-    ends = trace.signals
-    span_of = [
-        Span(home, int(schedule.two_lanes and action.kind is not Kind.FORWARD), action, a, b)
-        for home, action, a, b in zip(program.homes, program.actions, trace.starts, ends, strict=False)
-    ]
-    flight_of = {}
-    n = len(program.actions)
-    for i, (kind, stage, micro_batch, part) in enumerate(program.actions):
-        if program.channel_of[i] != NOTHING:
-            target = stage + 1 if kind is Kind.FORWARD else stage - 1
-            left, gone = trace.left[i], trace.gone[i]
-            flight_of[i] = Flight(stage, target, micro_batch, part, left, gone, ends[n + i])
-    spans = tuple(sorted(span_of, key=lambda span: span.start))
+    senders = [i for i, channel in enumerate(program.channel_of) if channel != NOTHING]
+    ran = tuple(sorted(spans(program, trace, range(len(program.actions))), key=lambda span: span.start))
     return Timeline(
-        spans=spans,
-        flights=tuple(sorted(flight_of.values(), key=lambda flight: flight.start)),
-        memory=memory_lines(spans, pipeline),
-        critical=critical_path(program, trace, span_of, flight_of),
+        spans=ran,
+        flights=tuple(sorted(flights(program, trace, senders), key=lambda flight: flight.start)),
+        memory=memory_lines(ran, pipeline),
+        critical=critical_path(program, trace),
     )
 
 
@@ -98,6 +88,17 @@ def makespan(schedule: Schedule, pipeline: Pipeline) -> int:
     """
     program, trace = _played(schedule, pipeline, True)
     return max(trace.signals[: len(program.actions)], default=0)
+
+
+def longest_path(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> tuple[Span | Flight, ...]:
+    """The critical path that `simulate` would show, without the rest of its time line.
+
+    Raises
+    ------
+    PlanError
+        As in `simulate`.
+    """
+    return critical_path(*_played(schedule, pipeline, share))
 
 
 def _played(schedule: Schedule, pipeline: Pipeline, share: bool) -> tuple[Program, Trace]:

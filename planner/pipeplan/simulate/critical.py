@@ -7,21 +7,12 @@ from pipeplan.cluster import Overlap
 from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program
 from pipeplan.simulate.run import Trace
+from pipeplan.simulate.seen import flights, spans
 from pipeplan.timeline import Flight, Span
 
 
-def critical_path(
-    program: Program, trace: Trace, span_of: Sequence[Span], flight_of: dict[int, Flight]
-) -> tuple[Span | Flight, ...]:
-    """A longest chain of actions and transfers, first to last.
-
-    Parameters
-    ----------
-    span_of : sequence of Span
-        By number of action.
-    flight_of : dict of int to Flight
-        By number of the action that sent.
-    """
+def critical_path(program: Program, trace: Trace) -> tuple[Span | Flight, ...]:
+    """A longest chain of actions and transfers, first to last."""
     n = len(program.actions)
     if not n:
         return ()
@@ -30,21 +21,23 @@ def critical_path(
         for a, b in pairwise(order):
             before[b] = a
 
-    path: list[Span | Flight] = []
+    path: list[int] = []  # numbers of actions, and n + those of transfers' senders
     last = [order[-1] for order in program.lanes if order]  # so that a path ends with the update, even if that is free
     i = max(last, key=trace.signals.__getitem__)
     while i != NOTHING:
-        path.append(span_of[i])
+        path.append(i)
         cause = _cause(program, trace, i, before)
         if cause < n:
             i = cause
             continue
+        path.append(cause)
         i = cause - n
-        path.append(flight_of[i])
         while not _bound_by_end(program, trace, i) and i in trace.behind:
             i = trace.behind[i]
-            path.append(flight_of[i])
-    return tuple(reversed(path))
+            path.append(n + i)
+    ran = iter(spans(program, trace, [i for i in path if i < n]))
+    travelled = iter(flights(program, trace, [i - n for i in path if i >= n]))
+    return tuple(reversed([next(ran) if i < n else next(travelled) for i in path]))
 
 
 def _cause(program: Program, trace: Trace, i: int, before: Sequence[int]) -> int:

@@ -25,6 +25,7 @@ class Structure:
         By number.
     homes : list of int
         The device of each action.
+    two_lanes : bool
     lanes : list of list of int
         Lane ``2 d`` and, for two-lane devices, ``2 d + 1`` of device d.
     needs : list of tuple of int
@@ -42,6 +43,7 @@ class Structure:
 
     actions: list[Action]
     homes: list[int]
+    two_lanes: bool
     lanes: list[list[int]]
     needs: list[tuple[int, ...]]
     crosses: list[list[bool]]
@@ -85,6 +87,7 @@ def _structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
     return Structure(
         actions=actions,
         homes=homes,
+        two_lanes=schedule.two_lanes,
         lanes=_lanes(schedule),
         needs=find_needs(schedule, pipeline, actions, cells, crosses),
         crosses=crosses,
