@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.compare import compare
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError, PlanError
-from pipeplan.explain import Explanation, explain
+from pipeplan.explain import Explanation, explain, remedies
 from pipeplan.files.load import load_cluster, load_model
 from pipeplan.frontier import Frontier, fewest_devices, frontier
 from pipeplan.job import Job, Objective
@@ -66,6 +66,7 @@ __all__ = [
     "load_cluster",
     "load_model",
     "profile",
+    "remedies",
     "simulate",
     "solve",
     "validate_plan",

@@ -69,8 +69,20 @@ def explain(
 
 
 def explain_plan(plan: Plan) -> Explanation:
-    """What a plan tells by itself, without its question: the same, but for what changes would bring."""
-    return _explanation(Setting(plan, simulate(plan.schedule, plan.pipeline)), None, None, None, None, ())
+    """What a plan tells by itself, without its question: the same, but for what changes would bring.
+
+    Raises
+    ------
+    InputError
+        If the plan is about the bottleneck of an endless pipeline.
+    """
+    timeline = simulate(plan.schedule, plan.pipeline)
+    if timeline.makespan != plan.step_time:
+        raise InputError(
+            f"the plan promises {format_time(plan.step_time)} and its step takes {format_time(timeline.makespan)}: it "
+            "is about the bottleneck of an endless pipeline; solve with --objective step to have a step explained"
+        )
+    return _explanation(Setting(plan, timeline), None, None, None, None, ())
 
 
 def _explanation(

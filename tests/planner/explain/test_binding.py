@@ -8,6 +8,7 @@ from explained import setting_of
 from instances import model_of
 from pipelines import line
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.errors import InputError
 from pipeplan.explain import explain, explain_plan
 from pipeplan.explain.levers import levers, together
 from pipeplan.explain.path import portions
@@ -98,6 +99,26 @@ def test_a_small_memory_binds() -> None:
     # without the limit nothing is tight, and lifting it again brings nothing
     roomy = explain(free, model, cluster, time_limit=30)
     assert roomy.memory is None and not any(room.tight for room in roomy.rooms)
+
+
+@pytest.mark.parametrize(("limit", "tight"), [(58, False), (57, True)])
+def test_room_for_a_layer(limit: int, tight: bool) -> None:
+    """Stage 0 holds 24 + 2 x 2 bytes; the second layer would add 24 + 2 x 3: it fits in 58, and not in 57."""
+    model = model_of([10, 10], saved=[2, 3], parameters=[12, 12])
+    cluster = Cluster.uniform(2, DeviceKind("unit", memory=limit))
+    result = solve(model, cluster, job=job(schedules=("1f1b-sno",)))
+    first, _ = explain(result, model, cluster, time_limit=0.5).rooms
+    assert (first.peak, first.micro_batch, first.layer, first.tight) == (28, 2, 30, tight)
+
+
+def test_an_endless_pipeline_has_no_step_to_explain() -> None:
+    """An answer about the bottleneck is refused, as an object and as a plan by itself."""
+    cluster = Cluster.uniform(2, DeviceKind("unit"))
+    result = solve(model_of([10, 20]), cluster, batch=4, objective="bottleneck")
+    with pytest.raises(InputError, match="objective"):
+        explain(result, model_of([10, 20]), cluster)
+    with pytest.raises(InputError, match="--objective step"):
+        explain_plan(result.plan)
 
 
 def test_path_in_words() -> None:
