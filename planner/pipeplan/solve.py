@@ -8,13 +8,14 @@ from typing import Any
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.graph import PARTITIONS, applies
 from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
 from pipeplan.result import Result, Searched
 from pipeplan.search import opened
 from pipeplan.search.baselines import Baseline, baselines
-from pipeplan.search.fit import explain_infeasible
+from pipeplan.search.fit import explain_infeasible, overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
 from pipeplan.validate import validate_plan
@@ -81,6 +82,8 @@ def solve(
         limits = Limits(time_limit, gap, workers, seed)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
+    if why := overfull(space):
+        raise InfeasibleError(why)
 
     prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch)
     rows: Mapping[str, Baseline] = {}
@@ -124,6 +127,7 @@ def _searched(space: Space, prover: Prover) -> Searched:
         opened=prover.opened,
         recompute=space.job.recompute.value,
         order=space.job.order.value,
+        **({"partitions": PARTITIONS} if applies(space) else {}),
     )
 
 

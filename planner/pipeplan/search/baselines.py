@@ -78,11 +78,11 @@ def baselines(
         best = _best_of(space, proposals(why), why, report)
         found[name] = Baseline(name, best, "" if best else why.text)
 
-    for name in BALANCERS:
-        enter(name, lambda why, name=name: _cut(name, rows, why))  # type: ignore[misc]
-    if space.job.objective is Objective.STEP:
+    if space.job.objective is Objective.STEP:  # peers first: they choose more, so theirs are the better starts
         for name in STRUCTURES:
             enter(name, lambda why, name=name: _arranged(name, space, why))  # type: ignore[misc]
+    for name in BALANCERS:
+        enter(name, lambda why, name=name: _cut(name, rows, why))  # type: ignore[misc]
     return found
 
 

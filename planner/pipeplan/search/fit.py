@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from pipeplan.chain import UNLIMITED
+from pipeplan.pricing import device_limit
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.space import Space
 from pipeplan.units import format_bytes
@@ -41,6 +42,29 @@ def least_memory(candidate: Candidate) -> int:
             then[a + 1 :] = np.minimum(then[a + 1 :], np.maximum(need, best[a]))
         best = then
     return int(best[n])
+
+
+def overfull(space: Space) -> str | None:
+    """Why no plan can fit if what stays for the whole step is more than all devices hold together; else None.
+
+    Parameters, gradients and optimiser state of every layer lie somewhere at least once, however they are cut,
+    replicated or, under ZeRO-1, shared out.
+    """
+    rooms = [(device_limit(device.kind, space.job), device.kind.runtime) for device in space.cluster.devices]
+    if any(limit == UNLIMITED for limit, _ in rooms):
+        return None
+    there = sum(max(limit - runtime, 0) for limit, runtime in rooms)
+    resident = int((2 * space.prices.parameters + space.prices.optimizer).sum())
+    if resident <= there:
+        return None
+    count = len(rooms)
+    more = -(-resident * count // there) - count if there else None
+    larger = format_bytes(-(-resident // count) + max(runtime for _, runtime in rooms))
+    return (
+        f"No plan fits: parameters, gradients and optimiser state take {format_bytes(resident)}, and the {count} "
+        f"devices have {format_bytes(there)} together.\n"
+        f"What would fit: {f'{more} more such devices at least, or ' if more else ''}devices of {larger} and more."
+    )
 
 
 def explain_infeasible(space: Space) -> str:

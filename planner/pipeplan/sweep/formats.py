@@ -41,7 +41,7 @@ def as_json(table: Table) -> str:
         for one in largest(table, heroes(table))
     ]
     depths = [
-        {"series": one.series, "cluster": one.cluster, "job": one.job, "method": one.method, "number": one.number}
+        {name: getattr(one, name) for name in ("series", "cluster", "job", "method", "number", "sure")}
         for one in deepest(table)
     ]
     return json.dumps({"rows": table.rows(), "largest": ratios, "deepest": depths}, indent=2) + "\n"

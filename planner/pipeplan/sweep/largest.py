@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pipeplan.search.baselines import LATE
 from pipeplan.sweep.record import Record
 from pipeplan.sweep.table import Table
 
@@ -23,13 +24,17 @@ class Largest:
 
 @dataclass(frozen=True, slots=True)
 class Deepest:
-    """The largest member of a series for which a method has a plan on a cluster; 0 if for none."""
+    """The largest member of a series for which a method has a plan on a cluster; 0 if for none.
+
+    ``sure`` is false where a larger one may fit: the time was over, or an error came in between.
+    """
 
     series: str
     cluster: str
     job: str
     method: str
     number: int
+    sure: bool
 
 
 def largest(table: Table, heroes: tuple[str, ...]) -> list[Largest]:
@@ -63,13 +68,22 @@ def _figure(record: Record, method: str, figure: str) -> int | None:
 
 def deepest(table: Table) -> list[Deepest]:
     """For every series, cluster and job, and every method: the largest member that it has a plan for."""
-    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    ladders: dict[tuple[str, str, str], list[tuple[int, Record]]] = {}
     for record in table.records:
-        if record.rung is None:
-            continue
-        series, number = record.rung
-        numbers = found.setdefault((series, record.cluster, record.job), dict.fromkeys((ANSWER, *table.methods), 0))
-        for method in numbers:
-            if _figure(record, method, "step time") is not None:
-                numbers[method] = max(numbers[method], number)
-    return [Deepest(*key, method, number) for key, numbers in found.items() for method, number in numbers.items()]
+        if record.rung is not None:
+            series, number = record.rung
+            ladders.setdefault((series, record.cluster, record.job), []).append((number, record))
+    found = []
+    for key, rungs in ladders.items():
+        for method in (ANSWER, *table.methods):
+            fits = max((n for n, record in rungs if _figure(record, method, "step time") is not None), default=0)
+            sure = any(n > fits and _refused(record, method) for n, record in rungs)
+            found.append(Deepest(*key, method, fits, sure))
+    return found
+
+
+def _refused(record: Record, method: str) -> bool:
+    """Whether the method is known to have no plan here."""
+    if record.outcome != "solved" or method == ANSWER:
+        return record.outcome == "infeasible"
+    return method in record.beside and record.beside[method].why != LATE

@@ -89,8 +89,10 @@ def _plans(one: Largest) -> list[str]:
 
 def _deepest(table: Table) -> Sheet:
     methods = [ANSWER, *table.methods]
-    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
     for one in deepest(table):
-        found.setdefault((one.series, one.cluster, one.job), {})[one.method] = one.number
-    rows = [[*key, *(str(numbers[method] or "-") for method in methods)] for key, numbers in found.items()]
+        number = str(one.number) if one.number else "-"
+        word = number if one.sure else f"{number} or more"
+        found.setdefault((one.series, one.cluster, one.job), {})[one.method] = word
+    rows = [[*key, *(words[method] for method in methods)] for key, words in found.items()]
     return Sheet("largest members that fit", ["series", "cluster", "job", *methods], rows)

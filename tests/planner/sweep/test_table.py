@@ -73,10 +73,19 @@ def test_the_largest_ratio_and_where() -> None:
 def test_the_deepest_member_for_each_method() -> None:
     """The largest member that a method has a plan for."""
     assert deepest(table(ROWS)) == [
-        Deepest("gnmt", "box", "batch 4", "pipeplan", 32),
-        Deepest("gnmt", "box", "batch 4", GREEDY, 32),
-        Deepest("gnmt", "box", "batch 4", DATA, 16),
+        Deepest("gnmt", "box", "batch 4", "pipeplan", 32, sure=True),
+        Deepest("gnmt", "box", "batch 4", GREEDY, 32, sure=True),
+        Deepest("gnmt", "box", "batch 4", DATA, 16, sure=True),
     ]
+
+
+def test_deeper_ones_may_fit_where_time_was_short() -> None:
+    """A rung that failed, or in which a method had no turn, proves nothing about it."""
+    late = replace(ROWS[2], beside={GREEDY: Figures(why=LATE), DATA: Figures(why="too full")})
+    failed = replace(ROWS[3], outcome="failed")
+    found = {one.method: (one.number, one.sure) for one in deepest(table((ROWS[1], late, failed)))}
+    assert found == {"pipeplan": (32, False), GREEDY: (16, False), DATA: (16, True)}
+    assert "16 or more" in FORMATS["markdown"](table((ROWS[1], late, failed)))
 
 
 def test_no_row_is_lost_in_any_format() -> None:
