@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.graph import PARTITIONS, applies
 from pipeplan.graph import PARTITIONS, applies
 from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
@@ -120,7 +122,7 @@ def solve(
 
 
 def _searched(space: Space, prover: Prover) -> Searched:
-    return Searched(
+    searched = Searched(
         micro_batch_sizes=space.sizes,
         schedules=space.schedules,
         shapes=space.counted,
@@ -129,6 +131,7 @@ def _searched(space: Space, prover: Prover) -> Searched:
         order=space.job.order.value,
         **({"partitions": PARTITIONS} if applies(space) else {}),
     )
+    return replace(searched, partitions=PARTITIONS) if applies(space) else searched
 
 
 def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> Model:
