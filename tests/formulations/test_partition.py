@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from partitions import chain_partition, nothing_known, random_chain, unequal_chain
-from pipeplan_formulations import partition
+from pipeplan_formulations import cbc_process, partition
 from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, cbc, cpsat, exact, placing
 from pipeplan_formulations.partition.expression import Expression, Row
 from pipeplan_formulations.partition.linear import linear_model
@@ -378,7 +378,7 @@ def test_interrupt_of_cbc_hands_back_the_incumbent(monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cbc.subprocess, "run", interrupted)
+    monkeypatch.setattr(cbc_process.subprocess, "run", interrupted)
     report = cbc.solve(problem, Limits(), start=start)
     assert (report.stop, report.objective, report.bound) == (Stop.INTERRUPT, start.objective, start.bound)
 
@@ -392,7 +392,7 @@ def test_cbc_that_overruns_is_killed(monkeypatch):
     def endless(_command, **settings):
         return run([sys.executable, "-c", "import time; time.sleep(100)"], **{**settings, "timeout": 0.2})
 
-    monkeypatch.setattr(cbc.subprocess, "run", endless)
+    monkeypatch.setattr(cbc_process.subprocess, "run", endless)
     report = cbc.solve(problem, Limits(), start=start)
     assert (report.stop, report.objective, report.bound) == (Stop.TIME, start.objective, start.bound)
 
@@ -400,9 +400,9 @@ def test_cbc_that_overruns_is_killed(monkeypatch):
 def test_cbc_bound_gives_up_its_inaccuracy():
     """A floating-point bound becomes the integer that it allows even if it is a little too high, never one above."""
     for claim in (0.0, 96.0, 95.0000001, 123456.0, 123455.2):
-        assert cbc._proven(claim * (1 + 1e-9), 1.0) <= -(-claim // 1)
-        assert cbc._proven(claim * (1 - 1e-9), 1.0) == -(-(claim - 1e-3) // 1)
-    assert 1e12 * (1 - 2e-7) < cbc._proven(1e12, 1.0) < 1e12
+        assert cbc_process.proven(claim * (1 + 1e-9), 1.0) <= -(-claim // 1)
+        assert cbc_process.proven(claim * (1 - 1e-9), 1.0) == -(-(claim - 1e-3) // 1)
+    assert 1e12 * (1 - 2e-7) < cbc_process.proven(1e12, 1.0) < 1e12
 
 
 def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):

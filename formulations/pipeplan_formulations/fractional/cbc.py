@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from pipeplan_formulations.cbc_process import proven, run_cbc
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.fractional.linear import ONE, LinearModel, linear_model
 from pipeplan_formulations.fractional.problem import FractionalPartition, Positions, whole
 from pipeplan_formulations.fractional.rounding import nudged
-from pipeplan_formulations.partition.cbc import _proven, _run
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.solvers import cbc_version, pulp
 
@@ -37,7 +37,7 @@ def solve(
     lp, variables = _variables(model, low / size)
     _constraints(lp, model, variables, size)
     lp.setObjective(pulp().LpAffineExpression({variables[model.objective]: 1}))
-    answer = _run(lp, variables, max(clock.left, 0.1), limits)
+    answer = run_cbc(lp, variables, max(clock.left, 0.1), limits)
     found = [start] if start is not None else []
     if answer.point is not None:
         positions = nudged(problem, model.positions(answer.point), STEP)
@@ -47,7 +47,7 @@ def solve(
     claimed = 0.0 if answer.infeasible else answer.bound
     if answer.optimal and answer.point is not None:  # CBC stops once the bound is within the gap of what it found
         claimed = max(claimed, answer.point[model.objective] * (1 - limits.gap))
-    bound = max(low, _proven(claimed * size, size))
+    bound = max(low, proven(claimed * size, size))
     stop = Stop.INTERRUPT if answer.interrupted else Stop.TIME if answer.late or clock.left <= 0 else Stop.GAP
     if not found:
         return Report(Status.UNKNOWN, stop, None, bound, clock.wall, NAME, cbc_version(), limits.seed, None)

@@ -1,16 +1,8 @@
-"""The chain partition problem by CBC, through PuLP: the same rows, a second opinion from another kind of solver.
+"""The chain partition problem by CBC, through PuLP: the same rows, a second opinion from another kind of solver."""
 
-PuLP writes the model and reads the answer; the process is ours to start, because CBC may overrun its own time limit and
-because its log is the only place that tells a dual bound.
-"""
-
-import re
-import subprocess
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from pipeplan_formulations.cbc_process import CbcAnswer, proven, run_cbc
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.partition.begin import begin
 from pipeplan_formulations.partition.linear import linear_model
@@ -21,27 +13,8 @@ from pipeplan_formulations.scaling import scale_for
 from pipeplan_formulations.solvers import cbc_version, pulp
 
 NAME = "cbc"
-GRACE = 2.0
-"""Seconds that CBC may take beyond its limit before it is killed."""
-INCREMENT = 1e-9
-"""By how much (T being about 10^4) a solution must improve on the incumbent; by default CBC skips small steps."""
-RESOLUTION = 1e-7
-"""Relative accuracy with which CBC's bound is trusted: its own tolerance for rows."""
 BITS = 40
 """Scaled objectives stay below 2^BITS, far inside the integers that a double holds."""
-_LOWER = re.compile(r"Lower bound:\s*([-+0-9.eE]+)")
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What CBC said: PuLP's two words, the values, a lower bound on T (model units), and what ended it."""
-
-    optimal: bool
-    infeasible: bool
-    point: list[float] | None
-    bound: float
-    late: bool
-    interrupted: bool
 
 
 def solve(
@@ -74,7 +47,7 @@ def solve(
     lp, variables = _variables(model, sizes)
     _constraints(lp, model, variables, sizes)
     _objective(lp, model, variables)
-    answer = _run(lp, variables, max(clock.left, 0.1), limits)
+    answer = run_cbc(lp, variables, max(clock.left, 0.1), limits)
     return _extract(problem, model, first, answer, clock, limits, size * scale.unit)
 
 
@@ -117,50 +90,11 @@ def _objective(lp: Any, model: LinearModel, variables: list[Any]) -> None:
     lp.setObjective(pulp().LpAffineExpression({variables[model.objective]: 1}))
 
 
-def _run(lp: Any, variables: list[Any], seconds: float, limits: Limits) -> _Answer:
-    """Start CBC, wait, and kill it if it overruns."""
-    module = pulp()
-    reader = module.COIN_CMD(path=module.PULP_CBC_CMD().path, msg=False)
-    with tempfile.TemporaryDirectory(prefix="pipeplan-cbc-") as folder:
-        mps, solution = Path(folder) / "model.mps", Path(folder) / "model.sol"
-        columns, column_names, row_names, _ = lp.writeMPS(str(mps), rename=1)
-        command = [reader.path, str(mps), "-sec", str(seconds), "-timeMode", "elapsed", "-ratio", str(limits.gap)]
-        command += ["-threads", str(limits.workers), "-randomCbcSeed", str(limits.seed), "-increment", str(INCREMENT)]
-        command += ["-solve", "-printingOptions", "all", "-solution", str(solution)]
-        late = interrupted = False
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=seconds + GRACE, check=False, stdin=subprocess.DEVNULL
-            )
-            log = done.stdout
-        except subprocess.TimeoutExpired:
-            late, log = True, ""
-        except KeyboardInterrupt:
-            interrupted, log = True, ""
-        if not solution.exists():
-            return _Answer(False, False, None, 0.0, late, interrupted)
-        status, values, *_, sol_status = reader.readsol_MPS(str(solution), lp, columns, column_names, row_names)
-    module_ok = sol_status in (module.LpSolutionOptimal, module.LpSolutionIntegerFeasible)
-    point = None
-    if module_ok and values:  # a variable that no row names keeps its least value
-        point = [float(values.get(v.name, v.lowBound) or 0.0) for v in variables]
-    told = _LOWER.search(log)
-    late = late or "time" in log.partition("Result - ")[2].partition("\n")[0]
-    return _Answer(
-        optimal=sol_status == module.LpSolutionOptimal and not late,
-        infeasible=status == module.LpStatusInfeasible,
-        point=point,
-        bound=float(told[1]) if told else 0.0,
-        late=late,
-        interrupted=interrupted,
-    )
-
-
 def _extract(
     problem: ChainPartition,
     model: LinearModel,
     first: Report[Boundaries],
-    answer: _Answer,
+    answer: CbcAnswer,
     clock: Clock,
     limits: Limits,
     unit: float,
@@ -177,7 +111,7 @@ def _extract(
     claimed = answer.bound
     if answer.optimal and answer.point is not None and limits.gap == 0:
         claimed = max(claimed, answer.point[model.objective])
-    bound = max(first.bound, _proven(claimed * unit, unit))
+    bound = max(first.bound, proven(claimed * unit, unit))
     stop = Stop.INTERRUPT if answer.interrupted else Stop.TIME if answer.late or clock.left <= 0 else Stop.GAP
     if not found:
         return _report(problem, clock, limits, Status.UNKNOWN, stop, bound, None)
@@ -186,13 +120,6 @@ def _extract(
     if bound >= value:
         return _report(problem, clock, limits, Status.OPTIMAL, Stop.OPTIMALITY, value, best)
     return _report(problem, clock, limits, Status.FEASIBLE, stop, bound, best)
-
-
-def _proven(value: float, unit: float) -> int:
-    """The integer bound that a floating-point one allows: up to the next integer, after giving up its inaccuracy."""
-    slack = RESOLUTION * max(value, unit)
-    below = int(value - slack)
-    return below if value - slack <= below else below + 1
 
 
 def _report(
