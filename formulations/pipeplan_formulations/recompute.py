@@ -40,6 +40,8 @@ RANGES = 8
 """Ranges of peaks that a bound tells apart."""
 AT_ONCE = 2**20
 """Entries of the largest table that is made for many questions."""
+CROWD = 48
+"""A span of more layers than this, in a chain of more sorts, is crowded."""
 IMPOSSIBLE = 2**61
 """Cost where no choice fits. Two of them still fit into int64."""
 
@@ -167,6 +169,12 @@ class Recomputation:
             _Sort(int(forward[i]), int(saved[i] - output[i]), int(saved[i] + workspace[i])) if useful[i] else None
             for i in range(len(forward))
         ]
+        self._all_sorts = len({sort for sort in self._sorts if sort is not None})
+        self._cost, self._savings = np.where(useful, forward, 0), np.where(useful, saved - output, 0)
+        ratio = np.where(useful, self._cost / np.maximum(self._savings, 1), np.inf)
+        self._by_ratio = np.argsort(ratio, kind="stable")[: int(useful.sum())]
+        self._rank = np.full(len(forward), len(forward))
+        self._rank[self._by_ratio] = np.arange(len(self._by_ratio))
         nothing = np.zeros(1, np.int64)
         empty = _Curve(nothing, nothing, nothing, nothing, nothing)
         self._curves: dict[frozenset[tuple[_Sort, int]], _Curve] = {frozenset(): empty}
@@ -199,6 +207,23 @@ class Recomputation:
         # Rounded down by more than a double can be wrong.
         down = np.floor(floor * (1 - 1e-12)).astype(np.int64)
         return np.where(cost == IMPOSSIBLE, IMPOSSIBLE, np.minimum(down, cost)), cost
+
+    def crowded(self, start: int, end: int) -> bool:
+        """Whether a span may hold so many sorts of layers that its list takes long; then `rough` is at hand."""
+        return end - start > CROWD and self._all_sorts > CROWD
+
+    def rough(self, start: int, end: int, in_flight: Array, spare: Array) -> Array:
+        """A bound on the first answer of `least` without any list: the fractional knapsack, whatever the peaks."""
+        order = np.sort(self._rank[start:end])
+        order = order[order < len(self._by_ratio)]
+        layers = self._by_ratio[order]
+        savings = np.concatenate([[0.0], np.cumsum(self._savings[layers], dtype=np.float64)])
+        cost = np.concatenate([[0.0], np.cumsum(self._cost[layers], dtype=np.float64)])
+        need = np.maximum(-((spare - self._largest_workspace(start, end)) // in_flight), 0).astype(np.float64)
+        floor = np.interp(need, savings, cost)
+        # Rounded down by more than a double can be wrong.
+        down: Array = np.floor(floor * (1 - 1e-12)).astype(np.int64)
+        return np.where(need > savings[-1], IMPOSSIBLE, down)
 
     def least_each(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> tuple[Array, Array]:
         """`least` for questions on spans that differ; those that hold the same sorts are answered together.

@@ -120,3 +120,14 @@ def test_equal_layers_share_their_lists():
     assert set(cost.tolist()) == {30}
     assert len(lists._curves) == 41
     assert len(lists._curve(5, 45).cost) == 41
+
+
+@given(layer_rows(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_the_rough_answer_is_never_above_the_least(layers, data):
+    """Without any list, the fractional knapsack bounds the cost, and what it calls impossible is."""
+    lists = layers.lists()
+    start, end, flights, spares = questions(data, len(layers.rows))
+    rough = lists.rough(start, end, flights, spares)
+    floor, _ = lists.least(start, end, flights, spares)
+    assert (rough <= floor).all()

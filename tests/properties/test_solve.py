@@ -19,6 +19,7 @@ from pipeplan.pricing import assemble, price
 from pipeplan.schedule import Schedule
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
+from pipeplan.search import space
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
 from pipeplan_formulations.report import Status
@@ -156,6 +157,15 @@ def test_solve_finds_and_proves_the_best_plan(backend: str, question: Question) 
 def test_solve_finds_and_proves_the_best_plan_of_five_hundred(question: Question) -> None:
     """The same over many more instances."""
     agrees(question, "cpsat")
+
+
+@given(questions())
+@settings(max_examples=60, deadline=None)
+def test_a_tree_of_shapes_hides_none(question: Question) -> None:
+    """Shapes that are bounded together by the allocation programme give the same answer and proof."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "FEW", 0)
+        agrees(question, "cpsat")
 
 
 @given(questions())

@@ -22,6 +22,8 @@ from pipeplan_formulations.allocation import Allocation, ChainAllocation
 
 UNITS = 64
 """Most units of all classes in an unequal layout: the unit is chosen so large that there are no more."""
+SMALL = 16
+"""Most units of all classes in a layout whose shapes are all looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +48,38 @@ class Layout:
     per_node: tuple[int, ...]
     tile: int | None = None
 
+    @property
+    def small(self) -> bool:
+        """Whether the shapes are few enough to be looked at in a tree."""
+        return sum(self.units) <= SMALL
+
+    def before(self, last: Modes) -> Iterator[Mode]:
+        """The modes for which there are still units."""
+        for number, units in enumerate(self.units):
+            left = units - sum(mode.replicas // self.unit for mode in last if mode.device_class == number)
+            yield from (Mode(number, width * self.unit) for width in self.widths if width <= left)
+
     def modes(self, stages: Allocation) -> Modes:
         """What runs each stage of an allocation."""
         return tuple(Mode(place.kind, place.width * self.unit) for place in stages)
 
 
 def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
-    """Every layout for steps of so many micro-batches; no stage has more replicas than that."""
-    classes = device_classes(space.cluster)
-    job = space.job
+    """Every layout for steps of so many micro-batches; no stage has more replicas than that.
+
+    Where single devices are the units of the unequal layout, it holds all that is packed.
+    """
+    classes, job = device_classes(space.cluster), space.job
     most = min(max(len(each.devices) for each in classes), micro_batches)
+    unequal = None if job.equal_replicas or len(set(job.replicas)) == 1 else _unequal_layout(job, classes, most)
     for replicas in _equal(job, classes, most):
         for tile in tiles(classes, replicas) or (None,):
+            packed = tile in (None, replicas)
             layout = _equal_layout(classes, replicas, tile)
-            if any(layout.units):
+            if any(layout.units) and not (packed and unequal is not None and unequal.small and unequal.unit == 1):
                 yield layout
-    if job.equal_replicas or len(set(job.replicas)) == 1:
-        return
-    unit = _unit(classes)
-    widths = tuple(
-        w
-        for w in range(1, max(len(each.devices) for each in classes) // unit + 1)
-        if w * unit <= micro_batches and (not job.replicas or w * unit in job.replicas)
-    )
-    if len(widths) > 1:
-        units = tuple(len(each.devices) // unit for each in classes)
-        yield Layout(unit, widths, units, tuple(max(each.per_node // unit, 1) for each in classes))
+    if unequal is not None:
+        yield unequal
 
 
 def floor(space: Space, size: int, layout: Layout) -> int | None:
@@ -94,11 +102,12 @@ def floor(space: Space, size: int, layout: Layout) -> int | None:
     return floors.equal(units, layout.unit)
 
 
-def allocation_problem(space: Space, size: int, layout: Layout, alternating: bool) -> ChainAllocation:
+def allocation_problem(space: Space, size: int, layout: Layout, alternating: bool, last: Modes = ()) -> ChainAllocation:
     """The joint problem of a layout at a micro-batch size.
 
     With ``alternating`` it is relaxed to what holds for 1F1B whatever the in-flight counts are: memory as for the
-    fewest, warm-up as for the most. Otherwise to what holds for the families that are not 1F1B.
+    fewest, warm-up as for the most. Otherwise to what holds for the families that are not 1F1B. ``last``: modes of the
+    last stages, if they are known.
     """
     classes = device_classes(space.cluster)
     prices, job = space.prices, space.job
@@ -136,6 +145,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         widths=layout.widths,
         unit=layout.unit,
         overlap=space.cluster.overlap.value,
+        last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last),
         objective="bottleneck" if job.objective is Objective.BOTTLENECK else "step",
         flight="sno" if alternating else "fbp" if space.cluster.overlap is Overlap.STREAM else "full",
         alternating=alternating,
@@ -161,9 +171,11 @@ class _Hops:
 
 
 def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int) -> list[int]:
-    """Numbers of replicas for equal layouts: those asked for, or divisors of a node and whole nodes."""
+    """Numbers of replicas for equal layouts: those asked for; or all, on large clusters divisors of a node and nodes."""
     if job.replicas:
         return sorted(r for r in set(job.replicas) if r <= most)
+    if sum(len(each.devices) for each in classes) <= SMALL:
+        return list(range(1, most + 1))
     node = max(each.per_node for each in classes)
     inside = [r for r in range(1, node + 1) if node % r == 0]
     nodes = [node * k for k in range(2, most // node + 1)]
@@ -179,6 +191,15 @@ def _equal_layout(classes: tuple[DeviceClass, ...], replicas: int, tile: int | N
     rows = [len(each.devices) // each.per_node // (replicas // tile) for each in classes]
     per_node = tuple(each.per_node // tile for each in classes)
     return Layout(replicas, (1,), tuple(row * p for row, p in zip(rows, per_node, strict=True)), per_node, tile)
+
+
+def _unequal_layout(job: Job, classes: tuple[DeviceClass, ...], most: int) -> Layout | None:
+    """None if it holds stages of one width only."""
+    unit = _unit(classes)
+    widths = tuple(w for w in range(1, most // unit + 1) if not job.replicas or w * unit in job.replicas)
+    units = tuple(len(each.devices) // unit for each in classes)
+    per_node = tuple(max(each.per_node // unit, 1) for each in classes)
+    return Layout(unit, widths, units, per_node) if len(widths) > 1 else None
 
 
 def _unit(classes: tuple[DeviceClass, ...]) -> int:

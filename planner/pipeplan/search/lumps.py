@@ -1,14 +1,16 @@
 """Very many shapes at once: one dynamic programme bounds all that a layout can make, and names the best one."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pipeplan.search.candidates import Candidate
+from pipeplan.search.flights import FREE
 from pipeplan.search.layouts import Layout, allocation_problem
 from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
-from pipeplan.structure import arrange, device_classes
+from pipeplan.structure import Groups, Modes, arrange, device_classes
 from pipeplan_formulations import allocation
 from pipeplan_formulations.report import Limits, Status, Stop
 
@@ -20,31 +22,36 @@ CLOSE = 5e-4
 
 @dataclass
 class LumpNode:
-    """All shapes of a layout at a micro-batch size: under 1F1B with any in-flight counts, or under other families."""
+    """All shapes of a layout at a micro-batch size, under 1F1B with any in-flight counts or under the other families.
+
+    Where there are few devices the lump is a tree, and every shape is looked at whose bound does not exclude it: below
+    a node lie the shape of its ``last`` modes alone, and one node for each mode that may stand before them.
+    """
 
     bound: int
     space: Space
     layout: Layout
     size: int
     alternating: bool
+    last: Modes = ()
     slice: float = FIRST_SLICE
 
     @property
     def quick(self) -> bool:
         """Equal layouts take little time and give good plans, with which the others are soon done."""
-        return len(self.layout.widths) == 1 and self.slice == FIRST_SLICE
+        return not self.last and self.slice == FIRST_SLICE and (len(self.layout.widths) == 1 or self.layout.small)
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """Equal layouts first."""
-        return (2, not self.alternating, len(self.layout.widths))
+        """Few replicas first: that takes the least time. In a tree, what is nearly a shape."""
+        return (2, not self.alternating, len(self.layout.widths), self.layout.unit, -len(self.last))
 
     def advance(self, prover: Prover) -> Iterable[Node]:
-        """Bound the lump, simulate its most promising shape, and open that shape.
+        """Bound the lump, simulate its most promising shape, and open what lies below.
 
-        What the other shapes of the lump may still hold is settled with the lump's bound.
+        In a large layout that is this shape, and what the others may still hold is settled with the lump's bound.
         """
-        problem = allocation_problem(self.space, self.size, self.layout, self.alternating)
+        problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(prover.left, self.slice)
         gap = max(prover.limits.gap, CLOSE)
         report = allocation.solve(problem, Limits(slice_, gap), cutoff=prover.value)
@@ -58,11 +65,30 @@ class LumpNode:
                 self.slice *= 4
                 yield self
             return
+        groups = self._groups(self.layout.modes(report.solution))
+        if groups is not None:
+            boundaries = (0, *(place.end for place in report.solution))
+            offer_all(prover, self._alike(self.space.candidates(groups, self.size)), boundaries)
+        if self.layout.small:
+            yield from self._below()
+            return
         if prover.value is None or self.bound < prover.value:
             prover.settle(self.bound)
-        groups = arrange(device_classes(self.space.cluster), self.layout.modes(report.solution), self.layout.tile)
-        if groups is None:
-            return
-        boundaries = (0, *(place.end for place in report.solution))
-        offer_all(prover, self.space.candidates(groups, self.size), boundaries)
-        yield ShapeNode(self.bound, self.space, groups, self.size)
+        if groups is not None:
+            yield ShapeNode(self.bound, self.space, groups, self.size, self.alternating)
+
+    def _below(self) -> Iterable[Node]:
+        groups = self._groups(self.last) if self.last else None
+        job = self.space.job
+        if groups is not None and (not job.depths or len(groups) in job.depths):
+            yield ShapeNode(self.bound, self.space, groups, self.size, self.alternating)
+        deepest = min(max(job.depths, default=len(self.space.model.layers)), len(self.space.model.layers))
+        if len(self.last) < deepest:
+            for mode in self.layout.before(self.last):
+                yield replace(self, last=(mode, *self.last))
+
+    def _groups(self, modes: Modes) -> Groups | None:
+        return arrange(device_classes(self.space.cluster), modes, self.layout.tile)
+
+    def _alike(self, candidates: list[Candidate]) -> list[Candidate]:
+        return [each for each in candidates if each.family.name.startswith(FREE) == self.alternating]

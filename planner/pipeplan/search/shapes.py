@@ -22,12 +22,16 @@ from pipeplan_formulations.report import Limits, Status, Stop
 
 @dataclass
 class ShapeNode:
-    """A shape and a micro-batch size; below it lies one node a family."""
+    """A shape and a micro-batch size; below it lies one node a family.
+
+    ``alternating``: only 1F1B families, or only the others; all if None.
+    """
 
     bound: int
     space: Space
     groups: Groups
     size: int
+    alternating: bool | None = None
 
     @property
     def quick(self) -> bool:
@@ -44,6 +48,7 @@ class ShapeNode:
         below = self.space.candidates(self.groups, self.size)
         alike = [candidate for candidate in below if candidate.family.name.startswith(FREE)]
         others = [candidate for candidate in below if not candidate.family.name.startswith(FREE)]
+        alike, others = alike if self.alternating is not False else [], others if self.alternating is not True else []
         least = self.bound
         if len(alike) > 1:
             report = partition.solve(self._relaxed(alike), Limits(prover.left, prover.limits.gap), backend="exact")

@@ -20,8 +20,10 @@ from pipeplan.search.flights import FREE, between
 from pipeplan.structure import Groups, all_modes, structures
 from pipeplan.wishes import Wishes
 
-MANY = 4_000
+FEW = 40
 """Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in lumps."""
+MANY = 4_000
+"""With more shapes than this, heuristics have their turn after the search instead of before it."""
 
 
 class Space:
@@ -85,10 +87,18 @@ class Space:
             yield groups, floors.floor((group[0].kind.name, len(group)) for group in groups)
 
     @cached_property
+    def few(self) -> bool:
+        """Whether the shapes are so few that each is looked at by itself."""
+        return not self._more_than(FEW)
+
+    @cached_property
     def large(self) -> bool:
-        """Whether there are too many shapes to look at one by one."""
+        """Whether a heuristic's plan takes long to simulate."""
+        return self._more_than(MANY)
+
+    def _more_than(self, most: int) -> bool:
         modes = all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // self.sizes[0])
-        return next(islice(modes, MANY, None), None) is not None
+        return next(islice(modes, most, None), None) is not None
 
     def candidates(self, groups: Groups, size: int, free: bool = True) -> list[Candidate]:
         """The shape at that size under every family.
