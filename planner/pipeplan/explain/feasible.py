@@ -1,15 +1,18 @@
 """Does any plan fit? The search of `pipeplan.solve` without the heuristics, stopped at the first plan.
 
-No is answered with a proof: every shape of the searched space was looked at.
+No is answered with a proof: what stays for a step is more than all memory, or every shape of the searched space was
+looked at.
 """
 
 from dataclasses import dataclass
 
+from pipeplan.chain import UNLIMITED
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
+from pipeplan.pricing import device_limit
 from pipeplan.search import opened
 from pipeplan.search.prove import Prover
 from pipeplan.search.space import Space
@@ -43,6 +46,8 @@ def fit(model: Model, cluster: Cluster, job: Job, *, time_limit: float, backend:
         If the search was interrupted: half an answer is none.
     """
     space = Space(model, cluster, job)
+    if too_little(space):
+        return Fit(None, proved=True)
     prover = Prover(cluster, Limits(time_limit, ANY), backend)
     for node in opened(space):
         prover.push(node)
@@ -52,3 +57,16 @@ def fit(model: Model, cluster: Cluster, job: Job, *, time_limit: float, backend:
     if prover.incumbent is None:
         return Fit(None, proved=prover.stop is not Stop.TIME)
     return Fit(draft(model, cluster, job, prover.incumbent, prover.bound), proved=True)
+
+
+def too_little(space: Space) -> bool:
+    """Whether all devices together cannot hold what stays for a step: parameters, gradients, optimiser state.
+
+    Replicas hold more of it, even where they share the optimiser's state out; a plan holds all of it at least once.
+    """
+    devices = space.cluster.devices
+    limits = [device_limit(device.kind, space.job) for device in devices]
+    if UNLIMITED in limits:
+        return False
+    room = sum(max(limit - device.kind.runtime, 0) for limit, device in zip(limits, devices, strict=True))
+    return int(2 * space.prices.parameters.sum() + space.prices.optimizer.sum()) > room

@@ -10,9 +10,11 @@ from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError
 from pipeplan.explain import Remedy, remedies
 from pipeplan.explain.changes import with_devices, with_memory
+from pipeplan.explain.feasible import fit, too_little
 from pipeplan.explain.least import least
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
+from pipeplan.search.space import Space
 from pipeplan.solve import solve
 
 
@@ -88,6 +90,20 @@ def test_sharing_the_optimisers_state_is_offered_where_it_helps() -> None:
     found = by_kind(model, equal_devices(2), question)
     assert found["zero1"].fits
     assert fits(model, equal_devices(2), replace(question, zero1=True))
+
+
+def test_weights_that_all_devices_together_cannot_hold_need_no_search() -> None:
+    """Four layers of 24 bytes: three devices of 31 are known not to hold them at once, of 32 they are searched."""
+    model, job = model_of([5] * 4, parameters=[12] * 4), lean(4)
+    assert too_little(Space(model, equal_devices(3, 31), job)) and not too_little(
+        Space(model, equal_devices(3, 32), job)
+    )
+    assert not too_little(Space(model, equal_devices(3), job))
+    refused = fit(model, equal_devices(3, 31), job, time_limit=0.0)
+    assert (refused.plan, refused.proved, refused.verdict) == (None, True, False)
+    assert fit(model, equal_devices(3, 32), job, time_limit=0.0).verdict is None
+    assert fit(model, equal_devices(3, 32), job, time_limit=30.0).verdict is False
+    assert fit(model, equal_devices(3, 60), job, time_limit=30.0).verdict is True
 
 
 def test_what_does_not_help_is_said() -> None:
