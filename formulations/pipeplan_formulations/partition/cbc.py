@@ -32,7 +32,7 @@ def solve(
     clock = Clock(limits)
     scale = scale_for(problem.largest, BITS)
     first = begin(problem, limits, hint, progress, start)
-    if first.stop is Stop.INTERRUPT:
+    if first.stop is Stop.INTERRUPT or (problem.paths and first.status is Status.OPTIMAL):
         return _report(problem, clock, limits, first.status, first.stop, first.bound, first.solution)
     best = first.objective if first.objective is not None else problem.largest
     high = -(-best // scale.unit)

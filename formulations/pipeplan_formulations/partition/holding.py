@@ -1,7 +1,7 @@
 """What stages hold: rows for (1) where windows alone do not say it, because layers are recomputed or weights are tied.
 
-A flag v[s, i] says that layer i is recomputed on stage s, so that it must lie there; which layers are recomputed at all
-are the choices x[i] = Σ_s v[s, i].
+Layers with equal numbers are interchangeable, so a choice says how many of each sort a stage recomputes: at most as
+many as lie there. Another one says whether there are any, for then the stage needs the sort's peak.
 """
 
 from itertools import pairwise
@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from pipeplan_formulations.partition.expression import Expression, Row
-from pipeplan_formulations.partition.model import LinearModel, Unit
+from pipeplan_formulations.partition.model import Again, LinearModel, Unit
 from pipeplan_formulations.partition.placing import Membership
 from pipeplan_formulations.partition.problem import Array, ChainPartition
 from pipeplan_formulations.partition.tie import Tie
@@ -34,20 +34,31 @@ class Splits:
 
 def hold(model: LinearModel, problem: ChainPartition, room: Windows, on: Membership, splits: Splits) -> None:
     """(1) for every stage that some span the windows allow would overfill as it stands."""
-    short = [s for s in range(problem.stages) if _falls_short(problem, room, s)]
-    useful = np.flatnonzero(problem.useful).tolist()
-    for s in short:
-        for layer in useful:
-            lies = on(s, layer)
-            if problem.in_flight[s] and model.most(lies) > 0 and (problem.where is None or problem.where[s, layer]):
-                model.again[s, layer] = flag = model.variable(0, 1, Unit.FLAG)
-                model.rows.append(Row(lies - Expression({flag: 1})))
-    for layer in useful:
-        flags = [model.again[s, layer] for s in short if (s, layer) in model.again]
-        if flags:
-            model.define(Expression(dict.fromkeys(flags, 1)), Unit.CHOICE)
-    for s in short:
-        _fill(model, problem, s, on, splits)
+    for s in range(problem.stages):
+        if _falls_short(problem, room, s):
+            again = _recompute(model, problem, s, on) if problem.in_flight[s] else []
+            model.again += again
+            _fill(model, problem, s, again, on, splits)
+
+
+def _recompute(model: LinearModel, problem: ChainPartition, s: int, on: Membership) -> list[Again]:
+    """How many layers of each sort stage s recomputes: no more than lie on it."""
+    sorts: dict[tuple[int, int, int], list[int]] = {}
+    tables = zip(problem.forward[s], problem.saved, problem.output_bytes, problem.workspace, strict=True)
+    for layer, (forward, saved, output, workspace) in enumerate(tables):
+        allowed = problem.where is None or problem.where[s, layer]
+        if problem.useful[layer] and allowed and model.most(on(s, layer)) > 0:
+            sorts.setdefault((int(forward), int(saved - output), int(saved + workspace)), []).append(layer)
+    found = []
+    for layers in sorts.values():
+        is_one = np.isin(np.arange(problem.layers), layers)
+        number = model.variable(0, len(layers), Unit.CHOICE)
+        some = model.variable(0, 1, Unit.CHOICE)
+        there = model.over_stage(s, np.insert(np.cumsum(is_one), 0, 0))
+        model.rows.append(Row(there - Expression({number: 1})))
+        model.rows.append(Row(Expression({some: len(layers), number: -1})))
+        found.append(Again(s, tuple(layers), number, some))
+    return found
 
 
 def _falls_short(problem: ChainPartition, room: Windows, s: int) -> bool:
@@ -62,13 +73,14 @@ def _falls_short(problem: ChainPartition, room: Windows, s: int) -> bool:
     return False
 
 
-def _fill(model: LinearModel, problem: ChainPartition, s: int, on: Membership, splits: Splits) -> None:
+def _fill(
+    model: LinearModel, problem: ChainPartition, s: int, recomputed: list[Again], on: Membership, splits: Splits
+) -> None:
     """(1): P_s + k_s (A_s − savings + r_s) + the largest workspace ≤ L_s, in units in which sums stay small."""
     flight = int(problem.in_flight[s])
-    again = {layer: flag for (stage, layer), flag in model.again.items() if stage == s}
     savings = (problem.saved - problem.output_bytes).tolist()
     held = model.over_stage(s, problem.prefix["saved"])
-    held -= Expression({flag: savings[layer] for layer, flag in again.items()})
+    held -= Expression({again.number: savings[again.layers[0]] for again in recomputed})
     if s > 0:
         held += model.chosen(s - 1, problem.received)
     stays = model.over_stage(s, problem.prefix["resident"][s]) + flight * held
@@ -78,7 +90,8 @@ def _fill(model: LinearModel, problem: ChainPartition, s: int, on: Membership, s
     need = stays - int(problem.limit[s])
     unit = scale_for(sum(abs(c) for c in need.terms.values()) + abs(need.constant)).unit
     peaks = _peaks(problem.workspace, s, on) if problem.workspace.any() else []
-    peaks += [int(problem.saved[i] + problem.workspace[i]) * Expression({flag: 1}) for i, flag in again.items()]
+    whole = (problem.saved + problem.workspace).tolist()
+    peaks += [Expression({again.some: whole[again.layers[0]]}) for again in recomputed]
     largest = model.largest([peak.down(unit) for peak in peaks] or [Expression({})], Unit.BYTES)
     model.rows.append(Row(-(need.down(unit) + largest)))
 

@@ -51,8 +51,10 @@ def _stage_times(model: LinearModel, problem: ChainPartition, scale: Scale, name
     prefix = np.insert(np.cumsum(scale.down(getattr(problem, name)), axis=-1), 0, 0, axis=-1)
     times = [model.over_stage(s, prefix[s]) for s in range(problem.stages)]
     if name == "backward":
-        for (s, layer), flag in model.again.items():
-            times[s] += Expression({flag: scale.down(int(problem.forward[s, layer]))})
+        for again in model.again:
+            times[again.stage] += Expression(
+                {again.number: scale.down(int(problem.forward[again.stage, again.layers[0]]))}
+            )
     return [model.define(time) for time in times]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
+from typing import NamedTuple
 
 from pipeplan_formulations.partition.expression import Expression, Row
 from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPartition
@@ -12,14 +13,23 @@ from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPart
 class Unit(Enum):
     """What a variable counts.
 
-    A ``CHOICE`` is 0 or 1, and to be chosen; a ``FLAG`` is 0 or 1 too, but the choices decide which, so that a solver
-    may treat it as continuous.
+    A ``CHOICE`` is a small whole number, and to be chosen; a ``FLAG`` is 0 or 1, but the choices decide which, so that
+    a solver may treat it as continuous.
     """
 
     CHOICE = "choice"
     FLAG = "flag"
     TIME = "time"
     BYTES = "bytes"
+
+
+class Again(NamedTuple):
+    """Layers with equal numbers: the variable that says how many of them a stage recomputes, and whether any."""
+
+    stage: int
+    layers: tuple[int, ...]
+    number: int
+    some: int
 
 
 @dataclass
@@ -30,8 +40,8 @@ class LinearModel:
     ----------
     switches : list of dict
         ``switches[l]`` maps each open cut of link l, in order, to its variable y.
-    again : dict
-        For each stage and layer that may be recomputed there, the variable that says so.
+    again : list of Again
+        What may be recomputed.
     defined : dict
         Every other variable, but for T, as the largest of some expressions in earlier variables.
     """
@@ -41,7 +51,7 @@ class LinearModel:
     units: list[Unit] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     switches: list[dict[int, int]] = field(default_factory=list)
-    again: dict[tuple[int, int], int] = field(default_factory=dict)
+    again: list[Again] = field(default_factory=list)
     defined: dict[int, tuple[Expression, ...]] = field(default_factory=dict)
     objective: int = -1
 
@@ -52,12 +62,11 @@ class LinearModel:
         self.units.append(unit)
         return len(self.lows) - 1
 
-    def define(self, expression: Expression, unit: Unit = Unit.TIME) -> Expression:
+    def define(self, expression: Expression) -> Expression:
         """A variable that equals ``expression``, as an expression; the thing itself if it is short already."""
-        if len(expression.terms) <= 1 and unit is Unit.TIME:
+        if len(expression.terms) <= 1:
             return expression
-        most = self.most(expression) if unit in (Unit.TIME, Unit.BYTES) else 1
-        new = self.variable(max(self.least(expression), 0), most, unit)
+        new = self.variable(max(self.least(expression), 0), self.most(expression), Unit.TIME)
         self.defined[new] = (expression,)
         self.rows.append(Row(expression - Expression({new: 1}), equal=True))
         return Expression({new: 1})
@@ -106,10 +115,11 @@ class LinearModel:
         for cuts, boundary in zip(self.switches, boundaries[1:-1], strict=True):
             for cut, variable in cuts.items():
                 point[variable] = int(boundary - 1 <= cut)
-        if self.again:
-            for s, (a, b) in enumerate(pairwise(boundaries)):
-                for layer in problem.recompute(s, a, b) or ():
-                    point[self.again[s, layer]] = 1
+        stages = {again.stage for again in self.again}
+        chosen = {s: set(problem.recompute(s, *boundaries[s : s + 2]) or ()) for s in stages}
+        for again in self.again:
+            point[again.number] = len(chosen[again.stage].intersection(again.layers))
+            point[again.some] = int(point[again.number] > 0)
         for variable, expressions in self.defined.items():
             point[variable] = max(expression.value(point) for expression in expressions)
         point[self.objective] = value
