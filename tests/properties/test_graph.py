@@ -74,3 +74,14 @@ def cold(backend: object, problem: GraphPartition) -> Report[graph.Stages]:
     bracket.low = 0
     stop: Stop = backend.search(bracket)  # type: ignore[attr-defined]
     return bracket.report(stop, "cold", "")
+
+
+@given(graph_partitions(groups=16, stages=6))
+@settings(max_examples=25, deadline=None)
+def test_the_dynamic_programme_and_cpsat_agree_on_larger_graphs(problem: GraphPartition) -> None:
+    """Beyond what can be listed, two ways that share no rows prove one value."""
+    one, other = (graph.solve(problem, LIMITS, backend=backend) for backend in ("exact", "cpsat"))
+    assert {one.status, other.status} <= {Status.OPTIMAL, Status.INFEASIBLE}
+    assert (one.status, one.objective) == (other.status, other.objective)
+    if one.solution is not None and other.solution is not None:
+        assert judge(problem, one.solution) == judge(problem, other.solution) == one.objective
