@@ -25,6 +25,7 @@ class Stop(StrEnum):
 
     OPTIMALITY = "optimality"
     GAP = "gap"
+    EXHAUSTED = "exhausted"  # everything was looked at, and no bound that is left can be raised
     TIME = "time"
     INTERRUPT = "interrupt"
     ERROR = "error"

@@ -127,7 +127,7 @@ class Prover:
         except KeyboardInterrupt:
             self.stop = Stop.INTERRUPT
         if self.stop is Stop.OPTIMALITY and self.incumbent and self.bound < self.incumbent.value:
-            self.stop = Stop.GAP
+            self.stop = Stop.GAP if self._heap else Stop.EXHAUSTED
 
     def ranking(self, most: int = 5) -> tuple[tuple[str, int], ...]:
         """The best plan under each label, best first: label and value."""

@@ -130,7 +130,11 @@ class Space:
         """The family that holds the fewest micro-batches."""
         replicas = tuple(map(len, groups))
         families = self.families or (FAMILIES["1f1b-sno"],)
-        return min(families, key=lambda each: sum(in_flight(each, replicas, micro_batches, self.job.objective)))
+
+        def holds(each: Family) -> tuple[int, bool]:
+            return sum(in_flight(each, replicas, micro_batches, self.job.objective)), not each.name.startswith(FREE)
+
+        return min(families, key=holds)
 
 
 class Floors:
