@@ -73,6 +73,15 @@ class Explanation:
         """Whether the plan is not proved best."""
         return self.bound < self.step
 
+    @property
+    def memory_binds(self) -> bool | None:
+        """Whether the plan would be faster without memory limits; None where that is not known."""
+        if all(room.limit == UNLIMITED for room in self.rooms):
+            return False
+        if self.memory is None or self.memory.gains is None or self.memory.at_most is None:
+            return None
+        return True if self.memory.gains > 0 else None if self.memory.at_most > 0 else False
+
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds, shares as fractions of the step."""
         return {
@@ -81,7 +90,7 @@ class Explanation:
             "binds": [_lever_json(lever) for lever in self.levers],
             "like_things": [_lever_json(lever) for lever in self.groups],
             "binds_together": [_lever_json(lever) for lever in self.joint],
-            "memory_binds": None if self.memory is None else (self.memory.gains or 0.0) > 0,
+            "memory_binds": self.memory_binds,
             "critical_path": [
                 {
                     "phase": portion.phase,

@@ -12,7 +12,7 @@ from pipeplan.cost import available_micro_batches
 from pipeplan.errors import InputError
 from pipeplan.explain.changes import has_limits, with_devices, with_memory, without_limits
 from pipeplan.explain.feasible import Fit, fit
-from pipeplan.explain.least import Least, least
+from pipeplan.explain.least import least
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
 from pipeplan.plan import Plan
@@ -48,7 +48,10 @@ class Remedy:
 
     def __str__(self) -> str:
         mark = {True: "fits", False: "does not help", None: "undecided"}[self.fits]
-        return f"{mark}: {self.text}"
+        proof = ""
+        if self.number is not None:
+            proof = "; a smaller change is proved not to" if self.smallest else "; a smaller change was not ruled out"
+        return f"{mark}: {self.text}{proof}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,8 @@ def remedies(
     ):
         progress(title)
         found += way(cluster, job, ask)
-    return Remedies(now.proved, tuple(found))
+    # a change is the smallest one only if that none is needed is ruled out too
+    return Remedies(now.proved, tuple(replace(remedy, smallest=remedy.smallest and now.proved) for remedy in found))
 
 
 def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
@@ -125,7 +129,7 @@ def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
     found = least(fits, 0, _shortage(free.plan, cluster, job))
     have = sorted({limit for limit in _limits(cluster, job) if limit is not None})
     enough = " and ".join(_exact(limit + found.number) for limit in have)
-    yield Remedy("memory", True, f"{enough} a device, {_exact(found.number)} more{_proof(found)}", *_numbers(found))
+    yield Remedy("memory", True, f"{enough} a device, {_exact(found.number)} more", found.number, found.proved)
 
 
 def _limits(cluster: Cluster, job: Job) -> list[int | None]:
@@ -215,7 +219,7 @@ def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remed
         return
     batch, count, size = best
     text = f"a batch of {batch} instead of {job.batch} ({count} micro-batches of {size})"
-    yield Remedy("batch", True, text + (", and no larger one of such sizes" if proved else ""), batch, proved)
+    yield Remedy("batch", True, text, batch, proved)
 
 
 def _devices(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
@@ -236,18 +240,9 @@ def _devices(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Rem
             undecided |= answer is None
         if answer:
             found = least(fits, tried, more)
-            text = f"{found.number} more {kind}{_proof(found)}"
-            yield Remedy("devices", True, text, found.number, found.proved and not undecided)
+            yield Remedy("devices", True, f"{found.number} more {kind}", found.number, found.proved and not undecided)
         else:
             yield Remedy("devices", None if undecided else False, f"up to {most} more {kind}")
-
-
-def _proof(found: Least) -> str:
-    return "; less is proved not to fit" if found.proved else "; less was not decided in time"
-
-
-def _numbers(found: Least) -> tuple[int, bool]:
-    return found.number, found.proved
 
 
 def _exact(size: int) -> str:

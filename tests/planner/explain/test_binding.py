@@ -99,6 +99,7 @@ def test_a_small_memory_binds() -> None:
     # without the limit nothing is tight, and lifting it again brings nothing
     roomy = explain(free, model, cluster, time_limit=30)
     assert roomy.memory is None and not any(room.tight for room in roomy.rooms)
+    assert roomy.memory_binds is False and explain_plan(result.plan).memory_binds is None
 
 
 @pytest.mark.parametrize(("limit", "tight"), [(58, False), (57, True)])

@@ -54,6 +54,7 @@ def test_the_fewest_further_devices() -> None:
     model, cluster = model_of([5] * 4, parameters=[12] * 4), equal_devices(2, 30)
     remedy = by_kind(model, cluster, lean(4))["devices"]
     assert (remedy.fits, remedy.number, remedy.smallest) == (True, 2, True)
+    assert str(remedy) == "fits: 2 more unit; a smaller change is proved not to"
     assert fits(model, *with_devices(cluster, lean(4), "unit", 2))
     assert not fits(model, *with_devices(cluster, lean(4), "unit"))
 
