@@ -10,7 +10,6 @@ from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.graph import PARTITIONS, applies
-from pipeplan.graph import PARTITIONS, applies
 from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
@@ -125,11 +124,9 @@ def _searched(space: Space, prover: Prover) -> Searched:
     searched = Searched(
         micro_batch_sizes=space.sizes,
         schedules=space.schedules,
-        shapes=space.counted,
         opened=prover.opened,
         recompute=space.job.recompute.value,
         order=space.job.order.value,
-        **({"partitions": PARTITIONS} if applies(space) else {}),
     )
     return replace(searched, partitions=PARTITIONS) if applies(space) else searched
 

@@ -81,7 +81,7 @@ def _result(
     bound = min([value, *bounds])
     stop = Stop.OPTIMALITY if bound == value else stops[0] if stops else Stop.GAP
     status = Status.OPTIMAL if bound == value else Status.FEASIBLE
-    searched = whole.searched if whole else Searched((), (), 0, 0, job.recompute.value, job.order.value)
+    searched = whole.searched if whole else Searched((), (), 0, job.recompute.value, job.order.value)
     searched = replace(
         searched,
         partitions=PARTITIONS,

@@ -171,7 +171,7 @@ class _Hops:
 
 
 def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int) -> list[int]:
-    """Numbers of replicas for equal layouts: those asked for, or all; on large clusters parts of a node and whole ones."""
+    """Replicas of equal layouts: those asked for, or all; on large clusters parts of a node and whole ones."""
     if job.replicas:
         return sorted(r for r in set(job.replicas) if r <= most)
     if sum(len(each.devices) for each in classes) <= SMALL:

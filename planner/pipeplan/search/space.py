@@ -35,8 +35,6 @@ class Space:
         Micro-batch sizes.
     families : tuple of Family
         By name; besides, where ``free`` is set, 1F1B with in-flight counts between SNO's and SO's.
-    counted : int
-        How many shapes were listed so far, over all sizes.
 
     Raises
     ------
@@ -55,7 +53,6 @@ class Space:
         self.families = tuple(family(name) for name in names if name != FREE)
         self.free = FREE in names
         _check_lanes(self.families, cluster)
-        self.counted = 0
 
     @property
     def deepest(self) -> int:
@@ -83,7 +80,6 @@ class Space:
         if self.job.objective is Objective.BOTTLENECK:
             count = 1  # replication of an endless pipeline is the graph formulation's
         for groups in structures(self.cluster, self.job, len(self.model.layers), count):
-            self.counted += 1
             yield groups, floors.floor((group[0].kind.name, len(group)) for group in groups)
 
     @cached_property

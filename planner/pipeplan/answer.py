@@ -1,0 +1,162 @@
+"""An answer told in words and as plain data."""
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from pipeplan.plan import Plan, PlanStage
+from pipeplan.search.baselines import Baseline, ranked
+from pipeplan.units import format_bytes, format_time
+from pipeplan_formulations.report import Stop
+
+if TYPE_CHECKING:
+    from pipeplan.result import Result
+
+SHOWN = 16
+"""Stages that are told one by one; of more, those that follow each other and are alike share a line."""
+
+REASONS = {
+    Stop.OPTIMALITY: "proved",
+    Stop.GAP: "the gap asked for is reached",
+    Stop.EXHAUSTED: "nothing is left to look at",
+    Stop.TIME: "the time is over",
+    Stop.INTERRUPT: "interrupted",
+    Stop.ERROR: "a solver contradicted itself",
+}
+
+
+def in_words(result: "Result") -> str:
+    """What ``pipeplan solve`` prints."""
+    plan = result.plan
+    meaning = "step time" if result.job.objective == "step" else "largest stage load"
+    stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
+    lines = [
+        f"{plan.model} on {plan.cluster}: {stages}, {plan.micro_batches} micro-batches of "
+        f"{plan.micro_batch}, schedule {plan.schedule.family}",
+        f"{meaning} {format_time(result.value)}, proven bound {format_time(result.bound)}, gap {result.gap:.2%} "
+        f"({result.status}: {REASONS[result.stop]}, {result.wall:.1f} s with {result.backend})",
+        *_stages(plan),
+    ]
+    others = [entry for entry in result.runners_up if entry[1] > result.value]
+    if others:
+        lines.append("next best of what was tried:")
+        lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
+    lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
+    lines += [f"  {_heuristic(row, result)}" for row in ranked(result.baselines.values())]
+    return "\n".join(lines)
+
+
+def as_json(result: "Result") -> dict[str, object]:
+    """The object that ``pipeplan solve --json`` prints. Times are seconds."""
+    searched = result.searched
+    return {
+        "status": result.status.value,
+        "stop": result.stop.value,
+        "step_time_s": result.value / 1e9,
+        "bound_s": result.bound / 1e9,
+        "gap": result.gap,
+        "wall_s": result.wall,
+        "backend": result.backend,
+        "micro_batch": result.plan.micro_batch,
+        "micro_batches": result.plan.micro_batches,
+        "schedule": result.plan.schedule.family,
+        "stages": [_stage_json(stage) for stage in result.plan.stages],
+        "runners_up": [{"plan": label, "step_time_s": value / 1e9} for label, value in result.runners_up],
+        "balancers": {name: _heuristic_json(row) for name, row in result.baselines.items()},
+        "searched": {
+            "objective": result.job.objective.value,
+            "micro_batch_sizes": list(searched.micro_batch_sizes),
+            "schedules": list(searched.schedules),
+            "partitions": searched.partitions,
+            "replicas": searched.replicas,
+            "recompute": searched.recompute,
+            "device_order": searched.order,
+            "opened": searched.opened,
+            "not_searched": list(searched.not_searched),
+        },
+    }
+
+
+def _stages(plan: Plan) -> list[str]:
+    if len(plan.stages) <= SHOWN:
+        return [f"  stage {number}: {_stage(stage, plan)}" for number, stage in enumerate(plan.stages)]
+    lines = []
+    for _, run in groupby(enumerate(plan.stages), key=lambda entry: _sort(entry[1], plan)):
+        numbers, stages = zip(*run, strict=True)
+        if len(stages) == 1:
+            lines.append(f"  stage {numbers[0]}: {_stage(stages[0], plan)}")
+        else:
+            lines.append(f"  stages {numbers[0]} to {numbers[-1]}: {_alike(stages, plan)}")
+    return lines
+
+
+def _sort(stage: PlanStage, plan: Plan) -> tuple[object, ...]:
+    return len(stage.layers), stage.replicas, plan.device_kinds[stage.devices[0]], len(stage.recompute)
+
+
+def _stage(stage: PlanStage, plan: Plan) -> str:
+    parts = {name: f"{share:.1%} of {name}" for name, share in stage.shares}
+    first, last = (parts.get(name, name) for name in (stage.layers[0], stage.layers[-1]))
+    span = first if len(stage.layers) == 1 else f"{first} … {last} ({len(stage.layers)} layers)"
+    again = f", {len(stage.recompute)} of {len(stage.layers)} layers recomputed" if stage.recompute else ""
+    return (
+        f"{_devices(stage, plan)}: {span}; forward {format_time(stage.forward)}, backward "
+        f"{format_time(stage.backward)}, memory {format_bytes(stage.memory.total)} ({stage.in_flight} in flight{again})"
+    )
+
+
+def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
+    first, last = stages[0], stages[-1]
+    again = f", {len(first.recompute)} recomputed" if first.recompute else ""
+    memory = sorted(stage.memory.total for stage in stages)
+    kind = plan.device_kinds[first.devices[0]]
+    return (
+        f"d{first.devices[0]} … d{last.devices[-1]} {kind}, {_count(first.replicas, 'device')} a stage: "
+        f"{_count(len(first.layers), 'layer')} each{again} ({first.layers[0]} … {last.layers[-1]}); forward and "
+        f"backward up to {format_time(max(stage.forward + stage.backward for stage in stages))}, memory "
+        f"{format_bytes(memory[0])} to {format_bytes(memory[-1])} ({first.in_flight} to {last.in_flight} in flight)"
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
+    """``d0, d1 v100``: replicas are of one kind."""
+    shown = ", ".join(f"d{device}" for device in stage.devices[:most])
+    more = f" … ({stage.replicas} devices)" if stage.replicas > most else ""
+    return f"{shown}{more} {plan.device_kinds[stage.devices[0]]}"
+
+
+def _heuristic(row: Baseline, result: "Result") -> str:
+    if row.value is None:
+        return f"{row.name:20} no plan: {row.why}"
+    over = row.value / result.bound - 1 if result.bound else 0.0
+    return f"{row.name:20} {format_time(row.value):>10}  {over:+.1%} over the bound  ({row.label})"
+
+
+def _stage_json(stage: PlanStage) -> dict[str, object]:
+    memory = stage.memory
+    return {
+        "layers": list(stage.layers),
+        "devices": list(stage.devices),
+        "replicas": stage.replicas,
+        "recompute": list(stage.recompute),
+        "forward_s": stage.forward / 1e9,
+        "backward_s": stage.backward / 1e9,
+        "memory_bytes": {
+            "total": memory.total,
+            "weights": memory.weights,
+            "gradients": memory.gradients,
+            "optimizer": memory.optimizer,
+            "activations": memory.activations,
+            "workspace": memory.workspace,
+            "runtime": memory.runtime,
+        },
+    } | ({"shares": dict(stage.shares)} if stage.shares else {})
+
+
+def _heuristic_json(row: Baseline) -> dict[str, object]:
+    if row.value is None:
+        return {"step_time_s": None, "why": row.why}
+    return {"step_time_s": row.value / 1e9, "plan": row.label}
