@@ -20,8 +20,7 @@ from pipeplan.intra_layer.judge import JudgedLine, judge
 from pipeplan.intra_layer.line import Line
 from pipeplan.job import Objective
 from pipeplan.model import Model
-from pipeplan.paths import path_cut
-from pipeplan.simulate import simulate
+from pipeplan.paths import find_path_cut
 from pipeplan_formulations.fractional import Positions, cbc, exact, rounded
 from pipeplan_formulations.partition import PathCut
 from pipeplan_formulations.report import Limits, Report, Status, Stop
@@ -139,7 +138,7 @@ class LineSearch:
         self.offer(judged)
         if line.objective is not Objective.STEP or line.family.two_lanes or judged.line is not line:
             return False
-        cut = path_cut(simulate(judged.schedule, judged.pipeline, share=False), judged.pipeline, judged.schedule)
+        cut = find_path_cut(judged.schedule, judged.pipeline)
         if cut in node.paths:
             return False
         node.paths.append(cut)
