@@ -20,6 +20,11 @@ __all__ = ["opened"]
 
 def opened(space: Space) -> Iterator[Node]:
     """What is open at the start: every shape at every micro-batch size, or lumps of shapes where there are many."""
+    from pipeplan.graph import applies, graph_nodes
+
+    if applies(space):
+        yield from graph_nodes(space)
+        return
     if space.few or space.job.order is Order.GIVEN or space.job.objective is Objective.BOTTLENECK:
         for size in space.sizes:
             for groups, bound in space.shapes(size):
