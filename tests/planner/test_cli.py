@@ -23,6 +23,7 @@ SOLVE_KEYS = {
     "micro_batches",
     "schedule",
     "stages",
+    "runners_up",
     "balancers",
     "searched",
 }

@@ -71,7 +71,7 @@ def baselines(
     found: dict[str, Baseline] = {}
 
     def enter(name: str, proposals: Callable[[_Why], Proposals]) -> None:
-        if time.monotonic() >= end:
+        if found and time.monotonic() >= end:
             found[name] = Baseline(name, None, LATE)
             return
         why = _Why()
