@@ -46,10 +46,13 @@ class CbcAnswer:
     interrupted: bool
 
 
-def run_cbc(problem: Any, variables: list[Any], seconds: float, limits: Limits) -> CbcAnswer:
+def run_cbc(
+    problem: Any, variables: list[Any], seconds: float, limits: Limits, options: tuple[str, ...] = ()
+) -> CbcAnswer:
     """Start CBC on a ``pulp.LpProblem``, wait ``seconds``, and kill it if it overruns.
 
-    ``limits`` gives the gap, the threads and the seed. The point lists the values of ``variables``.
+    ``limits`` gives the gap, the threads and the seed. The point lists the values of ``variables``. ``options``
+    are further words of CBC's command line.
     """
     module = pulp()
     reader = module.COIN_CMD(path=module.PULP_CBC_CMD().path, msg=False)
@@ -58,7 +61,7 @@ def run_cbc(problem: Any, variables: list[Any], seconds: float, limits: Limits) 
         columns, column_names, row_names, _ = problem.writeMPS(str(mps), rename=1)
         command = [reader.path, str(mps), "-sec", str(seconds), "-timeMode", "elapsed", "-ratio", str(limits.gap)]
         command += ["-threads", str(limits.workers), "-randomCbcSeed", str(limits.seed), "-increment", str(INCREMENT)]
-        command += ["-solve", "-printingOptions", "all", "-solution", str(solution)]
+        command += [*options, "-solve", "-printingOptions", "all", "-solution", str(solution)]
         late = interrupted = False
         try:
             done = subprocess.run(
@@ -69,7 +72,7 @@ def run_cbc(problem: Any, variables: list[Any], seconds: float, limits: Limits) 
             late, log = True, ""
         except KeyboardInterrupt:
             interrupted, log = True, ""
-        if not solution.exists():
+        if not solution.exists() or not solution.stat().st_size:  # killed, or it crashed
             return CbcAnswer(False, False, None, 0.0, late, interrupted)
         status, values, *_, sol_status = reader.readsol_MPS(str(solution), problem, columns, column_names, row_names)
     solved = sol_status in (module.LpSolutionOptimal, module.LpSolutionIntegerFeasible)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from fractional_partitions import UNLIMITED, fractional_partitions, optimum
@@ -39,6 +40,18 @@ def test_the_exact_method_equals_brute_force(problem: FractionalPartition) -> No
 @settings(max_examples=80, deadline=None)
 def test_integer_solvers_equal_brute_force(problem: FractionalPartition) -> None:
     """With path cuts too: CBC to its accuracy; CP-SAT's bound as closely as its parts."""
+    _check_integer_solvers(problem)
+
+
+@pytest.mark.slow
+@given(fractional_partitions(layers=5, stages=4, cuts=3))
+@settings(max_examples=400, deadline=None)
+def test_integer_solvers_equal_brute_force_on_larger_instances(problem: FractionalPartition) -> None:
+    """The same on up to five layers, four stages and three path cuts."""
+    _check_integer_solvers(problem)
+
+
+def _check_integer_solvers(problem: FractionalPartition) -> None:
     best = optimum(problem)
     cbc, cpsat = (solve(problem, LIMITS, backend=name) for name in ("cbc", "cpsat"))
     if best is None:
