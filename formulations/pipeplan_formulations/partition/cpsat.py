@@ -26,8 +26,8 @@ def solve(
     """Minimise T under (1) to (8). Same call as every solver of this problem; see `exact.solve` for the parameters.
 
     The search begins from ``start``, a report on the same problem; by default the dynamic programme's, which bounds
-    the problem without (6). If its partition is worth that bound with (6) too, all is said. Where there is no (6) CP-SAT
-    checks the claim from its own model.
+    the problem without (6). If its partition is worth that bound with (6) too, all is said. Where there is no (6)
+    CP-SAT checks the claim from its own model.
     """
     clock = Clock(limits)
     scale = scale_for(problem.largest)
