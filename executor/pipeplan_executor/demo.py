@@ -55,7 +55,7 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
     with solving() as watch:
         comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, watch=watch)
     show(comparison)
-    print(str(comparison.best).partition("balancers,")[0].rstrip())
+    print(str(comparison.best).partition("heuristics,")[0].rstrip())
     _title(f"{name}: the plan and the best balancer's plan, run with {PROCESSES} processes")
     spec = f"pipeplan_executor.zoo:{name}"
     rows = []
