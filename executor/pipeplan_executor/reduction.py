@@ -5,8 +5,9 @@
     parameters   weight ─────────┬ bias ┬ padding        gradients lie the same way; ``grad`` of every parameter is a
     flat         ┊ share of 0 ┊ share of 1 ┊             view, so that a reduction is one collective without copies
 
-With ZeRO-1 (Rajbhandari et al., ZeRO, 2020, section 5.1) a replica keeps optimiser state for its share only: gradients
-are reduce-scattered, the share is updated, parameters are gathered.
+With ZeRO-1 (Rajbhandari et al., ZeRO, 2020, section 5.1) a replica keeps optimiser state for its share only: each share
+of the gradients is summed at its owner, updated there, and the parameters go from each owner to all. (Gloo's own
+reduce-scatter and all-gather move as much, but copy everything first.)
 """
 
 from collections.abc import Iterator, Sequence
@@ -82,9 +83,8 @@ class Flat:
     def reduce(self) -> None:
         """Sum the gradients over the replicas: all of them, or (ZeRO-1) this replica's share."""
         if self._values is not None:
-            total = torch.empty_like(self._own(self.gradients))
-            dist.reduce_scatter_single(total, self.gradients, group=self._group)
-            self._own(self.gradients).copy_(total)
+            parts = self.gradients.chunk(self._shares)
+            _finish([dist.reduce(p, group=self._group, group_dst=i, async_op=True) for i, p in enumerate(parts)])
         elif self._group is not None:
             dist.all_reduce(self.gradients, group=self._group)
         self._summed = True
@@ -92,16 +92,13 @@ class Flat:
     def exchange(self) -> None:
         """After an update: give every replica all parameters."""
         if self._values is not None:
-            dist.all_gather_single(self._values, self._own(self._values).clone(), group=self._group)
+            parts = self._values.chunk(self._shares)
+            _finish([dist.broadcast(p, group=self._group, group_src=i, async_op=True) for i, p in enumerate(parts)])
 
     def clear(self) -> None:
         """Gradients become zero."""
         self.gradients.zero_()
         self._summed = False
-
-    def _own(self, flat: Tensor) -> Tensor:
-        """This replica's share of a piece of memory."""
-        return flat.chunk(self._shares)[self._share]
 
 
 def flattened(module: nn.Module, group: dist.ProcessGroup | None, sharded: bool) -> tuple[Flat, ...]:
@@ -115,3 +112,8 @@ def flattened(module: nn.Module, group: dist.ProcessGroup | None, sharded: bool)
 
 def _padded(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
+
+
+def _finish(works: Sequence[dist.Work]) -> None:
+    for work in works:
+        work.wait()
