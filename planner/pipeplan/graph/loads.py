@@ -4,8 +4,9 @@ Stages hand tensors on from one to the next, as the simulator and the executor d
 border that it crosses, once. A stage of r replicas works on ⌈M / r⌉ of the M micro-batches of a step, and sums its
 gradients once a step; its load is what that comes to per micro-batch.
 
-What is handed to the solver relaxes two small things, so that its bound is one: the links of replicas count as if every
-pair of replicas had one, and where bytes cannot be kept exact, each tensor's time on a link is rounded down.
+What is handed to the solver relaxes small things, so that its bound is one. The links of replicas count as if every
+pair of replicas had one. Where bytes cannot be kept exact, each tensor's time on a link is rounded down. Where some
+layers have no parameters, the latency of reductions is left out.
 """
 
 from dataclasses import replace
@@ -110,7 +111,9 @@ def _mode(
     sizes = np.array([table.output[star.source] for star in stars], np.int64)
     sending, wire = _sending(sizes, link)
     share = -(-many // r)
-    reduce = Ring(r, link).times(space.prices.parameters)
+    ring = Ring(r, link)
+    reduce = ring.times(space.prices.parameters)
+    base = ring.base if reduce.all() else 0  # a stage without parameters would not pay it
     limit = device_limit(each.kind, space.job)
     optimizer = -(-space.prices.optimizer // (r if space.job.zero1 else 1))
     resident = 2 * space.prices.parameters + optimizer
@@ -119,7 +122,7 @@ def _mode(
     work = table.forward + table.backward
     time = np.stack([share * work + reduce, share * (work + table.forward) + reduce])
     sent = sending if waits else none
-    lines = [Line(time, sent, sent, 0, wire, share, share=many)]
+    lines = [Line(time, sent, sent, base, wire, share, share=many)]
     if not waits and sending.any():
         # Between r and r' replicas a link serves one in lcm(r, r') ≤ r r' micro-batches, or more.
         lines += [Line(0 * time, *pair, 0, wire, share=r * widest) for pair in ((sending, none), (none, sending))]
