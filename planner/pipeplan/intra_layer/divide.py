@@ -79,7 +79,8 @@ def _result(
     value = search.beat if search.beat is not None else 0
     bounds = [bound for bound in (whole.bound if whole else None, search.bound) if bound is not None]
     bound = min([value, *bounds])
-    stop = Stop.OPTIMALITY if bound == value else stops[0] if stops else Stop.GAP
+    reached = Stop.GAP if value - bound <= search.limits.gap * value else Stop.EXHAUSTED
+    stop = Stop.OPTIMALITY if bound == value else stops[0] if stops else reached
     status = Status.OPTIMAL if bound == value else Status.FEASIBLE
     searched = whole.searched if whole else Searched((), (), 0, job.recompute.value, job.order.value)
     searched = replace(
