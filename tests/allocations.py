@@ -20,11 +20,26 @@ def every_allocation(problem: ChainAllocation) -> Iterator[Allocation]:
             for chosen in itertools.product(modes, repeat=depth):
                 used = [sum(w for c, w in chosen if c == kind) for kind in range(len(problem.units))]
                 if all(u <= most for u, most in zip(used, problem.units, strict=True)):
-                    yield tuple(Place(edges[s], edges[s + 1], *chosen[s]) for s in range(depth))
+                    stages = tuple(Place(edges[s], edges[s + 1], *chosen[s]) for s in range(depth))
+                    yield from with_flights(problem, stages)
+
+
+def with_flights(problem: ChainAllocation, stages: Allocation) -> Iterator[Allocation]:
+    """The stages themselves; where in-flight counts are free, with every choice of them."""
+    if problem.flight != "free":
+        yield stages
+        return
+    least, most = (
+        [flight(replace(problem, flight=rule), stages, s) for s in range(len(stages))] for rule in ("sno", "so")
+    )
+    for counts in itertools.product(*(range(a, b + 1) for a, b in zip(least, most, strict=True))):
+        yield tuple(replace(place, held=k) for place, k in zip(stages, counts, strict=True))
 
 
 def flight(problem: ChainAllocation, stages: Allocation, s: int) -> int:
-    """(1), from the definition: replicas from the stage on, over its own."""
+    """(1), from the definition: replicas from the stage on, over its own; or the choice that was made."""
+    if stages[s].held:
+        return stages[s].held
     replicas = [place.width * problem.unit for place in stages]
     rest, own = sum(replicas[s:]), replicas[s]
     share = ceil(problem.micro_batches / own)
@@ -187,7 +202,7 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
         unit=draw(st.sampled_from([1, 1, 2])),
         overlap=draw(st.sampled_from(["none", "copy", "stream"])),
         objective=draw(st.sampled_from(["step", "step", "step", "bottleneck"])),
-        flight=draw(st.sampled_from(["sno", "sno", "so", "fbp", "full"])),
+        flight=draw(st.sampled_from(["sno", "so", "fbp", "full", "free", "free"])),
         alternating=draw(st.booleans()),
         doubled=draw(st.booleans()),
         first=tuple(draw(modes) for _ in range(forced[0])),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from allocations import chain_allocations, every_allocation
 from pipeplan.cluster import Overlap
 from pipeplan.pipeline import Pipeline, Stage, Transfer
-from pipeplan.schedules import FAMILIES
+from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import simulate
 from pipeplan_formulations.allocation import Allocation, ChainAllocation
 
@@ -111,12 +111,16 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
     stages = every[seed % len(every)]
     assume(problem.feasible(stages))
     pipeline = laid_out(problem, stages, shared)
-    families = [FLIGHTS[problem.flight]] + (["1f1b-so"] if problem.doubled else [])
-    for name in families:
-        schedule = FAMILIES[name].write(pipeline.replicas, problem.micro_batches)
+    held = tuple(problem.flights(stages))
+    if problem.flight == "free":
+        assume(first_deadlock(pipeline.replicas, held) is None)
+        schedules = [one_forward_one_backward(pipeline.replicas, problem.micro_batches, held)]
+    else:
+        families = [FLIGHTS[problem.flight]] + (["1f1b-so"] if problem.doubled else [])
+        schedules = [FAMILIES[name].write(pipeline.replicas, problem.micro_batches) for name in families]
+        assert held == FAMILIES[families[0]].in_flight(pipeline.replicas, problem.micro_batches)
+    for schedule in schedules:
         assert problem.evaluate(stages) <= simulate(schedule, pipeline).makespan
-    held = FAMILIES[families[0]].in_flight(pipeline.replicas, problem.micro_batches)
-    assert tuple(problem.flights(stages)) == held
 
 
 @given(chain_allocations(), st.integers(0, 2**32 - 1))

@@ -132,8 +132,11 @@ class Frame:
         most, share = int(problem.units.sum()), problem.share(width)
         possible = np.arange(width, most + 1)
         found = {}
-        for k in sorted({int(k) for k in problem.in_flight(possible, width)}):
-            reached = possible[problem.in_flight(possible, width) == k]
+        least, largest = problem.in_flight(possible, width), problem.most_in_flight(possible, width)
+        for k in range(int(least.min(initial=1)), int(largest.max(initial=0)) + 1):
+            reached = possible[(least <= k) & (k <= largest)]
+            if not len(reached):
+                continue
             switch = self.holds[s][mode, k] = self.rows.switch()
             found[k] = Expression({switch: 1})
             self.at_least(total, int(reached[0]), (switch,))

@@ -17,7 +17,8 @@ class DepthModel:
     Attributes
     ----------
     ends : for each stage but the last, what tells whether it ends at each cut
-    modes : for each stage, the switch of each mode
+    holds : for each stage, the switch of each mode and k
+    free : whether k is a choice
     """
 
     rows: Rows
@@ -25,21 +26,24 @@ class DepthModel:
     scale: Scale
     layers: int
     ends: list[Switches]
-    modes: list[dict[Mode, int]]
+    holds: list[dict[tuple[Mode, int], int]]
+    free: bool
 
     def read(self, point: list[float]) -> Allocation:
         """The allocation of a solver's values."""
         whole = [round(value) for value in point]
         edges = [0, *(1 + next(c for c, end in ends.items() if end.value(whole)) for ends in self.ends), self.layers]
-        chosen = [next(mode for mode, switch in modes.items() if whole[switch]) for modes in self.modes]
-        return tuple(Place(edges[s], edges[s + 1], *mode) for s, mode in enumerate(chosen))
+        chosen = [next(key for key, switch in holds.items() if whole[switch]) for holds in self.holds]
+        return tuple(Place(edges[s], edges[s + 1], *mode, k if self.free else 0) for s, (mode, k) in enumerate(chosen))
 
 
 def depth_model(problem: ChainAllocation, depth: int, scale: Scale, high: int) -> DepthModel:
     """The model with ``depth`` stages and T at most ``high``, in scaled time."""
     builder = _Objective(problem, depth, scale, high)
     (builder.bottleneck if problem.objective == "bottleneck" else builder.step)()
-    return DepthModel(builder.rows, builder.time, scale, problem.layers, builder.ends, builder.modes)
+    return DepthModel(
+        builder.rows, builder.time, scale, problem.layers, builder.ends, builder.holds, problem.flight == "free"
+    )
 
 
 class _Objective(Frame):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.allocation.bracket import Bracket
-from pipeplan_formulations.allocation.problem import Array, ChainAllocation
+from pipeplan_formulations.allocation.problem import Allocation, Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, best_before
 from pipeplan_formulations.allocation.suffix import Layers, run
 from pipeplan_formulations.allocation.tails import Quantity
@@ -84,15 +84,20 @@ def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | No
     trip = None
     if quantity == "time":
         for root in roots(time, 1):
-            bracket.offer(follow(problem, grid, spans, time, None, root))
+            _offer(bracket, follow(problem, grid, spans, time, None, root))
         assert bracket.high is not None
         limit = min(bracket.high, most)
         spans = Spans(problem, grid, limit)
         time = run(problem, grid, spans, bracket.clock, quantity, limit)
         trip = run(problem, grid, spans, bracket.clock, "trip", limit)
     for root in roots(time, keep):
-        bracket.offer(follow(problem, grid, spans, time, trip, root))
+        _offer(bracket, follow(problem, grid, spans, time, trip, root))
     return Ground(grid, spans, limit, time, trip)
+
+
+def _offer(bracket: Bracket, stages: Allocation | None) -> None:
+    if stages is not None:
+        bracket.offer(stages)
 
 
 def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
@@ -107,7 +112,7 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
             return IMPOSSIBLE, IMPOSSIBLE
         trip = run(problem, grid, spans, bracket.clock, "trip", target, ceiling)
         for root in roots(time, 1):
-            bracket.offer(follow(problem, grid, spans, time, trip, root, ceiling))
+            _offer(bracket, follow(problem, grid, spans, time, trip, root, ceiling))
         return int(time.whole.min()), int(trip.whole.min())
 
     value, alone = int(base.time.whole.min()), int(base.trip.whole.min())

@@ -21,8 +21,9 @@ class Moves:
 
     Attributes
     ----------
-    width, end, kind, usage : array of int
-        Width of the stage, its end, kind of the stage behind it and (flat) usage behind it.
+    width, end, kind, usage, held : array of int
+        Width of the stage, its end, kind of the stage behind it, (flat) usage behind it, and k where that is free (0
+        where it is not).
     own : array of int
         What it adds to the head in (3); with the objective 'bottleneck' its load, and that of its wires.
     on : array of int
@@ -37,6 +38,7 @@ class Moves:
     end: Array
     kind: Array
     usage: Array
+    held: Array
     own: Array
     on: Array
     service: Array
@@ -60,12 +62,16 @@ def moves(
         ends = np.arange(start + 1, last + 1)
         ends = ends[ends == problem.layers] if behind == 0 else ends[ends < problem.layers]
         table = spans.extra[kind][w]
-        flight = int(grid.flight[w][usage])
-        extra = table[min(flight, len(table)) - 1, start, ends - start - 1]
-        ends, extra = ends[extra < IMPOSSIBLE], extra[extra < IMPOSSIBLE]
-        if len(ends):
+        flights = np.arange(int(grid.flight[w][usage]), int(grid.most[w][usage]) + 1)
+        extra = table[np.minimum(flights, len(table)) - 1][:, start, ends - start - 1]
+        # Of the k that cost a span the same, the largest leaves the least behind a first backward.
+        useful = extra < IMPOSSIBLE
+        useful[:-1] &= extra[1:] != extra[:-1]
+        row, column = np.nonzero(useful)
+        if len(row):
             kinds = [LAST] if behind == 0 else range(problem.kinds)
-            found += [_row(problem, grid, start, kind, usage, w, flight, ends, extra, other, behind) for other in kinds]
+            span = _Span(start, kind, usage, w, flights[row], ends[column], extra[row, column])
+            found += [_row(problem, grid, span, other, behind) for other in kinds]
     return Moves(
         *(
             np.concatenate([np.zeros(0, np.int64), *(getattr(row, name) for row in found)])
@@ -85,25 +91,27 @@ def _allowed(problem: ChainAllocation, grid: Grid, kind: int, width: int, usage:
     return bool(grid.may_precede(np.array([behind]), kind, width)[0])
 
 
-def _row(
-    problem: ChainAllocation,
-    grid: Grid,
-    start: int,
-    kind: int,
-    usage: int,
-    w: int,
-    flight: int,
-    ends: Array,
-    extra: Array,
-    other: int,
-    behind: int,
-) -> Moves:
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Stages that begin at one boundary on one kind and width: their k, ends, and forwards run again."""
+
+    start: int
+    kind: int
+    usage: int
+    w: int
+    flights: Array
+    ends: Array
+    extra: Array
+
+
+def _row(problem: ChainAllocation, grid: Grid, span: _Span, other: int, behind: int) -> Moves:
+    start, kind, usage, w, ends = span.start, span.kind, span.usage, span.w, span.ends
     width, cuts = problem.widths[w], ends - 1
     many = problem.share(width)
     forward, backward = (
         problem.prefix[name][kind][ends] - problem.prefix[name][kind][start] for name in ("forward", "backward")
     )
-    backward = backward + extra
+    backward = backward + span.extra
     nothing = np.zeros(len(ends), np.int64)
     send = back = latency = nothing
     if behind:
@@ -113,14 +121,15 @@ def _row(
     into = int(problem.least_back[kind, grid.leaves[kind][usage], start - 1]) if start else 0
     reduce = problem.prefix["reduce"][kind, w][ends] - problem.prefix["reduce"][kind, w][start]
     update = problem.prefix["update"][kind, w][ends] - problem.prefix["update"][kind, w][start]
-    places = nothing + width, ends, nothing + other, nothing + behind
+    chosen = span.flights if problem.flight == "free" else nothing
+    places = nothing + width, ends, nothing + other, nothing + behind, chosen
     if problem.objective == "bottleneck":
         busy = own(problem.overlap, 1, forward, backward, send) + (into if problem.overlap == "none" else 0)
         load = busy // (width * problem.unit)
         if problem.overlap != "none":
             load = np.maximum(load, np.maximum(send, back) // problem.wire_loads[width])
         return Moves(*places, load, nothing, nothing, nothing)
-    held = problem.warm_up(flight) if problem.alternating else many
+    held = problem.warm_up(span.flights) if problem.alternating else many
     each = services(problem.overlap, many, held, problem.wire_shares[width], forward, backward, send, back, into)
     return Moves(
         *places,

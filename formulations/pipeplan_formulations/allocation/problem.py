@@ -14,6 +14,7 @@ most. Units may stay unused.
 The usage u from a stage on tells how many micro-batches a replica holds, with R the sum of u over the kinds,
 
 (1)  k = min(M_w, ⌈R / w⌉)   ``sno``,   ⌈(2 R − w) / w⌉   ``so``,   ⌈2 R / w⌉   ``fbp``,   M_w   ``full``,
+     or, stage by stage, whatever is best from that of ``sno`` to that of ``so``   ``free``,
 
 and whether a hop between two stages of kind c leaves a node: it does if the usage of kind c behind it is a multiple of
 node_c. Elsewhere some pair of replicas shares a node, and the hop counts as one inside it.
@@ -60,19 +61,23 @@ from pipeplan_formulations.allocation.wires import wire_loads, wire_shares
 from pipeplan_formulations.recompute import Recomputation
 
 Array = NDArray[np.int64]
-Flight = Literal["sno", "so", "fbp", "full"]
+Flight = Literal["sno", "so", "fbp", "full", "free"]
 Mode = tuple[int, int]
 """Kind and width of a stage."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A stage: layers ``start`` … ``end − 1`` on ``width`` units of a kind."""
+    """A stage: layers ``start`` … ``end − 1`` on ``width`` units of a kind, with ``held`` micro-batches in flight.
+
+    ``held`` 0 is the fewest that (1) allows.
+    """
 
     start: int
     end: int
     kind: int
     width: int
+    held: int = 0
 
     @property
     def mode(self) -> Mode:
@@ -111,7 +116,7 @@ class ChainAllocation:
         M, and devices in a unit.
     overlap : 'none', 'copy' or 'stream'
     objective : 'step' or 'bottleneck'
-    flight : 'sno', 'so', 'fbp' or 'full'
+    flight : 'sno', 'so', 'fbp', 'full' or 'free'
     alternating : bool
         Whether the third e of (4) holds: no stage runs more than k forwards before its first backward.
     doubled : bool
@@ -174,12 +179,19 @@ class ChainAllocation:
         return -(-self.micro_batches // (width * self.unit))
 
     def in_flight(self, total: Array, width: int) -> Array:
-        """k of (1), for ``total`` units from the stage on."""
-        if self.flight == "full":
+        """k of (1), the least if it is free, for ``total`` units from the stage on."""
+        return self._rule("sno" if self.flight == "free" else self.flight, total, width)
+
+    def most_in_flight(self, total: Array, width: int) -> Array:
+        """The largest k of (1), for ``total`` units from the stage on."""
+        return self._rule("so" if self.flight == "free" else self.flight, total, width)
+
+    def _rule(self, flight: str, total: Array, width: int) -> Array:
+        if flight == "full":
             return np.full_like(total, self.share(width))
-        held = {"sno": total, "so": 2 * total - width, "fbp": 2 * total}[self.flight]
-        flight: Array = np.minimum(-(-held // width), self.share(width))
-        return flight
+        held = {"sno": total, "so": 2 * total - width, "fbp": 2 * total}[flight]
+        rule: Array = np.minimum(-(-held // width), self.share(width))
+        return rule
 
     def warm_up(self, flight: Number) -> Number:
         """Most forwards of a replica before its first backward, if its memory is that of ``flight`` micro-batches."""
@@ -237,7 +249,8 @@ class ChainAllocation:
     def flights(self, stages: Allocation) -> list[int]:
         """k of each stage."""
         totals = [np.array(sum(usage)) for usage in self.usages(stages)]
-        return [int(self.in_flight(total, place.width)) for place, total in zip(stages, totals, strict=True)]
+        least = [int(self.in_flight(total, place.width)) for place, total in zip(stages, totals, strict=True)]
+        return [place.held or k for place, k in zip(stages, least, strict=True)]
 
     def recompute(self, stages: Allocation) -> list[tuple[int, ...] | None]:
         """X of each stage; None where nothing fits."""
@@ -262,7 +275,14 @@ class ChainAllocation:
             and tuple(modes[len(modes) - len(self.last) :]) == self.last
             and all(used <= units for used, units in zip(self.usages(stages)[0], self.units, strict=True))
         )
-        return well_formed and None not in self.recompute(stages)
+        return well_formed and self._flights_allowed(stages) and None not in self.recompute(stages)
+
+    def _flights_allowed(self, stages: Allocation) -> bool:
+        totals = [np.array(sum(usage)) for usage in self.usages(stages)]
+        return all(
+            int(self.in_flight(total, place.width)) <= k <= int(self.most_in_flight(total, place.width))
+            for place, total, k in zip(stages, totals, self.flights(stages), strict=True)
+        )
 
     def leaves_node(self, before: int, behind: int, usage: tuple[int, ...]) -> int:
         """1 if a hop from kind ``before`` to kind ``behind``, with this usage behind it, leaves a node, otherwise 0."""

@@ -86,7 +86,7 @@ def _extended(problem: ChainAllocation, base: Ground, prefix: _Prefix, high: int
     bound = np.maximum(np.maximum(top, head + time), head + trip + service)
     found = []
     for j in np.flatnonzero(bound < high):
-        place = Place(prefix.start, int(choice.end[j]), prefix.kind, int(choice.width[j]))
+        place = Place(prefix.start, int(choice.end[j]), prefix.kind, int(choice.width[j]), int(choice.held[j]))
         child = _child(prefix, choice, int(j), head, top, service, place)
         found.append((int(bound[j]), child))
     return found

@@ -72,7 +72,7 @@ class Spans:
         for w in range(len(problem.widths)):
             longest = self._longest(kind, w)
             closed = ~_inside(problem, self.reach[kind][w], longest)
-            flights = np.arange(1, int(grid.flight[w].max()) + 1)
+            flights = np.arange(1, int(grid.most[w].max()) + 1)
             workspace = _workspace(problem, longest)
             if (closed | (self._spare(kind, w, flights[-1:]) >= workspace)).all():  # the most in flight fits everywhere
                 tables.append(np.where(closed, IMPOSSIBLE, 0)[None])

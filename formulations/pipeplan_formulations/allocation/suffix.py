@@ -149,8 +149,9 @@ class _Sweep:
             return
         columns = slice(i + 1 + skipped, i + 1 + longest)
         ends = np.arange(columns.start, columns.stop)
-        flight = grid.flight[w][taken]
-        held = range(int(flight.min()), int(flight.max()) + 1)
+        flight, most = grid.flight[w][taken], grid.most[w][taken]
+        chooses = problem.flight == "free" and self.sight.ceiling is not None
+        held = range(int(flight.min()), int((most if chooses else flight).max()) + 1)
         extra = self.spans.extra[c][w]
         extra = (extra[held.start - 1 : held.stop - 1] if len(extra) > 1 else extra)[:, i, skipped:longest]
         row = flight - held.start
@@ -162,8 +163,10 @@ class _Sweep:
             value = part.value[behind, columns]
             if part.send is None:
                 cells = of_rows(problem, self.sight, width, held, forward, backward, extra)
-                term, work = (cell[row if len(cell) > 1 else 0] for cell in cells)
+                term, work = (cell[row if len(cell) > 1 else 0] for cell in (cells.term, cells.work))
                 found = np.maximum(term, work + value)
+                if cells.held is not None:
+                    found = np.where(cells.held[row] > most[:, None], IMPOSSIBLE, found)
             else:
                 send = part.send[part.leaves[behind], columns]
                 found = of_cells(
@@ -172,7 +175,7 @@ class _Sweep:
                     width,
                     forward,
                     backward + extra[row if len(extra) > 1 else 0],
-                    flight,
+                    most,
                     send,
                     into,
                     value,

@@ -26,7 +26,7 @@ def follow(
     trip: Layers | None,
     root: tuple[int, int],
     ceiling: int | None = None,
-) -> Allocation:
+) -> Allocation | None:
     """The allocation of a root that keeps its value and, of those, goes for a small A + e.
 
     ::
@@ -51,9 +51,10 @@ def follow(
         cost = np.maximum(service, choice.service)
         if trip is not None:
             cost = cost + base + choice.on + behind(trip, choice, position)
+        if not fits.any():  # the tables were a bound here, not a value
+            return None
         best = int(np.argmin(np.where(fits, cost, 2 * IMPOSSIBLE)))
-        assert fits[best]
-        stages.append(Place(start, int(choice.end[best]), kind, int(choice.width[best])))
+        stages.append(Place(start, int(choice.end[best]), kind, int(choice.width[best]), int(choice.held[best])))
         head = head + int(choice.on[best]) + (int(choice.finish[best]) if start == 0 else 0)
         service = max(service, int(choice.service[best]))
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
