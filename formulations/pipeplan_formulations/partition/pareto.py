@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPartition
-from pipeplan_formulations.partition.search import Bracket, least
+from pipeplan_formulations.partition.search import Bracket
 from pipeplan_formulations.partition.spans import NEVER, Spans, spans
 from pipeplan_formulations.partition.windows import Windows
 from pipeplan_formulations.undominated import spread, undominated
@@ -46,13 +46,14 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket) -> None
         target *= 2
     bracket.offer(view.follow(stages.tables))
 
-    def relaxed(limit: int) -> bool:
-        view = _look_back(stages, limit, bracket)
+    while bracket.low < target and not bracket.closed:  # without labels
+        middle = (bracket.low + target) // 2
+        view = _look_back(stages, middle, bracket)
         if view.possible:
             bracket.offer(view.follow(stages.tables))
-        return view.possible
-
-    bracket.raise_low(least(bracket.low, target, relaxed, bracket.clock))
+            target = middle
+        else:
+            bracket.raise_low(middle + 1)
     assert bracket.high is not None
     stages = _Stages(problem, room, bracket.high)
     target, failures = bracket.low, 0

@@ -1,7 +1,5 @@
 """What the dynamic programmes share: the interval that holds the optimum, and who is told when it shrinks."""
 
-from collections.abc import Callable
-
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.report import Limits, Progress
@@ -63,15 +61,3 @@ class Bracket:
         if self._progress is not None:
             incumbent = self._full.evaluate(self.best) if self.best is not None else None
             self._progress(incumbent, self.low)
-
-
-def least(low: int, high: int, possible: Callable[[int], bool], clock: Clock) -> int:
-    """The least target in low … high that is possible, where ``high`` is and possibility is monotone."""
-    while low < high:
-        clock.check()
-        middle = (low + high) // 2
-        if possible(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
