@@ -1,0 +1,138 @@
+"""The graph partition problem: what it refuses, how it stops, and what it says of itself."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeplan_formulations import graph
+from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star, cpsat
+from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.graph.downsets import all_downsets, orders, prefixes
+from pipeplan_formulations.graph.prefix import prefix_model
+from pipeplan_formulations.graph.warm import warm_start
+from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.scaling import Scale
+
+
+def grid(rows: int, columns: int, stages: int, seed: int = 0) -> GraphPartition:
+    """Branches side by side with links between them: many downsets, and transfers that matter."""
+    rng = np.random.default_rng(seed)
+    n = rows * columns
+    edges = [(i, i + 1) for i in range(n) if (i + 1) % columns]
+    edges += [(i, i + columns) for i in range(n - columns) if rng.random() < 0.3]
+    stars = tuple(Star(a, tuple(b for c, b in edges if c == a)) for a in range(n) if any(c == a for c, _ in edges))
+    cost = rng.integers(0, 200, len(stars))
+    time = rng.integers(1, 1000, (1, n))
+    return GraphPartition(n, tuple(edges), stars, (stages,), (Mode("device", (1,), (Line(time, cost, cost),)),))
+
+
+def diamond() -> GraphPartition:
+    """Two branches between a source and a sink."""
+    none = np.zeros(2, np.int64)
+    line = Line(np.array([[1, 5, 5, 1]]), none, none)
+    stars = (Star(0, (1, 2)), Star(1, (3,)))
+    return GraphPartition(4, ((0, 1), (0, 2), (1, 3), (2, 3)), stars, (2,), (Mode("device", (1,), (line,)),))
+
+
+def test_downsets_of_a_diamond() -> None:
+    """Six sets hold all that their members need; counting stops where there are too many."""
+    assert all_downsets(diamond(), 10) == [0b0, 0b1, 0b11, 0b101, 0b111, 0b1111]
+    assert all_downsets(diamond(), 5) is None
+
+
+def test_orders_are_topological() -> None:
+    """Every order of the warm start lists each group once, after all that it needs."""
+    problem = grid(3, 5, 2)
+    for order in orders(problem, 10, seed=1):
+        place = {g: i for i, g in enumerate(order)}
+        assert sorted(order) == list(range(15))
+        assert all(place[a] < place[b] for a, b in problem.edges)
+    assert len(prefixes([[0, 1, 2, 3], [0, 2, 1, 3]])) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"edges": ((0, 1), (1, 2), (2, 0))}, "circle"),
+        ({"edges": ((0, 9),)}, "groups are 0 to 3"),
+        ({"pools": (2, 1)}, "pools"),
+        ({"stars": (Star(3, (0,)), Star(1, (3,))), "route": "relay"}, "relayed"),
+        ({"groups": 5}, "not about 5 groups"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(change: dict, message: str) -> None:
+    """A problem checks itself, and says what is wrong."""
+    with pytest.raises(ValueError, match=message):
+        _ = replace(diamond(), **change).descendants
+
+
+@pytest.mark.parametrize("backend", graph.BACKENDS)
+def test_no_time_still_gives_a_bound(backend: str) -> None:
+    """Without time there is a bound that is no more than the optimum, and the hint if there is one."""
+    problem = grid(4, 6, 3)
+    best = graph.solve(problem, Limits(60))
+    assert best.status is Status.OPTIMAL
+    report = graph.solve(problem, Limits(time=0.0), backend=backend)
+    assert (report.status, report.stop) == (Status.UNKNOWN, Stop.TIME)
+    assert 0 < report.bound <= best.objective
+    hinted = graph.solve(problem, Limits(time=0.0), hint=best.solution, backend=backend)
+    assert hinted.objective == best.objective
+
+
+@pytest.mark.parametrize("backend", graph.BACKENDS)
+def test_an_interrupt_hands_back_what_is_known(backend: str) -> None:
+    """Ctrl-C while a better plan is told of ends the search with that plan."""
+
+    def impatient(value: int | None, bound: int) -> None:
+        if value is not None:
+            raise KeyboardInterrupt
+
+    report = graph.solve(grid(4, 6, 3), Limits(60), progress=impatient, backend=backend)
+    assert (report.status, report.stop) == (Status.FEASIBLE, Stop.INTERRUPT)
+    assert report.bound <= report.objective
+
+
+@pytest.mark.parametrize("backend", graph.BACKENDS)
+def test_a_gap_that_is_asked_for_stops_the_search(backend: str) -> None:
+    """The answer keeps the gap; a gap of one is kept by the first solution."""
+    report = graph.solve(grid(4, 6, 3), Limits(60, gap=0.9), backend=backend)
+    assert report.gap is not None
+    assert report.gap <= 0.9
+    assert report.stop in (Stop.GAP, Stop.OPTIMALITY)
+
+
+def test_the_hint_is_a_complete_assignment() -> None:
+    """Every row and clause of the model holds at the point of a solution, T included."""
+    problem = grid(3, 5, 3)
+    bracket = Bracket(problem, Limits(60))
+    warm_start(bracket)
+    model = prefix_model(problem, Scale(), 0, bracket.high, bracket.ceiling)
+    point = model.point(bracket.best, bracket.high)
+    for row in model.rows.rows:
+        total = sum(c * point[v] for v, c in row.terms.items())
+        if all(point[v] for v in row.when):
+            assert total == row.least if row.equal else total >= row.least
+    assert all(any(point[v] if v >= 0 else not point[~v] for v in clause) for clause in model.rows.clauses)
+    assert model.read([float(x) for x in point]) == bracket.best
+
+
+def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If CP-SAT calls a problem infeasible whose solution we hold, the report says error and claims little."""
+    problem = grid(4, 6, 3)
+    monkeypatch.setattr(cpsat, "_constraints", lambda sat, model, variables: sat.add_bool_or([]))
+    report = graph.solve(problem, Limits(60), backend="cpsat")
+    assert (report.status, report.stop) == (Status.FEASIBLE, Stop.ERROR)
+    assert report.bound == Bracket(problem, Limits()).free
+
+
+def test_solvers_are_imported_when_asked_for() -> None:
+    """The package and its dynamic programme load neither OR-Tools nor PuLP."""
+    code = (
+        "import sys; import pipeplan_formulations.graph, pipeplan_formulations.graph.exact;"
+        "print([name for name in ('ortools', 'pulp') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
