@@ -38,6 +38,15 @@ def chain_partition(forward, backward, *, links=0, micro_batches=4, overlap="cop
     )
 
 
+UNEVEN = (7, 2, 2, 9, 1, 1, 4, 4)
+"""Eight layers; three stages with the least largest sum are 7 2 2 | 9 1 | 1 4 4."""
+
+
+def uneven(**settings) -> ChainPartition:
+    """Those layers on three equal devices."""
+    return chain_partition(np.tile(UNEVEN, (3, 1)), np.zeros((3, 8), int), **settings)
+
+
 def random_chain(seed: int, stages: int, layers: int, **settings) -> ChainPartition:
     """Unequal layers on equal devices, backward twice the forward."""
     times = np.random.default_rng(seed).integers(1_000_000, 9_000_000, layers)

@@ -76,6 +76,7 @@ from pipeplan_formulations.partition.check import check
 from pipeplan_formulations.partition.floor import lower_bound
 from pipeplan_formulations.partition.memory import Memory
 from pipeplan_formulations.partition.path_cut import PathCut
+from pipeplan_formulations.partition.reach import largest
 from pipeplan_formulations.partition.recomputing import Recomputing
 from pipeplan_formulations.partition.terms import Counts, Overlap
 from pipeplan_formulations.partition.tie import Tie
@@ -294,20 +295,5 @@ class ChainPartition:
 
     @cached_property
     def largest(self) -> int:
-        """No objective exceeds this: every layer where it is slowest, recomputed, and sent at its worst, M times.
-
-        It bounds every intermediate sum of the formulations too, so it tells how far integers must reach.
-        """
-        again = np.where(self.useful, self.forward, 0)
-        tables = [self.forward, self.backward + again, self.update]
-        tables += [] if self.reduce is None else [self.reduce]
-        work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
-        work += int(self.base.max()) + sum(tie.reduce for tie in self.ties)
-        sends = sum(
-            int(table.max(axis=1).sum(dtype=object)) for table in (self.send, self.send_back, self.link) if table.size
-        )
-        step = (self.micro_batches + 1) * (work + sends) + 2 * int(self.latency.sum(dtype=object))
-        # A path may count a stage's base and ties more than once a stage.
-        once = self.stages * (int(self.base.max()) + sum(tie.reduce for tie in self.ties))
-        rows = [abs(path.constant) + path.largest * (work + sends + once) for path in self.paths]
-        return max([step, *rows])
+        """No objective exceeds this; see `reach`."""
+        return largest(self)

@@ -1,0 +1,107 @@
+"""Recomputation, tied weights, wishes and replicas in the chain partition problem, on instances to check by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from partitions import chain_partition, uneven
+from pipeplan_formulations import partition
+from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, exact
+from pipeplan_formulations.report import Limits, Status
+
+
+def recomputing(limit):
+    """Four equal layers that save 10 bytes or hold 2; two micro-batches in flight on device 0, one on device 1."""
+    problem = chain_partition(np.full((2, 4), 3), np.full((2, 4), 6), micro_batches=3)
+    four = np.full(4, 10)
+    return replace(
+        problem,
+        resident=np.zeros(4, int),
+        saved=four,
+        output=np.full(4, 2),
+        recomputable=np.ones(4, bool),
+        limit=np.array([limit, 100]),
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_recomputation_buys_room(backend):
+    """One layer recomputed on the first device costs 3 ns; a layer moved to the second would cost more."""
+    free = partition.solve(recomputing(40), Limits(), backend=backend)
+    assert (free.objective, free.solution) == (18 + 3 * 18, (0, 2, 4))
+    # Two layers held whole need 40 bytes; with one of them recomputed 2 (10 + 2) + 10. It delays the second device.
+    tight = recomputing(34)
+    report = partition.solve(tight, Limits(), backend=backend)
+    assert (report.status, report.solution, report.objective) == (Status.OPTIMAL, (0, 2, 4), 21 + 3 * 18)
+    assert tight.recompute(0, 0, 2) == (0,)
+    assert tight.recompute(1, 2, 4) == ()
+    assert tight.memory((0, 2, 4)) == (34, 20)
+
+
+def test_what_never_fits_is_told():
+    """Where all layers recomputed do not fit there is no set, and the memory is the least that any set reaches."""
+    problem = recomputing(17)
+    assert problem.recompute(0, 0, 2) is None
+    assert problem.memory((0, 2, 4))[0] == 2 * 4 + 10
+    assert not problem.feasible((0, 2, 4))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tied_weights_move_together(backend):
+    """Splitting layers 0 and 3 costs memory and time on both sides, and what fits is no longer a single interval.
+
+    One device has room for all four layers, but not for three of them and a copy of what they share with the fourth.
+    """
+    problem = chain_partition(np.ones((2, 5), int), np.ones((2, 5), int))
+    problem = replace(problem, saved=np.zeros(5, int), limit=np.array([4, 9]), ties=(Tie(0, 3, resident=2, reduce=50),))
+    assert [problem.feasible((0, b, 5)) for b in range(1, 5)] == [True, True, False, True]
+    report = partition.solve(problem, Limits(), backend=backend)
+    assert (report.status, report.solution) == (Status.OPTIMAL, (0, 4, 5))
+    split = partition.solve(replace(problem, limit=np.array([3, 9])), Limits(), backend=backend)
+    assert split.solution == (0, 1, 5)
+    assert split.objective == 2 + 4 * 8 + 50
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wishes_are_kept(backend):
+    """A forbidden cut and a pinned layer move the boundaries; wishes that contradict each other leave nothing."""
+    problem = uneven(objective="bottleneck")
+    cuts = np.ones(7, bool)
+    cuts[[2, 3]] = False
+    report = partition.solve(replace(problem, cuts=cuts), Limits(), backend=backend)
+    assert (report.objective, report.solution) == (12, (0, 2, 5, 8))
+    where = np.ones((3, 8), bool)
+    where[:2, 5] = False  # layer 5 on the last device
+    pinned = partition.solve(replace(problem, where=where), Limits(), backend=backend)
+    assert pinned.solution[2] <= 5
+    where[2, 5] = False
+    nowhere = partition.solve(replace(problem, where=where), Limits(), backend=backend)
+    assert nowhere.status is Status.INFEASIBLE
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_replicas_take_their_share(backend):
+    """With two replicas for the first stage and one for the second, layers go where M_s w_s balances."""
+    problem = chain_partition(np.ones((2, 8), int), np.ones((2, 8), int), micro_batches=12)
+    assert partition.solve(problem, Limits(), backend=backend).solution == (0, 4, 8)
+    report = partition.solve(replace(problem, counts=np.array([6, 12])), Limits(), backend=backend)
+    assert (report.solution, report.objective) == ((0, 6, 8), 6 * 12)
+
+
+def test_wires_carry_what_is_certain():
+    """Between one replica and three each wire has a third; between two and three only their number tells."""
+    counts = np.array([12, 4, 6])
+    problem = replace(uneven(micro_batches=12), counts=counts)
+    assert [(c.into, c.out) for c in problem.through] == [(1, 4), (4, 1), (1, 1)]
+    told = replace(problem, link_counts=np.array([4, 2]))
+    assert [c.out for c in told.through] == [4, 2, 1]
+
+
+def test_what_is_known_moves_to_the_problem_with_paths():
+    """Adding path cuts keeps the lists of recomputation that were made already."""
+    problem = recomputing(34)
+    exact.solve(problem, Limits())
+    other = problem.with_paths((PathCut((1, 1), (1, 1), (1, 1), (0,), (0,), reduce=(1, 0)),))
+    assert other.recomputing is problem.recomputing
+    assert len(other.paths) == 1
