@@ -2,11 +2,14 @@
 
 from importlib import import_module
 
+from pipeplan_formulations.allocation import exact
+from pipeplan_formulations.allocation.exact import several
 from pipeplan_formulations.allocation.frontier import frontier
-from pipeplan_formulations.allocation.problem import Allocation, ChainAllocation, Mode, Place
+from pipeplan_formulations.allocation.place import Allocation, Mode, Place
+from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.report import Limits, Progress, Report
 
-__all__ = ["BACKENDS", "Allocation", "ChainAllocation", "Mode", "Place", "frontier", "solve"]
+__all__ = ["BACKENDS", "Allocation", "ChainAllocation", "Mode", "Place", "frontier", "several", "solve"]
 
 BACKENDS = ("exact", "cpsat", "cbc")
 """The ways to solve the problem: one file each. The solvers are for small instances."""
@@ -33,8 +36,6 @@ def solve(
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is not known; choose from {', '.join(BACKENDS)}")
     if backend == "exact":
-        from pipeplan_formulations.allocation import exact
-
         return exact.solve(problem, limits, hint, progress, cutoff)
     report: Report[Allocation] = import_module(f"{__name__}.{backend}").solve(problem, limits, hint, progress)
     return report

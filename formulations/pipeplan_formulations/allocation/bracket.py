@@ -1,6 +1,7 @@
 """The interval that holds the optimum, and the allocations found on the way."""
 
-from pipeplan_formulations.allocation.problem import Allocation, ChainAllocation, Mode
+from pipeplan_formulations.allocation.place import Allocation, Mode
+from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Progress
 

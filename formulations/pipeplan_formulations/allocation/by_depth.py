@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.depth_model import DepthModel, depth_model
-from pipeplan_formulations.allocation.problem import Allocation, ChainAllocation
+from pipeplan_formulations.allocation.place import Allocation
+from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.scaling import scale_for
 

@@ -2,7 +2,8 @@
 
 from pipeplan_formulations.allocation.by_depth import Outcome, solve_by_depth
 from pipeplan_formulations.allocation.depth_model import DepthModel
-from pipeplan_formulations.allocation.problem import Allocation, ChainAllocation
+from pipeplan_formulations.allocation.place import Allocation
+from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.cbc_process import proven, run_cbc
 from pipeplan_formulations.graph.rows import Row, Rows
 from pipeplan_formulations.report import Limits, Progress, Report, Stop

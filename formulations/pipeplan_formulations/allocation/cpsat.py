@@ -4,7 +4,8 @@ import math
 
 from pipeplan_formulations.allocation.by_depth import Outcome, solve_by_depth
 from pipeplan_formulations.allocation.depth_model import DepthModel
-from pipeplan_formulations.allocation.problem import Allocation, ChainAllocation
+from pipeplan_formulations.allocation.place import Allocation
+from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.scaling import BITS
 from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version

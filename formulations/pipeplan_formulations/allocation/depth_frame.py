@@ -21,7 +21,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from pipeplan_formulations.allocation.problem import ChainAllocation, Mode
+from pipeplan_formulations.allocation.place import Mode
+from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.graph.rows import Rows
 from pipeplan_formulations.partition.expression import Expression
 from pipeplan_formulations.scaling import Scale

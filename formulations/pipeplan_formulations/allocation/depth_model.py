@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from pipeplan_formulations.allocation.depth_frame import Frame, Switches, sum_of
-from pipeplan_formulations.allocation.problem import Allocation, ChainAllocation, Mode, Place
+from pipeplan_formulations.allocation.place import Allocation, Mode, Place
+from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.allocation.terms import own, services, step_on
 from pipeplan_formulations.graph.rows import Rows
 from pipeplan_formulations.partition.expression import Expression

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.allocation.bracket import Bracket
-from pipeplan_formulations.allocation.problem import Allocation, Array, ChainAllocation
+from pipeplan_formulations.allocation.place import Allocation
+from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, best_before
 from pipeplan_formulations.allocation.suffix import Layers, run
 from pipeplan_formulations.allocation.tails import Quantity

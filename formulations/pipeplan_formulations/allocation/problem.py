@@ -56,36 +56,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.checks import check
-from pipeplan_formulations.allocation.terms import Number, Overlap, own, services, step_on
+from pipeplan_formulations.allocation.place import Allocation, Mode, Place
+from pipeplan_formulations.allocation.terms import Number, Overlap
+from pipeplan_formulations.allocation.value import evaluate
 from pipeplan_formulations.allocation.wires import wire_loads, wire_shares
 from pipeplan_formulations.recompute import Recomputation
 
 Array = NDArray[np.int64]
 Flight = Literal["sno", "so", "fbp", "full", "free"]
-Mode = tuple[int, int]
-"""Kind and width of a stage."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """A stage: layers ``start`` … ``end − 1`` on ``width`` units of a kind, with ``held`` micro-batches in flight.
-
-    ``held`` 0 is the fewest that (1) allows.
-    """
-
-    start: int
-    end: int
-    kind: int
-    width: int
-    held: int = 0
-
-    @property
-    def mode(self) -> Mode:
-        """Kind and width."""
-        return self.kind, self.width
-
-
-Allocation = tuple[Place, ...]
 
 
 @dataclass(frozen=True)
@@ -305,37 +283,7 @@ class ChainAllocation:
 
     def evaluate(self, stages: Allocation) -> int:
         """The least T that (3) and (4), or the bottleneck, allow; the stages must be feasible."""
-        hops = [*self.hops(stages), (0, 0, 0)]
-        usages, flights = self.usages(stages), self.flights(stages)
-        head, least, service = 0, 0, 0
-        for s, (place, extra) in enumerate(zip(stages, self.recompute(stages), strict=True)):
-            if extra is None:
-                raise ValueError(f"stage {s}, {place}, does not fit whatever is recomputed")
-            row = {name: self.prefix[name][place.kind] for name in ("forward", "backward")}
-            forward = int(row["forward"][place.end] - row["forward"][place.start])
-            backward = int(row["backward"][place.end] - row["backward"][place.start])
-            backward += sum(int(self.forward[place.kind, layer]) for layer in extra)
-            send, back, latency = hops[s]
-            into = 0
-            if s:
-                node = self.leaves_node(place.kind, place.kind, usages[s])
-                into = int(self.least_back[place.kind, node, place.start - 1])
-            times = forward, backward, send, back, into
-            if self.objective == "bottleneck":
-                load = own(self.overlap, 1, *times[:3]) + (into if self.overlap == "none" else 0)
-                least = max(least, load // (place.width * self.unit))
-                if self.overlap != "none":
-                    least = max(least, max(send, back) // self.wire_loads[place.width])
-                continue
-            many = self.share(place.width)
-            wait = (many - 1) * into if self.overlap == "none" else 0
-            least = max(least, head + own(self.overlap, many, forward, backward, send) + wait)
-            held = self.warm_up(flights[s]) if self.alternating else many
-            service = max(service, *services(self.overlap, many, held, self.wire_shares[place.width], *times))
-            head += step_on(self.overlap, forward + backward, send, back, latency)
-        if self.objective == "bottleneck":
-            return least
-        return max(least, head + service) + self.finish(stages[0])
+        return evaluate(self, stages)
 
     @cached_property
     def largest(self) -> int:

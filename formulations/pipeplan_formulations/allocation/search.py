@@ -18,7 +18,8 @@ import numpy as np
 from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.floor import Ground
 from pipeplan_formulations.allocation.moves import Moves, moves
-from pipeplan_formulations.allocation.problem import Allocation, Array, ChainAllocation, Place
+from pipeplan_formulations.allocation.place import Allocation, Place
+from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.trace import behind
 from pipeplan_formulations.recompute import IMPOSSIBLE
 

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.cells import of_cells, of_first, of_rows
-from pipeplan_formulations.allocation.problem import Array, ChainAllocation, Mode
+from pipeplan_formulations.allocation.place import Mode
+from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.tails import Quantity, Sight, Tail
 from pipeplan_formulations.allocation.usage import Grid

@@ -3,7 +3,8 @@
 import numpy as np
 
 from pipeplan_formulations.allocation.moves import Moves, moves
-from pipeplan_formulations.allocation.problem import Allocation, Array, ChainAllocation, Place
+from pipeplan_formulations.allocation.place import Allocation, Place
+from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.suffix import Layers
 from pipeplan_formulations.allocation.usage import Grid

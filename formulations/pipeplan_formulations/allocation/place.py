@@ -1,0 +1,28 @@
+"""Where a stage lies, and what it runs on: the parts of a solution of the chain allocation problem."""
+
+from dataclasses import dataclass
+
+Mode = tuple[int, int]
+"""Kind and width of a stage."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A stage: layers ``start`` … ``end − 1`` on ``width`` units of a kind, with ``held`` micro-batches in flight.
+
+    ``held`` 0 is the fewest that (1) allows.
+    """
+
+    start: int
+    end: int
+    kind: int
+    width: int
+    held: int = 0
+
+    @property
+    def mode(self) -> Mode:
+        """Kind and width."""
+        return self.kind, self.width
+
+
+Allocation = tuple[Place, ...]

@@ -1,0 +1,44 @@
+"""What an allocation is worth: (3) and (4) of the chain allocation problem, or the bottleneck, stage by stage."""
+
+from typing import TYPE_CHECKING
+
+from pipeplan_formulations.allocation.place import Allocation
+from pipeplan_formulations.allocation.terms import own, services, step_on
+
+if TYPE_CHECKING:
+    from pipeplan_formulations.allocation.problem import ChainAllocation
+
+
+def evaluate(problem: "ChainAllocation", stages: Allocation) -> int:
+    """The least T that (3) and (4), or the bottleneck, allow; the stages must be feasible."""
+    hops = [*problem.hops(stages), (0, 0, 0)]
+    usages, flights = problem.usages(stages), problem.flights(stages)
+    head, least, service = 0, 0, 0
+    for s, (place, extra) in enumerate(zip(stages, problem.recompute(stages), strict=True)):
+        if extra is None:
+            raise ValueError(f"stage {s}, {place}, does not fit whatever is recomputed")
+        row = {name: problem.prefix[name][place.kind] for name in ("forward", "backward")}
+        forward = int(row["forward"][place.end] - row["forward"][place.start])
+        backward = int(row["backward"][place.end] - row["backward"][place.start])
+        backward += sum(int(problem.forward[place.kind, layer]) for layer in extra)
+        send, back, latency = hops[s]
+        into = 0
+        if s:
+            node = problem.leaves_node(place.kind, place.kind, usages[s])
+            into = int(problem.least_back[place.kind, node, place.start - 1])
+        times = forward, backward, send, back, into
+        if problem.objective == "bottleneck":
+            load = own(problem.overlap, 1, *times[:3]) + (into if problem.overlap == "none" else 0)
+            least = max(least, load // (place.width * problem.unit))
+            if problem.overlap != "none":
+                least = max(least, max(send, back) // problem.wire_loads[place.width])
+            continue
+        many = problem.share(place.width)
+        wait = (many - 1) * into if problem.overlap == "none" else 0
+        least = max(least, head + own(problem.overlap, many, forward, backward, send) + wait)
+        held = problem.warm_up(flights[s]) if problem.alternating else many
+        service = max(service, *services(problem.overlap, many, held, problem.wire_shares[place.width], *times))
+        head += step_on(problem.overlap, forward + backward, send, back, latency)
+    if problem.objective == "bottleneck":
+        return least
+    return max(least, head + service) + problem.finish(stages[0])
