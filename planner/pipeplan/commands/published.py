@@ -59,6 +59,8 @@ def read_published(options: Namespace) -> "Published":
         raise InputError(f"--rule published needs a file of PipeDream, dnn-partitioning or Piper; {path} is none")
     if options.cluster is not None:
         raise InputError("--rule published takes its devices from the file or from --devices, not from a CLUSTER")
+    if options.output or options.plot:
+        raise InputError("--rule published has stages and loads but no schedule; leave out --output and --plot")
     bandwidth = parse_bandwidth(options.bandwidth) if options.bandwidth else None
     if kind == "dnn-partitioning":
         return dnn_partitioning(

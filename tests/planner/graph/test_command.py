@@ -60,11 +60,11 @@ def test_piper_variants_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     }
 
 
-@pytest.mark.parametrize("arguments", [["vgg-16"], ["{}", "2-cpu"]])
+@pytest.mark.parametrize("arguments", [["vgg-16"], ["{}", "2-cpu"], ["{}", "--devices", "2", "-o", "plan.json"]])
 def test_what_has_no_published_rule_is_refused(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model of ours, or a cluster of ours, ends in an explanation and exit code 2."""
+    """A model of ours, a cluster of ours, or a plan to save ends in an explanation and exit code 2."""
     path = tmp_path / "branch.graph.txt"
     path.write_text(BRANCH)
     assert main(["solve", *(a.format(path) for a in arguments), "--rule", "published"]) == 2

@@ -42,7 +42,7 @@ def pipedream(path: Path, devices: int, *, bandwidth: int = 10**9, replicate: bo
     counts = tuple(range(1, devices + 1)) if replicate else (1,)
     modes = tuple(
         Mode(
-            f"{m} replicas",
+            "1 replica" if m == 1 else f"{m} replicas",
             (m,),
             (
                 Line(m * time + 4 * (m - 1) * parameters, 0 * crossing, 0 * crossing, share=m * m),

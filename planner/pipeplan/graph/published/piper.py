@@ -86,7 +86,7 @@ class _Pricing:
             share=d * n,
         )
         return Mode(
-            name=f"{d} replicas of degree {t}",
+            name=f"{d} replica{'s' * (d > 1)} of degree {t}",
             takes=(d * t,),
             lines=(line,),
             fixed=_rounded(self._table(t, "fixed")),
