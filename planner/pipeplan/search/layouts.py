@@ -116,7 +116,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     replicas = [width * layout.unit for width in layout.widths]
     shares = [r if job.zero1 else 1 for r in replicas]
     rings = [[_ring(space, each, layout, r) for r in replicas] for each in classes]
-    hops = _Hops(space, classes, boundary)
+    hops = _Hops(space, classes, boundary, packed=layout.widths != (1,))
 
     def rows(name: str) -> Array:
         return np.stack([getattr(table, name) for table in tables])
@@ -156,7 +156,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
 class _Hops:
     """Sends and latencies between classes: entry 0 inside a node, entry 1 over the network."""
 
-    def __init__(self, space: Space, classes: tuple[DeviceClass, ...], boundary: Array) -> None:
+    def __init__(self, space: Space, classes: tuple[DeviceClass, ...], boundary: Array, packed: bool) -> None:
         count = len(classes)
         self.send = np.zeros((count, count, 2, len(boundary)), np.int64)
         self.latency = np.zeros((count, count, 2), np.int64)
@@ -168,6 +168,9 @@ class _Hops:
                 for entry, link in enumerate((inside, across)):
                     self.send[a, b, entry] = space.prices.occupancy(link, boundary)
                     self.latency[a, b, entry] = link.latency
+                if packed:  # where some replicas share a node, others may still meet over the network
+                    self.send[a, b, 0] = self.send[a, b].min(axis=0)
+                    self.latency[a, b, 0] = self.latency[a, b].min()
 
 
 def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int) -> list[int]:
