@@ -93,7 +93,8 @@ def solve(
             prover.push(node)
         if space.large:  # heuristics' plans are late there, and would close little
             prover.run(reserve=time_limit * FOR_HEURISTICS)
-        rows = baselines(space, max(prover.left, 0) if space.large else time_limit * FOR_HEURISTICS, prover.offer)
+        seconds = max(prover.left, 0) if space.large else time_limit * FOR_HEURISTICS
+        rows = baselines(space, seconds, prover.offer, known=prover.incumbent is not None)
         prover.run()
     except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
         prover.stop = Stop.INTERRUPT

@@ -55,23 +55,26 @@ Proposals = Iterator[tuple[Candidate, Boundaries]]
 
 
 def baselines(
-    space: Space, seconds: float, report: Callable[[Judged], None] = lambda _: None
+    space: Space, seconds: float, report: Callable[[Judged], None] = lambda _: None, *, known: bool = False
 ) -> Mapping[str, Baseline]:
     """Each heuristic's best plan.
 
     Parameters
     ----------
     seconds : float
-        Heuristics that have not begun by then say so; each goes on to its end.
+        Heuristics that have not begun by then say so, once some plan is known; each goes on to its end.
     report : callable
         Hears of every plan that was simulated.
+    known : bool
+        Whether a plan is known already.
     """
     end = time.monotonic() + seconds
     rows = space.rows()
     found: dict[str, Baseline] = {}
 
     def enter(name: str, proposals: Callable[[_Why], Proposals]) -> None:
-        if found and time.monotonic() >= end:
+        some = known or any(baseline.judged for baseline in found.values())
+        if found and some and time.monotonic() >= end:
             found[name] = Baseline(name, None, LATE)
             return
         why = _Why()
