@@ -68,9 +68,14 @@ def without_empty_stages(candidate: Candidate, boundaries: Boundaries) -> tuple[
 def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
     """What does not fit or goes against a wish, in words; None if nothing does."""
     candidate, boundaries = without_empty_stages(candidate, boundaries)
+    chain = candidate.chain
+    for s, (a, b) in enumerate(pairwise(boundaries)):  # at once what no recomputation can help
+        limit, fixed = int(chain.limit[s]), int(chain.resident[s, a:b].sum() + chain.runtime[s])
+        if limit != UNLIMITED and fixed > limit:
+            what = "parameters, gradients and optimiser state alone"
+            return f"stage {s} needs {format_bytes(fixed)} of {format_bytes(limit)} for {what}"
     if candidate.fits(boundaries):
         return None
-    chain = candidate.chain
     for s, need in enumerate(candidate.problem.memory(boundaries)):
         limit, total = int(chain.limit[s]), need + int(chain.runtime[s])
         if limit != UNLIMITED and total > limit:

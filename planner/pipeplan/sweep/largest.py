@@ -77,7 +77,8 @@ def deepest(table: Table) -> list[Deepest]:
     for key, rungs in ladders.items():
         for method in (ANSWER, *table.methods):
             fits = max((n for n, record in rungs if _figure(record, method, "step time") is not None), default=0)
-            sure = any(n > fits and _refused(record, method) for n, record in rungs)
+            above = [_refused(record, method) for n, record in rungs if n > fits]
+            sure = bool(above) and above[0]
             found.append(Deepest(*key, method, fits, sure))
     return found
 

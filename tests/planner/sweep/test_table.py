@@ -85,6 +85,7 @@ def test_deeper_ones_may_fit_where_time_was_short() -> None:
     failed = replace(ROWS[3], outcome="failed")
     found = {one.method: (one.number, one.sure) for one in deepest(table((ROWS[1], late, failed)))}
     assert found == {"pipeplan": (32, False), GREEDY: (16, False), DATA: (16, True)}
+    assert [one.sure for one in deepest(table((ROWS[1], late, ROWS[3])))] == [True, False, True]
     assert "16 or more" in FORMATS["markdown"](table((ROWS[1], late, failed)))
 
 
