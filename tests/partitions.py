@@ -282,3 +282,32 @@ def unequal_chain(seed: int, stages: int, layers: int, **settings) -> ChainParti
     forward, backward = times * slowness // 10, times * slowness // 5
     links = (rng.lognormal(0, 0.6, layers - 1) * 1e6 * layers / stages).astype(np.int64)
     return chain_partition(forward, backward, links=links, **settings)
+
+
+def late_endings(seed: int) -> ChainPartition:
+    """Stages behind the first reduce for long, and the ways there differ: a little slack decides what fits (4b)."""
+    rng = np.random.default_rng(seed)
+    stages = int(rng.integers(3, 6))
+    layers = int(rng.integers(stages + 2, 12))
+    times = rng.integers(0, 40, (2, stages, layers))
+    problem = chain_partition(*times, micro_batches=int(rng.integers(1, 4)))
+    send, back = rng.integers(0, 60, (2, stages - 1, layers - 1))
+    late = (np.arange(stages) > 0)[:, None]
+    return replace(problem, send=send, send_back=back, reduce=rng.integers(0, 150, (stages, layers)) * late)
+
+
+def short_of_memory(seed: int) -> ChainPartition:
+    """Nothing fits as it stands: layers of a few sorts are recomputed, and what they save peaks while they are."""
+    rng = np.random.default_rng(seed)
+    stages = int(rng.integers(1, 4))
+    layers = int(rng.integers(stages, 7))
+    sorts = int(rng.integers(1, layers + 1))
+    few = [np.resize(rng.integers(0, top, sorts), layers) for top in (9, 20, 4, 6)]
+    problem = chain_partition(np.tile(few[0], (stages, 1)), np.tile(2 * few[0], (stages, 1)))
+    saved, output, workspace = few[1:]
+    problem = replace(problem, saved=saved, output=output, workspace=workspace, recomputable=np.ones(layers, np.bool_))
+    edges = (0, *sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()), layers)
+    most = [memory_of(problem, edges, s, range(layers)) for s in range(stages)]
+    none = [memory_of(problem, edges, s) for s in range(stages)]
+    limit = [int(rng.integers(min(a, b), max(a, b) + 1)) for a, b in zip(most, none, strict=True)]
+    return replace(problem, limit=np.array(limit))

@@ -17,10 +17,12 @@ from partitions import (
     chain_partitions,
     every_partition,
     fits,
+    late_endings,
     memory_of,
     nothing_known,
     objective,
     recomputed,
+    short_of_memory,
 )
 from pipeplan_formulations import recompute
 from pipeplan_formulations.partition import cbc, cpsat, exact, recomputing
@@ -70,6 +72,22 @@ def test_all_backends_equal_brute_force(problem):
 def test_the_dynamic_programme_equals_brute_force(problem):
     """Without path cuts the dynamic programme alone finds and proves brute force's optimum, or that there is none."""
     check(exact.solve(problem, LIMITS), problem, brute_force(problem))
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32))
+def test_late_endings_equal_brute_force(seed):
+    """Where (4b) tells prefixes apart that have the same H, the dynamic programme stays exact."""
+    problem = late_endings(seed)
+    check(exact.solve(problem, Limits(time=10)), problem, brute_force(problem))
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 2**32))
+def test_rows_know_what_recomputation_needs(seed):
+    """CP-SAT, which begins from nothing, recomputes no less than memory asks for, peaks included."""
+    problem = short_of_memory(seed)
+    check(cpsat.solve(problem, LIMITS, start=nothing_known(problem)), problem, brute_force(problem))
 
 
 @pytest.mark.slow
