@@ -11,8 +11,12 @@ from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.report import Limits, Report, Status, Stop
 
 LIMITS = Limits(time=60, workers=1)
-CBC_GAP = 1e-6
-"""CBC's bound is taken down by its accuracy, so large values are proved up to this only."""
+
+
+def cbc_gap(problem: GraphPartition) -> float:
+    """CBC's bound is taken down by its accuracy; where bytes are rounded to whole time units, by more."""
+    rounded = any(line.wire > 1 for mode in problem.modes for line in mode.lines)
+    return 1e-4 if rounded else 1e-6
 
 
 def check(report: Report[graph.Stages], problem: GraphPartition, best: int | None, gap: float = 0.0) -> None:
@@ -39,10 +43,10 @@ def test_dynamic_programme_and_cpsat_equal_exhaustive_search(problem: GraphParti
 
 
 @given(graph_partitions())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_cbc_equals_exhaustive_search(problem: GraphPartition) -> None:
     """CBC, begun from nothing, finds the optimum and proves it up to its accuracy."""
-    check(cold(cbc, problem), problem, exhaustive(problem), CBC_GAP)
+    check(cold(cbc, problem), problem, exhaustive(problem), cbc_gap(problem))
 
 
 @pytest.mark.slow
@@ -52,8 +56,10 @@ def test_all_backends_equal_exhaustive_search_on_many_instances(problem: GraphPa
     """The dynamic programme, CP-SAT and CBC agree with exhaustive search, with and without a warm start."""
     best = exhaustive(problem)
     for backend in graph.BACKENDS:
-        check(graph.solve(problem, LIMITS, backend=backend), problem, best, CBC_GAP if backend == "cbc" else 0.0)
-    check(cold(cbc, problem), problem, best, CBC_GAP)
+        check(
+            graph.solve(problem, LIMITS, backend=backend), problem, best, cbc_gap(problem) if backend == "cbc" else 0.0
+        )
+    check(cold(cbc, problem), problem, best, cbc_gap(problem))
 
 
 @given(graph_partitions())

@@ -14,6 +14,8 @@ from pipeplan_formulations.scaling import scale_for
 from pipeplan_formulations.solvers import cbc_version, pulp
 
 NAME = "cbc"
+EXACT = 100_000
+"""Largest number that stays an integer; larger ones are not rounded up, which weakens the bound by 1e-5 or so."""
 BITS = 40
 """Scaled objectives stay below 2^BITS, far inside the integers that a double holds."""
 
@@ -51,38 +53,47 @@ def search(bracket: Bracket) -> Stop:
     model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, bracket.ceiling)
     # Times become fractions of the start's value, so that CBC's absolute tolerances mean relative ones.
     size = max(high, 1) / 1e4
-    lp, variables = _variables(model.rows, model.time, size)
-    _constraints(lp, model.rows, variables, model.time, size)
+    scales = _scales(model.rows, model.time, size)
+    lp, variables = _variables(model.rows, model.time, scales)
+    _constraints(lp, model.rows, variables, model.time, scales)
     _objective(lp, variables[model.time])
     answer = run_cbc(lp, variables, max(bracket.clock.left, 0.1), bracket.limits)
     return _extract(answer, model, bracket, size * scale.unit)
 
 
-def _variables(rows: Rows, time: int, size: float) -> tuple[Any, list[Any]]:
+def _scales(rows: Rows, time: int, size: float) -> list[float]:
+    """What one unit of each column is worth: numbers too large to be exact become fractions of their largest value."""
+    return [
+        size if v == time else 1.0 if switch or high <= EXACT else high / 1e4
+        for v, (high, switch) in enumerate(zip(rows.highs, rows.switches, strict=True))
+    ]
+
+
+def _variables(rows: Rows, time: int, scales: list[float]) -> tuple[Any, list[Any]]:
     module = pulp()
     lp = module.LpProblem("graph", module.LpMinimize)
     variables = []
-    for v, (low, high, switch) in enumerate(zip(rows.lows, rows.highs, rows.switches, strict=True)):
-        if switch:
+    for v, (low, high, scale) in enumerate(zip(rows.lows, rows.highs, scales, strict=True)):
+        if v == time:  # no upper end: a value that meets one exactly may look infeasible to a double
+            variables.append(lp.add_variable(f"t{v}", low / scale))
+        elif scale == 1.0:
             variables.append(lp.add_variable(f"x{v}", low, high, module.LpInteger))
-        elif v == time:  # no upper end: a value that meets one exactly may look infeasible to a double
-            variables.append(lp.add_variable(f"t{v}", low / size))
         else:
-            variables.append(lp.add_variable(f"n{v}", low, high))
+            variables.append(lp.add_variable(f"n{v}", low / scale, high / scale))
     return lp, variables
 
 
-def _constraints(lp: Any, rows: Rows, variables: list[Any], time: int, size: float) -> None:
-    """Rows with T are divided by ``size``; others by their largest coefficient, so that all are of one magnitude."""
+def _constraints(lp: Any, rows: Rows, variables: list[Any], time: int, scales: list[float]) -> None:
+    """Rows with T are divided by its coefficient, others by their largest one, so that all are of one magnitude."""
     affine = pulp().LpAffineExpression
     for literals in rows.clauses:
         terms = {variables[v if v >= 0 else ~v]: (1 if v >= 0 else -1) for v in literals}
         lp += affine(terms) >= 1 - sum(v < 0 for v in literals)
     for row in rows.rows:
-        terms, least = _unconditional(row, rows)
-        unit = size if time in terms else max(map(abs, terms.values()), default=1)
-        scaled = {variables[v]: (float(c) if v == time else c / unit) for v, c in terms.items()}
-        total = affine(scaled) - least / unit
+        plain, least = _unconditional(row, rows)
+        scaled = {v: c * scales[v] for v, c in plain.items()}
+        unit = abs(scaled[time]) if time in scaled else max(map(abs, scaled.values()), default=1.0)
+        total = affine({variables[v]: c / unit for v, c in scaled.items()}) - least / unit
         lp += (total == 0) if row.equal else (total >= 0)
 
 
