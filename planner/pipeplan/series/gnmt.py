@@ -43,9 +43,7 @@ def gnmt(depth: int) -> Model:
     """
     half = depth // 2
     if depth < 4 or depth % 2:
-        raise InputError(
-            f"gnmt-{depth}: GNMT has an even number of LSTM layers, 4 or more, half in the encoder"
-        )
+        raise InputError(f"gnmt-{depth}: GNMT has an even number of LSTM layers, 4 or more, half in the encoder")
     layers = [_embedding("encoder.embedding"), _lstm("encoder.0", HIDDEN, ("encoder.embedding",), directions=2)]
     for i in range(1, half):
         layers.append(_lstm(f"encoder.{i}", (2 if i == 1 else 1) * HIDDEN, (f"encoder.{i - 1}",)))
