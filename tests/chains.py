@@ -84,6 +84,7 @@ def make_chain(
         boundary=bytes_over,
         send=_filled(send, (count - 1, layers - 1)),
         latency=_filled(latency, (count - 1,)),
+        turns=((1, (0,)),) * (count - 1),
         limit=_filled(limit, (count,)),
         runtime=_filled(runtime, (count,)),
         overlap=overlap,

@@ -54,6 +54,9 @@ class Chain:
         Nanoseconds that the bytes of a cut keep link s busy, in either direction; the least over pairs of replicas.
     latency : array, shape (S − 1,)
         The least over pairs of replicas.
+    turns : tuple of (int, tuple of int)
+        For each link: after how many micro-batches L it is the same replicas' turn again, and for which remainders of
+        a micro-batch's number by L the busiest wire of the link is used.
     limit, runtime : array, shape (S,)
         Bytes a device has (`UNLIMITED` where it has no limit), and bytes its runtime takes of them.
     overlap : Overlap
@@ -81,6 +84,7 @@ class Chain:
     boundary: Array
     send: Array
     latency: Array
+    turns: tuple[tuple[int, tuple[int, ...]], ...]
     limit: Array
     runtime: Array
     overlap: Overlap
@@ -114,6 +118,11 @@ class Chain:
         """
         return self.parameters + self.gradients + self.optimizer
 
+    def link_counts(self, micro_batches: int) -> Array:
+        """Micro-batches that pass the busiest wire of each link in a step, shape (S − 1,)."""
+        counts = [sum(-(-(micro_batches - m) // turn) for m in busiest) for turn, busiest in self.turns]
+        return np.array(counts, np.int64)
+
     def head(self, stages: int) -> "Chain":
         """The same chain on the first ``stages`` stages of the row."""
         return self.select(tuple(range(stages)))
@@ -135,6 +144,12 @@ class Chain:
             update=self.update[kept],
             send=np.array([self.send[hop].max(axis=0) for hop in hops], np.int64).reshape(len(hops), self.layers - 1),
             latency=np.array([self.latency[hop].max() for hop in hops], np.int64),
+            turns=tuple(min(self.turns[hop], key=_carried) for hop in hops),
             limit=self.limit[kept],
             runtime=self.runtime[kept],
         )
+
+
+def _carried(turns: tuple[int, tuple[int, ...]]) -> float:
+    """Share of the micro-batches that the busiest wire carries."""
+    return len(turns[1]) / turns[0]

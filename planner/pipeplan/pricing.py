@@ -114,6 +114,7 @@ class Prices:
             boundary=boundary,
             send=np.array(send, np.int64).reshape(len(links), len(boundary)),
             latency=_array([min(link.latency for link in own) for own in links]),
+            turns=tuple(_turns(self.cluster, a, b) for a, b in pairwise(groups)),
             limit=_array([device_limit(group[0].kind, self.job) for group in groups]),
             runtime=_array([group[0].kind.runtime for group in groups]),
             overlap=self.cluster.overlap,
@@ -210,6 +211,16 @@ def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, .
     """The links between the replicas that meet over some micro-batch."""
     turns = lcm(len(source), len(target))
     return {cluster.link(source[m % len(source)], target[m % len(target)]) for m in range(turns)}
+
+
+def _turns(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> tuple[int, tuple[int, ...]]:
+    """After how many micro-batches the replicas' turns repeat, and which of these the busiest wire carries."""
+    turns = lcm(len(source), len(target))
+    users: dict[str, list[int]] = {}
+    for m in range(turns):
+        for wire in transfer(cluster, source[m % len(source)], target[m % len(target)], 0).resources:
+            users.setdefault(wire, []).append(m)
+    return turns, tuple(max(users.values(), key=len, default=[0]))
 
 
 def device_limit(kind: DeviceKind, job: Job) -> int:

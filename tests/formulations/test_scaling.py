@@ -49,7 +49,7 @@ def test_rows_in_any_unit_bound_the_objective(overlap, unit):
     problem = random_chain(3, 3, 6, links=2_000_000, overlap=overlap)
     model = linear_model(problem, Scale(unit), 0, problem.largest)
     for boundaries in every_partition(problem):
-        point = model.point(boundaries, -(-problem.evaluate(boundaries) // unit))
+        point = model.point(problem, boundaries, -(-problem.evaluate(boundaries) // unit))
         for row in model.rows:
             value = row.expression.value(point)
             assert value == 0 if row.equal else value >= 0

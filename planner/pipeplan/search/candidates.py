@@ -151,6 +151,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         warm_up=np.array(warm_up, dtype=np.int64),
         limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),
         micro_batches=candidate.micro_batches,
+        link_counts=chain.link_counts(candidate.micro_batches),
         counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
         alternating=not two_lanes,
         cuts=candidate.cuts,
