@@ -107,6 +107,8 @@ def _arranged(name: str, space: Space, why: _Why) -> Proposals:
     """A peer's arrangements for every size, under each of its families."""
     structure = STRUCTURES[name]
     devices = space.cluster.devices
+    if structure.families:
+        why.text = f"it runs {' or '.join(structure.families)} only"
     for size in space.sizes:
         try:
             arrangements = structure.arrange(space.model, space.cluster, space.job, size)
