@@ -25,15 +25,24 @@ def every_allocation(problem: ChainAllocation) -> Iterator[Allocation]:
 
 
 def with_flights(problem: ChainAllocation, stages: Allocation) -> Iterator[Allocation]:
-    """The stages themselves; where in-flight counts are free, with every choice of them."""
-    if problem.flight != "free":
+    """The stages themselves; where in-flight counts are a choice, with every one that falls along the pipeline."""
+    if problem.flight != "falling":
         yield stages
         return
     least, most = (
         [flight(replace(problem, flight=rule), stages, s) for s in range(len(stages))] for rule in ("sno", "so")
     )
+    widths = [place.width for place in stages]
+    shares = [ceil(problem.micro_batches / (width * problem.unit)) for width in widths]
+    pairs = list(itertools.combinations(range(len(stages)), 2))
     for counts in itertools.product(*(range(a, b + 1) for a, b in zip(least, most, strict=True))):
-        yield tuple(replace(place, held=k) for place, k in zip(stages, counts, strict=True))
+        if all(
+            counts[t] == least[t]
+            or counts[s] == shares[s]
+            or counts[t] * widths[t] - sum(widths[t:]) <= counts[s] * widths[s] - sum(widths[s:])
+            for s, t in pairs
+        ):
+            yield tuple(replace(place, held=k) for place, k in zip(stages, counts, strict=True))
 
 
 def flight(problem: ChainAllocation, stages: Allocation, s: int) -> int:
@@ -141,8 +150,7 @@ def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
             sides.append(head[s] + m * (f + b))
         sides += [alone + (m - 1) * f, alone + (m - 1) * b]
         if p.alternating:
-            ahead = flight(p, stages, s) * 2 - 1 if p.doubled else flight(p, stages, s)
-            sides.append(alone + max(m - ahead, 0) * f + (m - 1) * b)
+            sides.append(alone + max(m - flight(p, stages, s), 0) * f + (m - 1) * b)
         wire = ceil(many / period[s])
         if p.overlap == "copy":
             sides += [alone + (wire - 1) * send[s], alone + (wire - 1) * back[s]]
@@ -202,9 +210,8 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
         unit=draw(st.sampled_from([1, 1, 2])),
         overlap=draw(st.sampled_from(["none", "copy", "stream"])),
         objective=draw(st.sampled_from(["step", "step", "step", "bottleneck"])),
-        flight=draw(st.sampled_from(["sno", "so", "fbp", "full", "free", "free"])),
+        flight=draw(st.sampled_from(["sno", "so", "fbp", "full", "falling", "falling"])),
         alternating=draw(st.booleans()),
-        doubled=draw(st.booleans()),
         first=tuple(draw(modes) for _ in range(forced[0])),
         last=tuple(draw(modes) for _ in range(forced[1])),
     )

@@ -68,6 +68,7 @@ def as_json(result: "Result") -> dict[str, object]:
             "schedules": list(searched.schedules),
             "partitions": searched.partitions,
             "replicas": searched.replicas,
+            "in_flight": searched.in_flight,
             "recompute": searched.recompute,
             "device_order": searched.order,
             "opened": searched.opened,

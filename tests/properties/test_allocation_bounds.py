@@ -102,7 +102,6 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
         with_real_links(problem),
         objective="step",
         alternating=problem.alternating and not two_lanes,
-        doubled=problem.doubled and problem.flight == "sno",
         first=(),
         last=(),
     )
@@ -112,15 +111,14 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
     assume(problem.feasible(stages))
     pipeline = laid_out(problem, stages, shared)
     held = tuple(problem.flights(stages))
-    if problem.flight == "free":
-        assume(first_deadlock(pipeline.replicas, held) is None)
-        schedules = [one_forward_one_backward(pipeline.replicas, problem.micro_batches, held)]
+    if problem.flight == "falling":
+        assert first_deadlock(pipeline.replicas, held) is None
+        schedule = one_forward_one_backward(pipeline.replicas, problem.micro_batches, held)
     else:
-        families = [FLIGHTS[problem.flight]] + (["1f1b-so"] if problem.doubled else [])
-        schedules = [FAMILIES[name].write(pipeline.replicas, problem.micro_batches) for name in families]
-        assert held == FAMILIES[families[0]].in_flight(pipeline.replicas, problem.micro_batches)
-    for schedule in schedules:
-        assert problem.evaluate(stages) <= simulate(schedule, pipeline).makespan
+        family = FAMILIES[FLIGHTS[problem.flight]]
+        schedule = family.write(pipeline.replicas, problem.micro_batches)
+        assert held == family.in_flight(pipeline.replicas, problem.micro_batches)
+    assert problem.evaluate(stages) <= simulate(schedule, pipeline).makespan
 
 
 @given(chain_allocations(), st.integers(0, 2**32 - 1))

@@ -18,7 +18,7 @@ from pipeplan.model import Model
 from pipeplan.pricing import assemble, price
 from pipeplan.schedule import Schedule
 from pipeplan.schedules import FAMILIES
-from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
+from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.search import space
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
@@ -89,7 +89,11 @@ def orders(
         least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
         most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
         for counts in product(*(range(a, b + 1) for a, b in zip(least, most, strict=True))):
-            if first_deadlock(replicas, counts) is None:
+            excess = [k * r - sum(replicas[s:]) for s, (k, r) in enumerate(zip(counts, replicas, strict=True))]
+            if all(
+                counts[t] == least[t] or excess[s] >= excess[t] or counts[s] * replicas[s] >= micro_batches
+                for s, t in combinations(range(len(replicas)), 2)
+            ):
                 yield one_forward_one_backward(replicas, micro_batches, counts), counts
 
 

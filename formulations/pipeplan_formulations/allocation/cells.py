@@ -21,7 +21,7 @@ class Rows:
     term, work : array
         Its own term, and how far it moves the head on but for the hop.
     held : array or None
-        Where k is free and matters: the least from the row's on with which the stage stays below the ceiling.
+        Where k is a choice and matters: the least from the row's on with which the stage stays below the ceiling.
     """
 
     term: Array
@@ -40,14 +40,14 @@ def of_rows(
         loads = (forward + backward) // (width * problem.unit)
         return Rows(np.where(closed, IMPOSSIBLE, loads), np.zeros_like(loads[:1]))
     if sight.ceiling is not None:
-        held = problem.warm_up(np.array(flights)[:, None]) if problem.alternating else many
+        held = np.array(flights)[:, None] if problem.alternating else many
         lanes = services(problem.overlap, many, held, 1, forward, backward, 0, 0, 0)
         closed = closed | (reduce(np.maximum, lanes) > sight.ceiling)
     work = np.where(closed, IMPOSSIBLE, forward + backward)
     term = np.where(closed, IMPOSSIBLE, own(problem.overlap, many, forward, backward, 0))
     if sight.quantity == "trip":
         term = np.zeros_like(work[:1])
-    if problem.flight == "free" and sight.ceiling is not None and len(work) > 1:
+    if problem.chooses and sight.ceiling is not None and len(work) > 1:
         return _least_open(term, work, flights, closed)
     return Rows(term, work)
 
@@ -77,7 +77,7 @@ def of_cells(
 ) -> Array:
     """Value of each usage (rows) and end, where sends or ĝ are in a stage's own terms.
 
-    Where k is free, memory counts the least and the warm-up, ``flight``, the largest: a bound.
+    Where k is a choice, memory counts the least and the warm-up, ``flight``, the largest: a bound.
     """
     many, into = problem.share(width), into[:, None]
     closed = (backward >= IMPOSSIBLE) | (value >= IMPOSSIBLE)
@@ -86,7 +86,7 @@ def of_cells(
         load = own(problem.overlap, 1, forward, backward, send) + into
         return np.where(closed, IMPOSSIBLE, np.maximum(load // (width * problem.unit), value))
     if sight.ceiling is not None:
-        held = problem.warm_up(flight[:, None]) if problem.alternating else many
+        held = flight[:, None] if problem.alternating else many
         wires = problem.wire_shares[width]
         lanes = services(problem.overlap, many, held, wires, forward, backward, send, 0, into)
         closed = closed | (reduce(np.maximum, lanes) > sight.ceiling)

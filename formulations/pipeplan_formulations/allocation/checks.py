@@ -24,7 +24,7 @@ def check(problem: "ChainAllocation") -> None:
     for name, choices in {
         "overlap": ("none", "copy", "stream"),
         "objective": ("step", "bottleneck"),
-        "flight": ("sno", "so", "fbp", "full", "free"),
+        "flight": ("sno", "so", "fbp", "full", "falling"),
     }.items():
         if getattr(problem, name) not in choices:
             raise ValueError(f"{name} is {getattr(problem, name)!r}; choose from {', '.join(choices)}")

@@ -112,6 +112,7 @@ class Frame:
             [{u: self.switch() for u in range(int(units) + 1)} for units in problem.units] for _ in range(self.depth)
         ]
         self.holds: list[dict[tuple[Mode, int], int]] = []
+        totals: list[Expression] = []
         for s in range(self.depth):
             total = Expression({})
             for c, use in enumerate(self.use[s]):
@@ -127,6 +128,9 @@ class Frame:
             self.holds.append({})
             for mode, chosen in self.modes[s].items():
                 self._flights(s, mode, chosen, total)
+            totals.append(total)
+        if problem.chooses:
+            self._fall(totals)
 
     def _flights(self, s: int, mode: Mode, chosen: int, total: Expression) -> None:
         problem, width = self.problem, mode[1]
@@ -144,6 +148,24 @@ class Frame:
             self.at_least(-total, -int(reached[-1]), (switch,))
         assert all(k <= share for k in found)
         self._one_of(found.values(), Expression({chosen: 1}))
+
+    def _fall(self, totals: list[Expression]) -> None:
+        """A stage holds as many as SNO, or has no more excess than any before it that does not hold all it sees."""
+        share = self.problem.share
+        most = int(self.problem.units.sum()) + share(1) * self.problem.widths[-1]  # more than any excess
+        excess, supply = [], []
+        for total, holds in zip(totals, self.holds, strict=True):
+            units = {switch: k * width for ((_, width), k), switch in holds.items()}
+            whole = {switch: 2 * most for ((_, width), k), switch in holds.items() if k == share(width)}
+            excess.append(Expression(units) - total)
+            supply.append(excess[-1] + Expression(whole))
+        for t in range(1, self.depth):
+            lean, rich = self.rows.switch(), self.rows.switch()
+            self.at_least(Expression({lean: 1, rich: 1}), 1)
+            for ((_, width), k), switch in self.holds[t].items():
+                self.at_least(totals[t], (k - 1) * width + 1, (switch, lean))
+            for s in range(t):
+                self.at_least(supply[s] - excess[t], 0, (rich,))
 
     def _hold(self) -> None:
         """(2) for each stage, mode and k, once for each layer that may have the largest workspace."""

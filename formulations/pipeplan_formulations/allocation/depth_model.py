@@ -42,9 +42,7 @@ def depth_model(problem: ChainAllocation, depth: int, scale: Scale, high: int) -
     """The model with ``depth`` stages and T at most ``high``, in scaled time."""
     builder = _Objective(problem, depth, scale, high)
     (builder.bottleneck if problem.objective == "bottleneck" else builder.step)()
-    return DepthModel(
-        builder.rows, builder.time, scale, problem.layers, builder.ends, builder.holds, problem.flight == "free"
-    )
+    return DepthModel(builder.rows, builder.time, scale, problem.layers, builder.ends, builder.holds, problem.chooses)
 
 
 class _Objective(Frame):
@@ -92,7 +90,7 @@ class _Objective(Frame):
                 self._bound(heads[s] + own(overlap, many, forward, backward, self.send[s]) + wait, (mode,))
             for ((_, width), k), switch in self.holds[s].items():
                 many = problem.share(width)
-                held = problem.warm_up(k) if problem.alternating else many
+                held = k if problem.alternating else many
                 parts = forward, backward, self.send[s], self.back[s], self.into[s]
                 for service in services(overlap, many, held, problem.wire_shares[width], *parts):
                     self._bound(head + service, (switch,))

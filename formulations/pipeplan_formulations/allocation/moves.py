@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.terms import own, services, step_on
@@ -22,8 +23,10 @@ class Moves:
     Attributes
     ----------
     width, end, kind, usage, held : array of int
-        Width of the stage, its end, kind of the stage behind it, (flat) usage behind it, and k where that is free (0
-        where it is not).
+        Width of the stage, its end, kind of the stage behind it, (flat) usage behind it, and k where that is a choice
+        (0 where it is not).
+    allowed : array of int
+        The excess that the stages behind may have (see `falling`).
     own : array of int
         What it adds to the head in (3); with the objective 'bottleneck' its load, and that of its wires.
     on : array of int
@@ -39,6 +42,7 @@ class Moves:
     kind: Array
     usage: Array
     held: Array
+    allowed: Array
     own: Array
     on: Array
     service: Array
@@ -50,9 +54,19 @@ class Moves:
 
 
 def moves(
-    problem: ChainAllocation, grid: Grid, spans: Spans, start: int, kind: int, usage: int, position: int
+    problem: ChainAllocation,
+    grid: Grid,
+    spans: Spans,
+    start: int,
+    kind: int,
+    usage: int,
+    position: int,
+    allowed: int = UNBOUNDED,
 ) -> Moves:
-    """Every stage that may begin at ``start`` on ``kind``, as number ``position`` from the front, with this usage."""
+    """Every stage that may begin at ``start`` on ``kind``, as number ``position`` from the front, with this usage.
+
+    Those before it leave it the excess ``allowed``.
+    """
     found = []
     for w, width in enumerate(problem.widths):
         if not _allowed(problem, grid, kind, width, usage, position):
@@ -62,15 +76,16 @@ def moves(
         ends = np.arange(start + 1, last + 1)
         ends = ends[ends == problem.layers] if behind == 0 else ends[ends < problem.layers]
         table = spans.extra[kind][w]
-        flights = np.arange(int(grid.flight[w][usage]), int(grid.most[w][usage]) + 1)
+        least, most = int(grid.flight[w][usage]), int(grid.most[w][usage])
+        flights = np.arange(least, min(most, max(least, (int(grid.total[usage]) + allowed) // width)) + 1)
         extra = table[np.minimum(flights, len(table)) - 1][:, start, ends - start - 1]
-        # Of the k that cost a span the same, the largest leaves the least behind a first backward.
+        # Of the k that cost a span the same, the largest leaves least behind a first backward, and most to the rest.
         useful = extra < IMPOSSIBLE
         useful[:-1] &= extra[1:] != extra[:-1]
         row, column = np.nonzero(useful)
         if len(row):
             kinds = [LAST] if behind == 0 else range(problem.kinds)
-            span = _Span(start, kind, usage, w, flights[row], ends[column], extra[row, column])
+            span = _Span(start, kind, usage, w, flights[row], ends[column], extra[row, column], allowed)
             found += [_row(problem, grid, span, other, behind) for other in kinds]
     return Moves(
         *(
@@ -102,6 +117,7 @@ class _Span:
     flights: Array
     ends: Array
     extra: Array
+    allowed: int
 
 
 def _row(problem: ChainAllocation, grid: Grid, span: _Span, other: int, behind: int) -> Moves:
@@ -121,15 +137,18 @@ def _row(problem: ChainAllocation, grid: Grid, span: _Span, other: int, behind: 
     into = int(problem.least_back[kind, grid.leaves[kind][usage], start - 1]) if start else 0
     reduce = problem.prefix["reduce"][kind, w][ends] - problem.prefix["reduce"][kind, w][start]
     update = problem.prefix["update"][kind, w][ends] - problem.prefix["update"][kind, w][start]
-    chosen = span.flights if problem.flight == "free" else nothing
-    places = nothing + width, ends, nothing + other, nothing + behind, chosen
+    chosen, allowed = nothing, nothing + span.allowed
+    if problem.chooses:
+        chosen, excess = span.flights, span.flights * width - int(grid.total[usage])
+        allowed = np.where(chosen >= many, allowed, np.minimum(allowed, excess))
+    places = nothing + width, ends, nothing + other, nothing + behind, chosen, allowed
     if problem.objective == "bottleneck":
         busy = own(problem.overlap, 1, forward, backward, send) + (into if problem.overlap == "none" else 0)
         load = busy // (width * problem.unit)
         if problem.overlap != "none":
             load = np.maximum(load, np.maximum(send, back) // problem.wire_loads[width])
         return Moves(*places, load, nothing, nothing, nothing)
-    held = problem.warm_up(span.flights) if problem.alternating else many
+    held = span.flights if problem.alternating else many
     each = services(problem.overlap, many, held, problem.wire_shares[width], forward, backward, send, back, into)
     return Moves(
         *places,

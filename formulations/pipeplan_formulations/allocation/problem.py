@@ -14,7 +14,8 @@ most. Units may stay unused.
 The usage u from a stage on tells how many micro-batches a replica holds, with R the sum of u over the kinds,
 
 (1)  k = min(M_w, ⌈R / w⌉)   ``sno``,   ⌈(2 R − w) / w⌉   ``so``,   ⌈2 R / w⌉   ``fbp``,   M_w   ``full``,
-     or, stage by stage, whatever is best from that of ``sno`` to that of ``so``   ``free``,
+     or whatever is best from that of ``sno`` to that of ``so``, if counts fall from stage to stage   ``falling``
+     (see `falling`),
 
 and whether a hop between two stages of kind c leaves a node: it does if the usage of kind c behind it is a multiple of
 node_c. Elsewhere some pair of replicas shares a node, and the hop counts as one inside it.
@@ -56,14 +57,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.checks import check
+from pipeplan_formulations.allocation.falling import falls
 from pipeplan_formulations.allocation.place import Allocation, Mode, Place
-from pipeplan_formulations.allocation.terms import Number, Overlap
+from pipeplan_formulations.allocation.terms import Overlap
 from pipeplan_formulations.allocation.value import evaluate
 from pipeplan_formulations.allocation.wires import wire_loads, wire_shares
 from pipeplan_formulations.recompute import Recomputation
 
 Array = NDArray[np.int64]
-Flight = Literal["sno", "so", "fbp", "full", "free"]
+Flight = Literal["sno", "so", "fbp", "full", "falling"]
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,9 @@ class ChainAllocation:
         M, and devices in a unit.
     overlap : 'none', 'copy' or 'stream'
     objective : 'step' or 'bottleneck'
-    flight : 'sno', 'so', 'fbp', 'full' or 'free'
+    flight : 'sno', 'so', 'fbp', 'full' or 'falling'
     alternating : bool
         Whether the third e of (4) holds: no stage runs more than k forwards before its first backward.
-    doubled : bool
-        Whether k of that e is 2 k − 1 instead: memory for ``sno``, and as many forwards ahead as ``so`` allows.
     cuts : array of bool, shape (n − 1,)
         Cuts that are allowed.
     first, last : tuple of (kind, width)
@@ -135,7 +135,6 @@ class ChainAllocation:
     objective: Literal["step", "bottleneck"] = "step"
     flight: Flight = "sno"
     alternating: bool = True
-    doubled: bool = False
     first: tuple[Mode, ...] = ()
     last: tuple[Mode, ...] = ()
 
@@ -152,17 +151,22 @@ class ChainAllocation:
         """n."""
         return int(self.forward.shape[1])
 
+    @property
+    def chooses(self) -> bool:
+        """Whether k is a choice."""
+        return self.flight == "falling"
+
     def share(self, width: int) -> int:
         """M_w: most micro-batches that a replica of a stage of this width takes."""
         return -(-self.micro_batches // (width * self.unit))
 
     def in_flight(self, total: Array, width: int) -> Array:
-        """k of (1), the least if it is free, for ``total`` units from the stage on."""
-        return self._rule("sno" if self.flight == "free" else self.flight, total, width)
+        """k of (1), the least if there is a choice, for ``total`` units from the stage on."""
+        return self._rule("sno" if self.chooses else self.flight, total, width)
 
     def most_in_flight(self, total: Array, width: int) -> Array:
         """The largest k of (1), for ``total`` units from the stage on."""
-        return self._rule("so" if self.flight == "free" else self.flight, total, width)
+        return self._rule("so" if self.chooses else self.flight, total, width)
 
     def _rule(self, flight: str, total: Array, width: int) -> Array:
         if flight == "full":
@@ -170,10 +174,6 @@ class ChainAllocation:
         held = {"sno": total, "so": 2 * total - width, "fbp": 2 * total}[flight]
         rule: Array = np.minimum(-(-held // width), self.share(width))
         return rule
-
-    def warm_up(self, flight: Number) -> Number:
-        """Most forwards of a replica before its first backward, if its memory is that of ``flight`` micro-batches."""
-        return 2 * flight - 1 if self.doubled else flight
 
     @cached_property
     def prefix(self) -> dict[str, Array]:
@@ -257,10 +257,13 @@ class ChainAllocation:
 
     def _flights_allowed(self, stages: Allocation) -> bool:
         totals = [np.array(sum(usage)) for usage in self.usages(stages)]
-        return all(
-            int(self.in_flight(total, place.width)) <= k <= int(self.most_in_flight(total, place.width))
-            for place, total, k in zip(stages, totals, self.flights(stages), strict=True)
+        widths, held = [place.width for place in stages], self.flights(stages)
+        least, most = (
+            [int(rule(total, width)) for total, width in zip(totals, widths, strict=True)]
+            for rule in (self.in_flight, self.most_in_flight)
         )
+        inside = all(a <= k <= b for a, k, b in zip(least, held, most, strict=True))
+        return inside and falls(widths, [self.share(width) for width in widths], least, held)
 
     def leaves_node(self, before: int, behind: int, usage: tuple[int, ...]) -> int:
         """1 if a hop from kind ``before`` to kind ``behind``, with this usage behind it, leaves a node, otherwise 0."""

@@ -1,7 +1,8 @@
 """Best-first search over prefixes of allocations, with the dynamic programme's tables telling what lies behind each.
 
 A prefix leaves three numbers to the rest: its head H, the largest right side of (3) so far, and the largest e so far,
-all with E_0. Behind it lie at least V and A, so no completion is better than
+all with E_0; and where k is a choice, what the next stage may hold. Behind it lie at least V and A, so no completion is
+better than
 
     max( top,  H + V,  H + A + e ).
 
@@ -16,11 +17,11 @@ from itertools import count
 import numpy as np
 
 from pipeplan_formulations.allocation.bracket import Bracket
+from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.floor import Ground
 from pipeplan_formulations.allocation.moves import Moves, moves
 from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
-from pipeplan_formulations.allocation.trace import behind
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
@@ -35,6 +36,7 @@ class _Prefix:
     head: int
     top: int
     service: int
+    allowed: int
     place: Place | None
     before: "_Prefix | None"
 
@@ -54,7 +56,7 @@ def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None
     order, seen = count(), _Seen(len(problem.first))
     for kind, usage in np.argwhere(base.time.whole < IMPOSSIBLE):
         bound = int(max(base.time.whole[kind, usage], base.trip.whole[kind, usage]))
-        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, None, None)
+        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, UNBOUNDED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # bound of the prefixes whose true value turned out larger: their recomputation was a bound
     while heap and not bracket.closed:
@@ -78,12 +80,14 @@ def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None
 def _extended(problem: ChainAllocation, base: Ground, prefix: _Prefix, high: int) -> list[tuple[int, _Prefix]]:
     """Prefixes with one stage more that may lead below ``high``, each with its bound."""
     assert base.trip is not None
-    choice = moves(problem, base.grid, base.spans, prefix.start, prefix.kind, prefix.usage, prefix.position)
+    key = prefix.start, prefix.kind, prefix.usage, prefix.position, prefix.allowed
+    choice = moves(problem, base.grid, base.spans, *key)
     finish = choice.finish if prefix.position == 0 else np.zeros_like(choice.end)
     top = np.maximum(prefix.top + finish, prefix.head + finish + choice.own)
     head = prefix.head + finish + choice.on
     service = np.maximum(prefix.service, choice.service)
-    time, trip = (behind(table, choice, prefix.position) for table in (base.time, base.trip))
+    key_behind = prefix.position, choice.end, choice.kind, choice.usage
+    time, trip = base.time.behind(*key_behind), base.trip.behind(*key_behind)
     bound = np.maximum(np.maximum(top, head + time), head + trip + service)
     found = []
     for j in np.flatnonzero(bound < high):
@@ -102,13 +106,14 @@ def _child(prefix: _Prefix, choice: Moves, j: int, head: Array, top: Array, serv
         int(head[j]),
         int(top[j]),
         int(service[j]),
+        int(choice.allowed[j]),
         place,
         prefix,
     )
 
 
 class _Seen:
-    """Labels (head, top, e) of prefixes that were opened, by what they leave open."""
+    """Labels (head, top, e, −allowed) of prefixes that were opened, by what they leave open."""
 
     def __init__(self, forced: int) -> None:
         self._forced = forced  # from so many stages on, all positions are the same
@@ -117,7 +122,7 @@ class _Seen:
     def matched(self, prefix: _Prefix) -> bool:
         """Whether an earlier prefix is at least as good in every number; if none is, this one is remembered."""
         key = prefix.start, prefix.kind, prefix.usage, min(prefix.position, self._forced)
-        label = np.array([[prefix.head, prefix.top, prefix.service]])
+        label = np.array([[prefix.head, prefix.top, prefix.service, -prefix.allowed]])
         known = self._labels.get(key)
         if known is None:
             self._labels[key] = label

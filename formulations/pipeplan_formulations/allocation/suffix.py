@@ -10,6 +10,15 @@ r"""The dynamic programme over suffixes: least value of what lies behind a bound
 ``time`` is (3) without E_0, ``trip`` the A of (4), ``load`` the bottleneck. With a *ceiling*, spans and hops whose e of
 (4) exceeds it are left out. With a *target*, so are states behind which no value within it can be reached.
 
+Where counts fall and a ceiling asks for long warm-ups, the tables are filled once for each range of excess (see
+`falling`), over those of the ranges below:
+
+::
+
+    range 2 … 3    k w = R + 2 or R + 3     before stages of the ranges 0, 1, and 2 … 3
+    range 1        k w = R + 1              before those of 0 and 1
+    range 0        k = ⌈R / w⌉, as in SNO   before those of 0, and of all others up to k w − R
+
 For each boundary i, kind and width, one array operation serves all usages (rows) and ends (columns); ``behind`` holds
 the hop and V of the stage behind, per usage and boundary.
 """
@@ -18,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.cells import of_cells, of_first, of_rows
+from pipeplan_formulations.allocation.falling import excesses
 from pipeplan_formulations.allocation.place import Mode
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
@@ -37,16 +47,35 @@ class Layers:
     tables : list of array, shape (n + 1, C, size)
         V by boundary, kind and usage: the last one is that of the stages that are not forced to be first; of the first
         one row 0 alone is a whole allocation, and E_0 is in it.
+    levels : list of lists of array
+        Such tables for stages of excess up to the end of each range; the last ones are ``tables``.
+    starts : list of int
+        Of the ranges.
     """
 
-    def __init__(self, tables: list[Array]) -> None:
-        self.tables = tables
+    def __init__(self, levels: list[list[Array]], starts: list[int]) -> None:
+        self.levels, self.starts, self.tables = levels, starts, levels[-1]
 
     @property
     def whole(self) -> Array:
         """Value of whole allocations by kind of the first stage and usage, E_0 included: shape (C, size)."""
         whole: Array = self.tables[0][0]
         return whole
+
+    def behind(self, position: int, end: Array, kind: Array, usage: Array, excess: Array | None = None) -> Array:
+        """V behind stages number ``position`` that end there; 0 behind the last one.
+
+        ``excess`` is the largest that may stand there; any if None.
+        """
+        if excess is None or len(self.levels) == 1:
+            level = np.full_like(end, len(self.levels) - 1)
+        else:
+            level = np.searchsorted(self.starts, excess, side="right") - 1
+        found = np.zeros_like(end)
+        for number, tables in enumerate(self.levels):
+            here = (level == number) & (usage > 0)
+            found[here] = tables[min(position + 1, len(tables) - 1)][end[here], kind[here], usage[here]]
+        return found
 
 
 def run(
@@ -63,14 +92,24 @@ def run(
     waits = problem.overlap == "none" or (problem.overlap == "stream" and quantity != "load" and ceiling is not None)
     sweep = _Sweep(problem, grid, spans, clock, target, Sight(quantity, ceiling, apart=waits))
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
-    # Without forced stages row 0 is a whole allocation; with them it takes one more sweep for each.
-    free, behind = sweep.fill(every, None, range(1 if forced else 0, problem.layers))
-    tables = [free]
-    for position in reversed(range(len(forced))):
-        starts = range(1, problem.layers) if position else range(1)
-        table, behind = sweep.fill(forced[position], behind, starts)
-        tables.insert(0, table)
-    return Layers(tables)
+    nothing = np.full((problem.layers + 1, problem.kinds, grid.size), IMPOSSIBLE)
+    below = [nothing] * (len(forced) + 1)
+    levels, starts = [], []
+    for excess in sweep.ranges:
+        sweep.excess, sweep.refused = excess, False
+        # Without forced stages row 0 is a whole allocation; with them it takes one more sweep for each.
+        free, behind = sweep.fill(below[-1], every, None, range(1 if forced else 0, problem.layers))
+        tables = [free]
+        for position in reversed(range(len(forced))):
+            first = range(1, problem.layers) if position else range(1)
+            table, behind = sweep.fill(below[position], forced[position], behind, first)
+            tables.insert(0, table)
+        levels.append(tables)
+        starts.append(excess.start if excess is not None else 0)
+        below = tables
+        if not sweep.refused:  # no stage asks for more than this range
+            break
+    return Layers(levels, starts)
 
 
 class _Sweep:
@@ -86,14 +125,23 @@ class _Sweep:
         self.problem, self.grid, self.spans, self.clock = problem, grid, spans, clock
         self.target, self.sight = target, sight
         self.power, self.needed = self._strengths()
+        self.chooses = problem.chooses and sight.ceiling is not None
+        self.ranges: list[range | None] = [None]
+        if self.chooses and problem.alternating and not sight.apart:
+            self.ranges = [*excesses(max(int(grid.total.max()) - 1, 0))]
+        self.excess: range | None = None
+        self.refused = False
 
-    def fill(self, modes: list[Mode], behind: list[Tail] | None, starts: range) -> tuple[Array, list[Tail]]:
+    def fill(
+        self, below: Array, modes: list[Mode], behind: list[Tail] | None, starts: range
+    ) -> tuple[Array, list[Tail]]:
         """V for stages of these modes (kind and index of width) before what lies ``behind``, or before each other.
 
-        A stage that begins at boundary 0 is the first one, and its E_0 is counted.
+        A stage that begins at boundary 0 is the first one, and its E_0 is counted. ``below``: what stages of less
+        excess reach.
         """
-        problem, n = self.problem, self.problem.layers
-        table = np.full((n + 1, problem.kinds, self.grid.size), IMPOSSIBLE)
+        problem = self.problem
+        table = below.copy()
         own_tails = [Tail(problem, self.grid, self.sight, c, ends=behind is None) for c in range(problem.kinds)]
         source = behind if behind is not None else own_tails
         for i in reversed(starts):
@@ -142,6 +190,10 @@ class _Sweep:
         if problem.last:
             allowed = grid.total[behind] >= grid.forced if forced else grid.may_precede(behind, c, width)
             taken, behind = taken[allowed], behind[allowed]
+        low, top = self._range(w, taken)
+        if self.excess is not None:
+            self.refused = self.refused or bool(((low > top) & (low <= grid.most[w][taken])).any())
+            taken, behind, low, top = (each[low <= top] for each in (taken, behind, low, top))
         if longest < 1 or not len(taken):
             return
         # Before the first end that the units behind can still follow up, no span need be looked at.
@@ -150,12 +202,11 @@ class _Sweep:
             return
         columns = slice(i + 1 + skipped, i + 1 + longest)
         ends = np.arange(columns.start, columns.stop)
-        flight, most = grid.flight[w][taken], grid.most[w][taken]
-        chooses = problem.flight == "free" and self.sight.ceiling is not None
-        held = range(int(flight.min()), int((most if chooses else flight).max()) + 1)
+        most = grid.most[w][taken]
+        held = range(int(low.min()), int((most if self.chooses else low).max()) + 1)
         extra = self.spans.extra[c][w]
         extra = (extra[held.start - 1 : held.stop - 1] if len(extra) > 1 else extra)[:, i, skipped:longest]
-        row = flight - held.start
+        row = low - held.start
         forward = problem.prefix["forward"][c][ends] - problem.prefix["forward"][c][i]
         backward = problem.prefix["backward"][c][ends] - problem.prefix["backward"][c][i]
         into = np.zeros_like(taken) if i == 0 else problem.least_back[c][grid.leaves[c][taken], i - 1]
@@ -167,7 +218,7 @@ class _Sweep:
                 term, work = (cell[row if len(cell) > 1 else 0] for cell in (cells.term, cells.work))
                 found = np.maximum(term, work + value)
                 if cells.held is not None:
-                    found = np.where(cells.held[row] > most[:, None], IMPOSSIBLE, found)
+                    found = self._within(cells.held[row], top, most, found)
             else:
                 send = part.send[part.leaves[behind], columns]
                 found = of_cells(
@@ -185,3 +236,21 @@ class _Sweep:
                 found = found + of_first(problem, self.sight, c, w)[ends]
             best = np.minimum(best, found.min(axis=1))
         table[i, c, taken] = np.minimum(best, IMPOSSIBLE)
+
+    def _range(self, w: int, taken: Array) -> tuple[Array, Array]:
+        """The least and the largest k of stages of the range of excess, by usage from the stage on."""
+        least, most = self.grid.flight[w][taken], self.grid.most[w][taken]
+        if self.excess is None:
+            return least, most
+        total, width = self.grid.total[taken], self.problem.widths[w]
+        asked = -(-(total + self.excess.start) // width)
+        low = np.maximum(least, np.minimum(asked, self.problem.share(width)))
+        top = np.maximum(least, np.minimum((total + self.excess.stop - 1) // width, most))
+        return low, top
+
+    def _within(self, held: Array, top: Array, most: Array, found: Array) -> Array:
+        """Values where k stays inside the range of excess; whether some k lies beyond it is kept in mind."""
+        beyond = held > top[:, None]
+        if self.excess is not None and not self.refused:
+            self.refused = bool((beyond & (held <= most[:, None])).any())
+        return np.where(beyond, IMPOSSIBLE, found)

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from pipeplan_formulations.allocation.moves import Moves, moves
+from pipeplan_formulations.allocation.falling import UNBOUNDED
+from pipeplan_formulations.allocation.moves import moves
 from pipeplan_formulations.allocation.place import Allocation, Place
-from pipeplan_formulations.allocation.problem import Array, ChainAllocation
+from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.suffix import Layers
 from pipeplan_formulations.allocation.usage import Grid
@@ -40,30 +41,25 @@ def follow(
     value = int(time.whole[kind, usage])
     stages: list[Place] = []
     start = head = service = 0
+    allowed = UNBOUNDED
     while start < problem.layers:
         position = len(stages)
-        choice = moves(problem, grid, spans, start, kind, usage, position)
+        choice = moves(problem, grid, spans, start, kind, usage, position, allowed)
         if ceiling is not None:
             choice = choice.only(choice.service <= ceiling)
         base = head + (choice.finish if start == 0 else 0)
-        ahead = behind(time, choice, position)
+        key = position, choice.end, choice.kind, choice.usage, choice.allowed
+        ahead = time.behind(*key)
         combined = np.maximum(choice.own, ahead) if problem.objective == "bottleneck" else choice.on + ahead
         fits = np.maximum(base + choice.own, base + combined) <= value
         cost = np.maximum(service, choice.service)
         if trip is not None:
-            cost = cost + base + choice.on + behind(trip, choice, position)
+            cost = cost + base + choice.on + trip.behind(*key)
         if not fits.any():  # the tables were a bound here, not a value
             return None
         best = int(np.argmin(np.where(fits, cost, 2 * IMPOSSIBLE)))
         stages.append(Place(start, int(choice.end[best]), kind, int(choice.width[best]), int(choice.held[best])))
         head = head + int(choice.on[best]) + (int(choice.finish[best]) if start == 0 else 0)
-        service = max(service, int(choice.service[best]))
+        service, allowed = max(service, int(choice.service[best])), int(choice.allowed[best])
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
     return tuple(stages)
-
-
-def behind(layers: Layers, choice: Moves, position: int) -> Array:
-    """V behind each choice for the stage number ``position``; 0 behind the last stage."""
-    table = layers.tables[min(position + 1, len(layers.tables) - 1)]
-    values = table[choice.end, choice.kind, choice.usage]
-    return np.where(choice.usage == 0, 0, values)

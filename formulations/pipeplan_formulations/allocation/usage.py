@@ -46,7 +46,7 @@ class Grid:
 
     @cached_property
     def flight(self) -> list[Array]:
-        """k for each width (in the order of ``widths``) and usage of a stage, the least if it is free; at least 1."""
+        """The least k for each width (in the order of ``widths``) and usage of a stage; at least 1."""
         return [np.maximum(self._problem.in_flight(self.total, width), 1) for width in self._problem.widths]
 
     @cached_property

@@ -36,7 +36,7 @@ def evaluate(problem: "ChainAllocation", stages: Allocation) -> int:
         many = problem.share(place.width)
         wait = (many - 1) * into if problem.overlap == "none" else 0
         least = max(least, head + own(problem.overlap, many, forward, backward, send) + wait)
-        held = problem.warm_up(flights[s]) if problem.alternating else many
+        held = flights[s] if problem.alternating else many
         service = max(service, *services(problem.overlap, many, held, problem.wire_shares[place.width], *times))
         head += step_on(problem.overlap, forward + backward, send, back, latency)
     if problem.objective == "bottleneck":

@@ -6,7 +6,7 @@
     fewest (SNO)        4    3    2    1      keep all devices busy if tensors travel in no time
     most (SO)           7    5    3    1      hide tensors that travel while devices compute
     fit in memory       9    3    5    8
-    chosen              7    3    2    1      at least one less than the stage before, or the two would take turns
+    chosen              7    3    2    1      falling along the pipeline, as all counts that are looked at
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from pipeplan.chain import UNLIMITED, Boundaries
 from pipeplan.cluster import Cluster
 from pipeplan.pricing import assemble
 from pipeplan.schedules import FAMILIES
-from pipeplan.schedules.alternate import first_deadlock
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.flights import FREE, free_family
+from pipeplan_formulations.allocation.falling import UNBOUNDED
 
 
 def fuller(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Candidate | None:
@@ -33,7 +33,7 @@ def fuller(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Ca
         rooms.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
         device += replicas
     counts = filled(candidate.replicas, candidate.micro_batches, rooms)
-    if first_deadlock(candidate.replicas, counts) is not None or counts == candidate.in_flight:
+    if counts == candidate.in_flight:
         return None
     other = replace(candidate, family=free_family(counts))
     return other if other.fits(boundaries) else None
@@ -44,9 +44,11 @@ def filled(replicas: Sequence[int], micro_batches: int, rooms: Sequence[int]) ->
     least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
     most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
     counts: list[int] = []
+    allowed = UNBOUNDED  # excess that the stages before leave
     for s, (low, high, room) in enumerate(zip(least, most, rooms, strict=True)):
-        count = min(high, room)
-        if s:
-            count = min(count, (counts[-1] - 1) * replicas[s - 1] // replicas[s])
-        counts.append(max(count, low))
+        width, units = replicas[s], sum(replicas[s:])
+        count = max(low, min(high, room, (units + allowed) // width))
+        counts.append(count)
+        if count * width < micro_batches:
+            allowed = min(allowed, count * width - units)
     return tuple(counts)

@@ -8,7 +8,8 @@ from math import prod
 from pipeplan.cluster import Overlap
 from pipeplan.schedule import Schedule
 from pipeplan.schedules import FAMILIES, Family
-from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
+from pipeplan.schedules.alternate import one_forward_one_backward
+from pipeplan_formulations.allocation.falling import falls
 
 FREE = "1f1b"
 """The family whose in-flight counts are chosen."""
@@ -29,13 +30,17 @@ def free_family(in_flight: tuple[int, ...]) -> Family:
 
 
 def between(replicas: Sequence[int], micro_batches: int) -> list[Family] | None:
-    """Every 1F1B family that holds no fewer micro-batches than SNO and no more than SO; None if more than `FEW`."""
+    """Every 1F1B family whose counts fall along the pipeline, none below SNO's or above SO's; None if there are many.
+
+    More than `FEW` choices are many. What it means to fall is told in `pipeplan_formulations.allocation.falling`.
+    """
     least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
     most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
     spans = [range(a, max(a, b) + 1) for a, b in zip(least, most, strict=True)]
     if prod(map(len, spans)) > FEW:
         return None
-    return [free_family(counts) for counts in product(*spans) if first_deadlock(replicas, counts) is None]
+    shares = [-(-micro_batches // r) for r in replicas]
+    return [free_family(counts) for counts in product(*spans) if falls(replicas, shares, least, counts)]
 
 
 def _write(replicas: Sequence[int], micro_batches: int, *, in_flight: tuple[int, ...]) -> Schedule:

@@ -18,7 +18,7 @@ from pipeplan.network import Ring
 from pipeplan.pricing import device_limit
 from pipeplan.search.space import Floors, Space
 from pipeplan.structure import DeviceClass, Mode, Modes, device_classes, tiles
-from pipeplan_formulations.allocation import Allocation, ChainAllocation
+from pipeplan_formulations.allocation import Allocation, ChainAllocation, Flight
 
 UNITS = 64
 """Most units of all classes in an unequal layout: the unit is chosen so large that there are no more."""
@@ -105,9 +105,9 @@ def floor(space: Space, size: int, layout: Layout) -> int | None:
 def allocation_problem(space: Space, size: int, layout: Layout, alternating: bool, last: Modes = ()) -> ChainAllocation:
     """The joint problem of a layout at a micro-batch size.
 
-    With ``alternating`` it is relaxed to what holds for 1F1B whatever the in-flight counts are: memory as for the
-    fewest, warm-up as for the most. Otherwise to what holds for the families that are not 1F1B. ``last``: modes of the
-    last stages, if they are known.
+    With ``alternating`` it is what holds for 1F1B, whose in-flight counts the problem chooses unless there is but SNO.
+    Otherwise it is relaxed to what holds for the families that are not 1F1B. ``last``: modes of the last stages, if
+    they are known.
     """
     classes = device_classes(space.cluster)
     prices, job = space.prices, space.job
@@ -147,10 +147,14 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         overlap=space.cluster.overlap.value,
         last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last),
         objective="bottleneck" if job.objective is Objective.BOTTLENECK else "step",
-        flight="sno" if alternating else "fbp" if space.cluster.overlap is Overlap.STREAM else "full",
+        flight=_flight(space) if alternating else "fbp" if space.cluster.overlap is Overlap.STREAM else "full",
         alternating=alternating,
-        doubled=alternating and (space.free or any(each.name == "1f1b-so" for each in space.families)),
     )
+
+
+def _flight(space: Space) -> Flight:
+    chooses = space.free or any(each.name == "1f1b-so" for each in space.families)
+    return "falling" if chooses else "sno"
 
 
 class _Hops:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.flights import FREE
+from pipeplan.search.flights import FREE, free_family
 from pipeplan.search.layouts import Layout, allocation_problem
 from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
@@ -68,7 +68,9 @@ class LumpNode:
         groups = self._groups(self.layout.modes(report.solution))
         if groups is not None:
             boundaries = (0, *(place.end for place in report.solution))
-            offer_all(prover, self._alike(self.space.candidates(groups, self.size)), boundaries)
+            candidates = self._alike(self.space.candidates(groups, self.size))
+            chosen = _held(candidates, problem.flights(report.solution))
+            offer_all(prover, [*candidates, *chosen], boundaries)
         if self.layout.small:
             yield from self._below()
             return
@@ -92,3 +94,11 @@ class LumpNode:
 
     def _alike(self, candidates: list[Candidate]) -> list[Candidate]:
         return [each for each in candidates if each.family.name.startswith(FREE) == self.alternating]
+
+
+def _held(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
+    """The candidate that holds so many micro-batches, unless it is among those known."""
+    if not candidates or not candidates[0].free or not candidates[0].family.name.startswith(FREE):
+        return []
+    other = replace(candidates[0], family=free_family(tuple(in_flight)))
+    return [] if any(other.in_flight == each.in_flight for each in candidates) else [other]
