@@ -94,6 +94,12 @@ def wished(problem: ChainAllocation, stages: Allocation) -> bool:
 
 def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
     """The largest right side of (3) and (4), or of the bottleneck; None if a stage does not fit."""
+    sides = right_sides(problem, stages)
+    return None if sides is None else max(map(max, sides))
+
+
+def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int], list[int]] | None:
+    """Those of (3), and those of (4), with e = 0 first; of the bottleneck all in one; None if a stage does not fit."""
     p, many, depth = problem, problem.micro_batches, len(stages)
     again = [least_recomputation(problem, stages, s) for s in range(depth)]
     if None in again:
@@ -123,11 +129,10 @@ def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
     period = [max(lcm(x, w * p.unit) for w in p.widths) for x in r]
     if p.objective == "bottleneck":
         if p.overlap == "none":
-            return max(
-                floor((f + b + a + i) / x) for f, b, a, i, x in zip(forward, backward, send, into, r, strict=True)
-            )
+            loads = [floor((f + b + a + i) / x) for f, b, a, i, x in zip(forward, backward, send, into, r, strict=True)]
+            return loads, loads
         loads = [(f + b) // x for f, b, x in zip(forward, backward, r, strict=True)]
-        return max(loads + [max(a, b) // x for a, b, x in zip(send, back, period, strict=True)])
+        return loads, [max(a, b) // x for a, b, x in zip(send, back, period, strict=True)]
 
     first = stages[0]
     w = p.widths.index(first.width)
@@ -135,19 +140,20 @@ def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
     end = reduce + sum(int(p.update[first.kind, w, i]) for i in range(first.end))
     end += int(p.reduce_base[first.kind, w]) if reduce else 0
     moved = 0 if p.overlap == "stream" else 1
-    sides = []
+    heads: list[int] = []
     head = [
         sum(forward[t] + backward[t] + 2 * wait[t] + moved * (send[t] + back[t]) for t in range(s))
         for s in range(depth)
     ]
     alone = head[-1] + forward[-1] + backward[-1]
+    sides = [alone]
     for s in range(depth):
         f, b, m = forward[s], backward[s], share[s]
         if p.overlap == "none":
             f, b = f + send[s], b + into[s]
-            sides.append(head[s] + m * (f + backward[s]) + (m - 1) * into[s])
+            heads.append(head[s] + m * (f + backward[s]) + (m - 1) * into[s])
         else:
-            sides.append(head[s] + m * (f + b))
+            heads.append(head[s] + m * (f + b))
         sides += [alone + (m - 1) * f, alone + (m - 1) * b]
         if p.alternating:
             sides.append(alone + max(m - flight(p, stages, s), 0) * f + (m - 1) * b)
@@ -156,7 +162,7 @@ def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
             sides += [alone + (wire - 1) * send[s], alone + (wire - 1) * back[s]]
         if p.overlap == "stream":
             sides += [alone + wire * send[s] - f, alone + wire * into[s] - b]
-    return max(sides) + end
+    return [side + end for side in heads], [side + end for side in sides]
 
 
 def brute_force(problem: ChainAllocation) -> int | None:

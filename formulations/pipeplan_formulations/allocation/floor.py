@@ -90,7 +90,7 @@ def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | No
         limit = min(bracket.high, most)
         spans = Spans(problem, grid, limit)
         time = run(problem, grid, spans, bracket.clock, quantity, limit)
-        trip = run(problem, grid, spans, bracket.clock, "trip", limit)
+        trip = run(problem, grid, spans, bracket.clock, "trip", limit, within=time)
     for root in roots(time, keep):
         _offer(bracket, follow(problem, grid, spans, time, trip, root))
     return Ground(grid, spans, limit, time, trip)
@@ -108,10 +108,10 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
 
     def corner(ceiling: int) -> tuple[int, int]:
         """V* and A* with no e above the ceiling; `IMPOSSIBLE` beyond the target."""
-        time = run(problem, grid, spans, bracket.clock, "time", target, ceiling)
+        time = run(problem, grid, spans, bracket.clock, "time", target, ceiling, base.time)
         if int(time.whole.min()) == IMPOSSIBLE:
             return IMPOSSIBLE, IMPOSSIBLE
-        trip = run(problem, grid, spans, bracket.clock, "trip", target, ceiling)
+        trip = run(problem, grid, spans, bracket.clock, "trip", target, ceiling, base.time)
         for root in roots(time, 1):
             _offer(bracket, follow(problem, grid, spans, time, trip, root, ceiling))
         return int(time.whole.min()), int(trip.whole.min())

@@ -37,6 +37,7 @@ from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 Floats = NDArray[np.float64]
+Alive = dict[tuple[int, int, int, int], Array]
 
 
 class Layers:
@@ -51,10 +52,12 @@ class Layers:
         Such tables for stages of excess up to the end of each range; the last ones are ``tables``.
     starts : list of int
         Of the ranges.
+    alive : mapping from (number of the forced stage, boundary, kind, index of width) to array of int
+        Usages with which such a stage, its e of (4) left out of account, stays within the target.
     """
 
-    def __init__(self, levels: list[list[Array]], starts: list[int]) -> None:
-        self.levels, self.starts, self.tables = levels, starts, levels[-1]
+    def __init__(self, levels: list[list[Array]], starts: list[int], alive: Alive) -> None:
+        self.levels, self.starts, self.tables, self.alive = levels, starts, levels[-1], alive
 
     @property
     def whole(self) -> Array:
@@ -86,22 +89,25 @@ def run(
     quantity: Quantity,
     target: int,
     ceiling: int | None = None,
+    within: Layers | None = None,
 ) -> Layers:
-    """Fill the tables."""
+    """Fill the tables; ``within`` are those of ``time`` for the same target without a ceiling, to save work."""
     every = [(c, w) for c in range(problem.kinds) for w in range(len(problem.widths))]
     waits = problem.overlap == "none" or (problem.overlap == "stream" and quantity != "load" and ceiling is not None)
     sweep = _Sweep(problem, grid, spans, clock, target, Sight(quantity, ceiling, apart=waits))
+    sweep.within = within.alive if within is not None else None
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
     nothing = np.full((problem.layers + 1, problem.kinds, grid.size), IMPOSSIBLE)
     below = [nothing] * (len(forced) + 1)
     levels, starts = [], []
     for excess in sweep.ranges:
-        sweep.excess, sweep.refused = excess, False
+        sweep.excess, sweep.refused, sweep.position = excess, False, len(forced)
         # Without forced stages row 0 is a whole allocation; with them it takes one more sweep for each.
         free, behind = sweep.fill(below[-1], every, None, range(1 if forced else 0, problem.layers))
         tables = [free]
         for position in reversed(range(len(forced))):
             first = range(1, problem.layers) if position else range(1)
+            sweep.position = position
             table, behind = sweep.fill(below[position], forced[position], behind, first)
             tables.insert(0, table)
         levels.append(tables)
@@ -109,7 +115,7 @@ def run(
         below = tables
         if not sweep.refused:  # no stage asks for more than this range
             break
-    return Layers(levels, starts)
+    return Layers(levels, starts, sweep.alive)
 
 
 class _Sweep:
@@ -131,6 +137,9 @@ class _Sweep:
             self.ranges = [*excesses(max(int(grid.total.max()) - 1, 0))]
         self.excess: range | None = None
         self.refused = False
+        self.position = 0
+        self.alive: Alive = {}
+        self.within: Alive | None = None
 
     def fill(
         self, below: Array, modes: list[Mode], behind: list[Tail] | None, starts: range
@@ -185,17 +194,22 @@ class _Sweep:
         """Improve V(i, c, ·) by stages of width w that begin at i. A forced first stage is not one of the last."""
         problem, grid, width = self.problem, self.grid, self.problem.widths[w]
         longest = int(self.spans.reach[c][w][i]) - i
-        taken = usages[grid.coordinates[c][usages] >= width]
+        if self.within is not None:
+            taken = self.within.get((self.position, i, c, w), usages[:0])
+        else:
+            taken = usages[grid.coordinates[c][usages] >= width]
+            if problem.last:
+                behind = taken - width * grid.stride[c]
+                taken = taken[grid.total[behind] >= grid.forced if forced else grid.may_precede(behind, c, width)]
+        if longest < 1 or not len(taken):
+            return
         behind = taken - width * grid.stride[c]
-        if problem.last:
-            allowed = grid.total[behind] >= grid.forced if forced else grid.may_precede(behind, c, width)
-            taken, behind = taken[allowed], behind[allowed]
         low, top = self._range(w, taken)
         if self.excess is not None:
             self.refused = self.refused or bool(((low > top) & (low <= grid.most[w][taken])).any())
             taken, behind, low, top = (each[low <= top] for each in (taken, behind, low, top))
-        if longest < 1 or not len(taken):
-            return
+            if not len(taken):
+                return
         # Before the first end that the units behind can still follow up, no span need be looked at.
         skipped = int(np.argmax(self.needed[i + 1 :] <= self.power[behind].max()))
         if skipped >= longest:
@@ -210,7 +224,7 @@ class _Sweep:
         forward = problem.prefix["forward"][c][ends] - problem.prefix["forward"][c][i]
         backward = problem.prefix["backward"][c][ends] - problem.prefix["backward"][c][i]
         into = np.zeros_like(taken) if i == 0 else problem.least_back[c][grid.leaves[c][taken], i - 1]
-        best = table[i, c, taken]
+        best = np.full(len(taken), IMPOSSIBLE)
         for part in tail.parts(w):
             value = part.value[behind, columns]
             if part.send is None:
@@ -235,7 +249,9 @@ class _Sweep:
             if i == 0:
                 found = found + of_first(problem, self.sight, c, w)[ends]
             best = np.minimum(best, found.min(axis=1))
-        table[i, c, taken] = np.minimum(best, IMPOSSIBLE)
+        table[i, c, taken] = np.minimum(best, table[i, c, taken])
+        if self.sight.quantity == "time" and self.sight.ceiling is None:
+            self.alive[self.position, i, c, w] = taken[best <= self.target - int(self.spans.before[i])]
 
     def _range(self, w: int, taken: Array) -> tuple[Array, Array]:
         """The least and the largest k of stages of the range of excess, by usage from the stage on."""

@@ -1,0 +1,119 @@
+"""In-flight counts that fall along the pipeline, and the dynamic programme over them."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from allocations import brute_force, chain_allocations, every_allocation, right_sides, wished
+from pipeplan.schedules import FAMILIES, first_deadlock
+from pipeplan.search.filled import filled
+from pipeplan.search.flights import between
+from pipeplan_formulations import allocation
+from pipeplan_formulations.allocation import ChainAllocation, exact
+from pipeplan_formulations.allocation.falling import excesses, falls
+from pipeplan_formulations.allocation.spans import Spans
+from pipeplan_formulations.allocation.suffix import run
+from pipeplan_formulations.allocation.usage import Grid
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.report import Limits, Status
+
+REPLICAS = st.lists(st.integers(1, 5), min_size=1, max_size=7)
+
+
+def extremes(replicas: list[int], micro_batches: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The counts of SNO and SO."""
+    least, most = (FAMILIES[name].in_flight(replicas, micro_batches) for name in ("1f1b-sno", "1f1b-so"))
+    return least, most
+
+
+@given(REPLICAS, st.integers(1, 40), st.data())
+@settings(max_examples=500, deadline=None)
+def test_what_falls_never_deadlocks(replicas: list[int], micro_batches: int, data: st.DataObject) -> None:
+    """SNO and SO fall, so do counts filled into any memory, and no row of counts that falls can deadlock."""
+    least, most = extremes(replicas, micro_batches)
+    rooms = data.draw(st.lists(st.integers(0, 40), min_size=len(replicas), max_size=len(replicas)))
+    drawn = tuple(data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True))
+    shares = [-(-micro_batches // r) for r in replicas]
+    for counts in (least, most, filled(replicas, micro_batches, rooms)):
+        assert falls(replicas, shares, least, counts)
+    for counts in (least, most, drawn):
+        assert not falls(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None
+
+
+@given(st.integers(1, 8), st.integers(1, 20), st.data())
+@settings(max_examples=300, deadline=None)
+def test_without_replicas_each_stage_holds_one_more_than_the_next(depth: int, many: int, data: st.DataObject) -> None:
+    """On single devices counts fall if a stage above SNO holds less than the one before, or that one all; only then."""
+    least, most = extremes([1] * depth, many)
+    counts = [data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True)]
+    neighbours = all(
+        counts[s] == least[s] or counts[s] < counts[s - 1] or counts[s - 1] == many for s in range(1, depth)
+    )
+    assert falls([1] * depth, [many] * depth, least, counts) == neighbours
+
+
+def test_few_choices_are_listed() -> None:
+    """Of three stages' six rows of counts between SNO and SO, the one in which two would take turns is left out."""
+    families = between((1, 1, 1), 8)
+    assert families is not None
+    counts = [family.in_flight((1, 1, 1), 8) for family in families]
+    assert counts == [(3, 2, 1), (4, 2, 1), (4, 3, 1), (5, 2, 1), (5, 3, 1)]
+
+
+def test_ranges_of_excess_have_no_holes() -> None:
+    """Every excess up to the largest lies in just one range."""
+    for most in range(70):
+        assert [excess for each in excesses(most) for excess in each] == list(range(most + 1))
+
+
+def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
+    """The problem with counts that are a choice, and enough micro-batches for it to matter."""
+    return replace(
+        problem,
+        flight="falling",
+        objective="step",
+        alternating=True,
+        overlap="copy",
+        micro_batches=problem.micro_batches + 3,
+    )
+
+
+@given(chain_allocations(), st.floats(0, 1))
+@settings(max_examples=300, deadline=None)
+def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
+    """V* and A* are no more than brute force finds, and equal it where every range holds a single excess."""
+    problem = chosen_counts(problem)
+    sides = [right_sides(problem, stages) for stages in every_allocation(problem) if wished(problem, stages)]
+    fitting = [each for each in sides if each is not None]
+    assume(fitting)
+    services = sorted({max(fourth) - fourth[0] for _, fourth in fitting})
+    ceiling = services[int(share * (len(services) - 1))]
+    kept = [(max(third), fourth[0]) for third, fourth in fitting if max(fourth) - fourth[0] <= ceiling]
+    grid = Grid(problem)
+    spans = Spans(problem, grid, problem.largest)
+    base = run(problem, grid, spans, Clock(Limits(time=30)), "time", problem.largest)
+    for number, quantity in enumerate(("time", "trip")):
+        best = min(each[number] for each in kept)
+        found = run(problem, grid, spans, Clock(Limits(time=30)), quantity, problem.largest, ceiling, base)
+        assert int(found.whole.min()) <= best
+        if int(grid.total.max()) <= 3:
+            assert int(found.whole.min()) == best
+
+
+@given(chain_allocations())
+@settings(max_examples=300, deadline=None)
+def test_the_bound_holds_without_the_search_and_meets_the_optimum_with_it(problem: ChainAllocation) -> None:
+    """Interval refinement alone never exceeds brute force over falling counts; the search then closes what is left."""
+    problem = chosen_counts(problem)
+    best = brute_force(problem)
+    with patch.object(exact, "best_first", lambda *_: None):
+        rough = allocation.solve(problem, Limits(time=30))
+    report = allocation.solve(problem, Limits(time=30))
+    if best is None:
+        assert rough.status is report.status is Status.INFEASIBLE
+        return
+    assert rough.bound <= best
+    assert rough.objective is None or rough.objective >= best
+    assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, best, best)
