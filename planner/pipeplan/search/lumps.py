@@ -14,7 +14,7 @@ from pipeplan.structure import Groups, Modes, arrange, device_classes
 from pipeplan_formulations import allocation
 from pipeplan_formulations.report import Limits, Status, Stop
 
-FIRST_SLICE = 4.0
+FIRST_SLICE = 8.0
 """Seconds that a lump gets at first; four times as many each time it was not enough."""
 CLOSE = 5e-4
 """The relative gap at which the most promising shape is good enough: simulation decides the rest."""
@@ -49,10 +49,11 @@ class LumpNode:
     def advance(self, prover: Prover) -> Iterable[Node]:
         """Bound the lump, simulate its most promising shape, and open what lies below.
 
-        In a large layout that is this shape, and what the others may still hold is settled with the lump's bound.
+        In a large layout that is this shape; what the others may still hold is settled with the lump's bound, unless
+        there is more time to raise it.
         """
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
-        slice_ = min(prover.left, self.slice)
+        slice_ = min(prover.left / 2, self.slice)  # others have something to do as well
         gap = max(prover.limits.gap, CLOSE)
         report = allocation.solve(problem, Limits(slice_, gap), cutoff=prover.value)
         if report.stop is Stop.INTERRUPT:
@@ -73,6 +74,10 @@ class LumpNode:
             offer_all(prover, [*candidates, *chosen], boundaries)
         if self.layout.small:
             yield from self._below()
+            return
+        if report.stop is Stop.TIME and prover.left / 2 > slice_:
+            self.slice *= 4
+            yield self
             return
         if prover.value is None or self.bound < prover.value:
             prover.settle(self.bound)
