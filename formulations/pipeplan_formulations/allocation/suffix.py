@@ -26,7 +26,7 @@ the hop and V of the stage behind, per usage and boundary.
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.allocation.cells import of_cells, of_first, of_rows
+from pipeplan_formulations.allocation.cells import Rows, of_cells, of_first, of_rows
 from pipeplan_formulations.allocation.falling import excesses
 from pipeplan_formulations.allocation.place import Mode
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
@@ -140,6 +140,7 @@ class _Sweep:
         self.position = 0
         self.alive: Alive = {}
         self.within: Alive | None = None
+        self._rows: dict[tuple[int, int, int], Rows] = {}
 
     def fill(
         self, below: Array, modes: list[Mode], behind: list[Tail] | None, starts: range
@@ -204,20 +205,23 @@ class _Sweep:
         if longest < 1 or not len(taken):
             return
         behind = taken - width * grid.stride[c]
-        low, top = self._range(w, taken)
-        if self.excess is not None:
-            self.refused = self.refused or bool(((low > top) & (low <= grid.most[w][taken])).any())
-            taken, behind, low, top = (each[low <= top] for each in (taken, behind, low, top))
-            if not len(taken):
-                return
         # Before the first end that the units behind can still follow up, no span need be looked at.
         skipped = int(np.argmax(self.needed[i + 1 :] <= self.power[behind].max()))
         if skipped >= longest:
             return
         columns = slice(i + 1 + skipped, i + 1 + longest)
         ends = np.arange(columns.start, columns.stop)
-        most = grid.most[w][taken]
-        held = range(int(low.min()), int((most if self.chooses else low).max()) + 1)
+        flight, most = grid.flight[w][taken], grid.most[w][taken]
+        held = range(int(flight.min()), int((most if self.chooses else flight).max()) + 1)
+        low, top = flight, most
+        if self.excess is not None:
+            low, top = self._range(w, grid.total[taken], flight, most)
+            able = low <= top
+            if not able.all():
+                self.refused = self.refused or bool((~able & (low <= most)).any())
+                taken, behind, low, top, most = (each[able] for each in (taken, behind, low, top, most))
+                if not len(taken):
+                    return
         extra = self.spans.extra[c][w]
         extra = (extra[held.start - 1 : held.stop - 1] if len(extra) > 1 else extra)[:, i, skipped:longest]
         row = low - held.start
@@ -228,7 +232,11 @@ class _Sweep:
         for part in tail.parts(w):
             value = part.value[behind, columns]
             if part.send is None:
-                cells = of_rows(problem, self.sight, width, held, forward, backward, extra)
+                cells = self._rows.get((i, c, w))
+                if cells is None:
+                    cells = of_rows(problem, self.sight, width, held, forward, backward, extra)
+                    if len(self.ranges) > 1 and not forced:  # the ranges to come ask for the same
+                        self._rows[i, c, w] = cells
                 term, work = (cell[row if len(cell) > 1 else 0] for cell in (cells.term, cells.work))
                 found = np.maximum(term, work + value)
                 if cells.held is not None:
@@ -253,12 +261,10 @@ class _Sweep:
         if self.sight.quantity == "time" and self.sight.ceiling is None:
             self.alive[self.position, i, c, w] = taken[best <= self.target - int(self.spans.before[i])]
 
-    def _range(self, w: int, taken: Array) -> tuple[Array, Array]:
-        """The least and the largest k of stages of the range of excess, by usage from the stage on."""
-        least, most = self.grid.flight[w][taken], self.grid.most[w][taken]
-        if self.excess is None:
-            return least, most
-        total, width = self.grid.total[taken], self.problem.widths[w]
+    def _range(self, w: int, total: Array, least: Array, most: Array) -> tuple[Array, Array]:
+        """The least and the largest k of stages of the range of excess, by units from the stage on."""
+        assert self.excess is not None
+        width = self.problem.widths[w]
         asked = -(-(total + self.excess.start) // width)
         low = np.maximum(least, np.minimum(asked, self.problem.share(width)))
         top = np.maximum(least, np.minimum((total + self.excess.stop - 1) // width, most))
