@@ -22,11 +22,12 @@ def solve(
     progress: Progress | None = None,
     backend: str = "exact",
     cutoff: int | None = None,
+    known: int = 0,
 ) -> Report[Allocation]:
     """Solve by one of `BACKENDS`; a solver's package is imported when it is asked for.
 
     With a ``cutoff`` only values below it matter: once there is none, the answer is the bound ``cutoff``, and its
-    status is unknown. Solvers take no notice of it.
+    status is unknown. ``known`` is a bound that an earlier call proved. Solvers take no notice of either.
 
     Raises
     ------
@@ -36,6 +37,6 @@ def solve(
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is not known; choose from {', '.join(BACKENDS)}")
     if backend == "exact":
-        return exact.solve(problem, limits, hint, progress, cutoff)
+        return exact.solve(problem, limits, hint, progress, cutoff, known)
     report: Report[Allocation] = import_module(f"{__name__}.{backend}").solve(problem, limits, hint, progress)
     return report

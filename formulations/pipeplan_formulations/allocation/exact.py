@@ -19,6 +19,7 @@ def solve(
     hint: Allocation | None = None,
     progress: Progress | None = None,
     cutoff: int | None = None,
+    known: int = 0,
 ) -> Report[Allocation]:
     """Minimise T under (1) to (4), or the bottleneck.
 
@@ -33,6 +34,8 @@ def solve(
         See `Progress`.
     cutoff : int, optional
         Values from here on do not matter.
+    known : int
+        A bound that an earlier call on the same problem proved: what led to it is not done again.
 
     Returns
     -------
@@ -40,7 +43,7 @@ def solve(
         Within the time limit a dynamic programme gives a bound and a first allocation, splitting intervals of e raises
         the bound, and a search closes what is left if it can.
     """
-    return several(problem, limits, KEEP, hint, progress, cutoff)[0]
+    return several(problem, limits, KEEP, hint, progress, cutoff, known)[0]
 
 
 def several(
@@ -50,6 +53,7 @@ def several(
     hint: Allocation | None = None,
     progress: Progress | None = None,
     cutoff: int | None = None,
+    known: int = 0,
 ) -> tuple[Report[Allocation], tuple[tuple[int, Allocation], ...]]:
     """As `solve`, and up to so many allocations with their values, best first, no two with the same modes in a row.
 
@@ -57,6 +61,7 @@ def several(
     intervals. They are good, but they are not the next best.
     """
     bracket = Bracket(problem, limits, progress, cutoff)
+    bracket.raise_low(known)
     stop = Stop.OPTIMALITY
     try:
         if hint is not None and problem.feasible(hint):

@@ -118,7 +118,8 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
 
     value, alone = int(base.time.whole.min()), int(base.trip.whole.min())
     intervals = [(max(value, alone), 0, max(bracket.horizon - alone, 0), value, alone)]
-    cut = value - alone  # no interval raises the bound before A* + a reaches V*, so the first one is cut there
+    # No interval raises the bound before A* + a reaches V*, or what is known already: the first one is cut there.
+    cut = max(value, bracket.low) - alone
     while not bracket.closed:
         bound, low, high, value, alone = intervals[0]
         bracket.raise_low(min(bound, bracket.horizon))

@@ -35,6 +35,7 @@ class LumpNode:
     alternating: bool
     last: Modes = ()
     slice: float = FIRST_SLICE
+    proved: int = 0
 
     @property
     def quick(self) -> bool:
@@ -43,8 +44,12 @@ class LumpNode:
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """Few replicas first: that takes the least time. In a tree, what is nearly a shape."""
-        return (2, not self.alternating, len(self.layout.widths), self.layout.unit, -len(self.last))
+        """Few replicas first: that takes the least time. In a tree, what is nearly a shape.
+
+        Equal layouts begin with 1F1B, which gives good plans; with these the rest of a large unequal one is soon done.
+        """
+        unequal = len(self.layout.widths) > 1 and not self.layout.small
+        return (2, self.alternating == unequal, len(self.layout.widths), self.layout.unit, -len(self.last))
 
     def advance(self, prover: Prover) -> Iterable[Node]:
         """Bound the lump, simulate its most promising shape, and open what lies below.
@@ -55,12 +60,12 @@ class LumpNode:
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(prover.left / 2, self.slice)  # others have something to do as well
         gap = max(prover.limits.gap, CLOSE)
-        report = allocation.solve(problem, Limits(slice_, gap), cutoff=prover.value)
+        report = allocation.solve(problem, Limits(slice_, gap), cutoff=prover.value, known=self.proved)
         if report.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         if report.status is Status.INFEASIBLE:
             return
-        self.bound = max(self.bound, report.bound)
+        self.bound, self.proved = max(self.bound, report.bound), report.bound
         if report.solution is None:
             if report.stop is Stop.TIME:  # otherwise nothing better than what is known
                 self.slice *= 4
@@ -75,7 +80,7 @@ class LumpNode:
         if self.layout.small:
             yield from self._below()
             return
-        if report.stop is Stop.TIME and prover.left / 2 > slice_:
+        if report.stop is Stop.TIME and prover.left > FIRST_SLICE:
             self.slice *= 4
             yield self
             return
