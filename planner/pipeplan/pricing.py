@@ -220,7 +220,8 @@ def _turns(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, .
     for m in range(turns):
         for wire in transfer(cluster, source[m % len(source)], target[m % len(target)], 0).resources:
             users.setdefault(wire, []).append(m)
-    return turns, tuple(max(users.values(), key=len, default=[0]))
+    busiest: list[int] = max(users.values(), key=lambda own: len(own), default=[0])
+    return turns, tuple(busiest)
 
 
 def device_limit(kind: DeviceKind, job: Job) -> int:

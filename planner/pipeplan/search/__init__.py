@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from pipeplan.job import Objective, Order
 from pipeplan.search.prove import Node
@@ -32,10 +33,16 @@ def opened(space: Space) -> Iterator[Node]:
         return
     from pipeplan.search.layouts import floor, layouts  # only larger clusters need it
     from pipeplan.search.lumps import LumpNode
+    from pipeplan.search.tilings import TilingsNode
 
-    kinds = {name.startswith("1f1b") for name in space.schedules}
+    kinds = sorted({name.startswith("1f1b") for name in space.schedules}, reverse=True)
     for size in space.sizes:
-        for layout in layouts(space, space.job.batch // size):
-            least = floor(space, size, layout)
-            if least is not None:
-                yield from (LumpNode(least, space, layout, size, each) for each in sorted(kinds, reverse=True))
+        for _, alike in groupby(layouts(space, space.job.batch // size), key=lambda layout: layout.unit):
+            bounds = {layout: floor(space, size, layout) for layout in alike}
+            known = {layout: bound for layout, bound in bounds.items() if bound is not None}
+            tiled = tuple(layout for layout in known if layout.tile is not None and not layout.small)
+            for each in kinds:
+                if len(tiled) > 1:
+                    yield TilingsNode(min(known[layout] for layout in tiled), space, tiled, size, each)
+                rest = [layout for layout in known if len(tiled) < 2 or layout not in tiled]
+                yield from (LumpNode(known[layout], space, layout, size, each) for layout in rest)
