@@ -118,14 +118,14 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
 
     value, alone = int(base.time.whole.min()), int(base.trip.whole.min())
     intervals = [(max(value, alone), 0, max(bracket.horizon - alone, 0), value, alone)]
-    # No interval raises the bound before A* + a reaches V*, or what is known already: the first one is cut there.
-    cut = max(value, bracket.low) - alone
     while not bracket.closed:
         bound, low, high, value, alone = intervals[0]
         bracket.raise_low(min(bound, bracket.horizon))
         if bound >= bracket.horizon or high - low <= max(1, bound // RESOLUTION):
             return
-        middle, cut = cut if low < cut < high else (low + high) // 2, -1
+        # No interval raises the bound before A* + a reaches V*, or what is known already: better cut there than halve.
+        cut = max(value, bracket.low) - alone
+        middle = cut if low < cut < high else (low + high) // 2
         value_below, alone_below = corner(middle)
         heapq.heapreplace(intervals, (max(value, alone + middle), middle, high, value, alone))
         heapq.heappush(intervals, (max(value_below, alone_below + low), low, middle, value_below, alone_below))
