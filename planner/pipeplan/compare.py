@@ -41,8 +41,8 @@ class Comparison:
 
     @property
     def best(self) -> Result:
-        """The best answer over all families."""
-        return min(self.results.values(), key=lambda result: result.value)
+        """The best answer over all families; of equally fast ones that which takes the least memory."""
+        return min(self.results.values(), key=lambda result: (result.value, max(result.timeline.peaks)))
 
 
 def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.0, **how: Any) -> Comparison:
