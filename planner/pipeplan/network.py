@@ -69,5 +69,9 @@ def _slowest(cluster: Cluster, nodes: set[int], rings_on_a_card: int) -> Link:
     if len(nodes) == 1:
         return cluster.nodes[next(iter(nodes))].link
     assert cluster.network is not None
-    rate = cluster.network.bandwidth
-    return replace(cluster.network, bandwidth=None if rate is None else max(rate // rings_on_a_card, 1))
+    return shared(cluster.network, rings_on_a_card)
+
+
+def shared(link: Link, users: int) -> Link:
+    """What each of so many has of a link that all of them use all the time."""
+    return link if link.bandwidth is None else replace(link, bandwidth=max(link.bandwidth // users, 1))

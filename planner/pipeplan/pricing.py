@@ -224,6 +224,12 @@ def _turns(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, .
     return turns, tuple(busiest)
 
 
+def device_room(kind: DeviceKind, job: Job) -> int:
+    """Bytes that a plan may use of a device of the kind beside its runtime; `UNLIMITED` if nothing says."""
+    limit = device_limit(kind, job)
+    return limit if limit == UNLIMITED else max(limit - kind.runtime, 0)
+
+
 def device_limit(kind: DeviceKind, job: Job) -> int:
     """Bytes that a device of the kind may use, its runtime included; `UNLIMITED` if nothing says."""
     limits = [limit for limit in (kind.memory, job.memory) if limit is not None]

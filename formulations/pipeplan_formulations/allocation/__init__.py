@@ -1,12 +1,11 @@
 """Contiguous layers of a chain, with devices of several kinds, to a pipeline of any depth and widths."""
 
-from importlib import import_module
-
 from pipeplan_formulations.allocation import exact
 from pipeplan_formulations.allocation.exact import several
 from pipeplan_formulations.allocation.frontier import frontier
 from pipeplan_formulations.allocation.place import Allocation, Mode, Place
 from pipeplan_formulations.allocation.problem import ChainAllocation, Flight
+from pipeplan_formulations.backends import backend_of
 from pipeplan_formulations.report import Limits, Progress, Report
 
 __all__ = ["BACKENDS", "Allocation", "ChainAllocation", "Flight", "Mode", "Place", "frontier", "several", "solve"]
@@ -34,9 +33,7 @@ def solve(
     ValueError
         If there is no such backend.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is not known; choose from {', '.join(BACKENDS)}")
-    if backend == "exact":
+    if backend == exact.NAME:
         return exact.solve(problem, limits, hint, progress, cutoff, known)
-    report: Report[Allocation] = import_module(f"{__name__}.{backend}").solve(problem, limits, hint, progress)
+    report: Report[Allocation] = backend_of(__name__, backend, BACKENDS).solve(problem, limits, hint, progress)
     return report

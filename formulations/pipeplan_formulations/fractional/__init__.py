@@ -1,7 +1,6 @@
 """A row of layers to a row of devices, where a layer may be divided between neighbours."""
 
-from importlib import import_module
-
+from pipeplan_formulations.backends import backend_of
 from pipeplan_formulations.fractional.problem import FractionalPartition, Positions
 from pipeplan_formulations.fractional.rounding import rounded
 from pipeplan_formulations.report import Limits, Progress, Report
@@ -26,7 +25,5 @@ def solve(
     ValueError
         If there is no such backend.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is not known; choose from {', '.join(BACKENDS)}")
-    report: Report[Positions] = import_module(f"{__name__}.{backend}").solve(problem, limits, hint, progress)
+    report: Report[Positions] = backend_of(__name__, backend, BACKENDS).solve(problem, limits, hint, progress)
     return report

@@ -1,7 +1,6 @@
 """Groups of a graph to the stages of a pipeline, so that the largest load is least."""
 
-from importlib import import_module
-
+from pipeplan_formulations.backends import backend_of
 from pipeplan_formulations.graph.mode import UNLIMITED, Line, Mode
 from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages, Star
 from pipeplan_formulations.report import Limits, Progress, Report
@@ -28,7 +27,5 @@ def solve(
     ValueError
         If there is no such backend.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is not known; choose from {', '.join(BACKENDS)}")
-    report: Report[Stages] = import_module(f"{__name__}.{backend}").solve(problem, limits, hint, progress)
+    report: Report[Stages] = backend_of(__name__, backend, BACKENDS).solve(problem, limits, hint, progress)
     return report

@@ -3,12 +3,11 @@
 from typing import Any
 
 from pipeplan_formulations.cbc_process import CbcAnswer, proven, run_cbc
-from pipeplan_formulations.clock import OutOfTimeError
 from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.prefix import PrefixModel, prefix_model
 from pipeplan_formulations.graph.problem import GraphPartition, Stages
 from pipeplan_formulations.graph.rows import Row, Rows
-from pipeplan_formulations.graph.warm import warm_start
+from pipeplan_formulations.graph.warm import after_warm_start
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.scaling import scale_for
 from pipeplan_formulations.solvers import cbc_version, pulp
@@ -32,15 +31,7 @@ def solve(
     CBC is told the warm start's value but not its solution: given one, CBC 2.10.3 has been seen to prove wrong optima.
     """
     bracket = bracket or Bracket(problem, limits, progress, hint)
-    stop = Stop.TIME
-    try:
-        warm_start(bracket)
-        stop = search(bracket)
-    except OutOfTimeError:
-        stop = Stop.TIME
-    except KeyboardInterrupt:
-        stop = Stop.INTERRUPT
-    return bracket.report(stop, NAME, cbc_version())
+    return bracket.report(after_warm_start(bracket, search), NAME, cbc_version())
 
 
 def search(bracket: Bracket) -> Stop:

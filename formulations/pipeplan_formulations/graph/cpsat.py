@@ -4,11 +4,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pipeplan_formulations.clock import OutOfTimeError
 from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.prefix import PrefixModel, prefix_model
 from pipeplan_formulations.graph.problem import GraphPartition, Stages
-from pipeplan_formulations.graph.warm import warm_start
+from pipeplan_formulations.graph.warm import after_warm_start
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.scaling import scale_for
 from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
@@ -25,15 +24,7 @@ def solve(
 ) -> Report[Stages]:
     """Minimise T under (1) to (3); see `exact.solve` for the parameters."""
     bracket = bracket or Bracket(problem, limits, progress, hint)
-    stop = Stop.TIME
-    try:
-        warm_start(bracket)
-        stop = search(bracket)
-    except OutOfTimeError:
-        stop = Stop.TIME
-    except KeyboardInterrupt:
-        stop = Stop.INTERRUPT
-    return bracket.report(stop, NAME, cpsat_version())
+    return bracket.report(after_warm_start(bracket, search), NAME, cpsat_version())
 
 
 def search(bracket: Bracket, seconds: float | None = None) -> Stop:

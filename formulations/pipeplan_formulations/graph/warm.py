@@ -4,9 +4,13 @@ On one order the best cut is a dynamic programme of its own, and up to a quarter
 downsets lets stages change from one order to another, which costs little and is often best.
 """
 
+from collections.abc import Callable
+
+from pipeplan_formulations.clock import OutOfTimeError
 from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.downsets import orders, prefixes
 from pipeplan_formulations.graph.walk import TooLargeError, Walk
+from pipeplan_formulations.report import Stop
 
 ORDERS = 50
 """Random topological orders."""
@@ -32,6 +36,17 @@ def warm_start(bracket: Bracket, many: bool = True) -> None:
                 cut(bracket, prefixes(family))
             except TooLargeError:
                 return
+
+
+def after_warm_start(bracket: Bracket, search: Callable[[Bracket], Stop]) -> Stop:
+    """Let ``search`` close the bracket after a warm start; why it stopped, also where time or patience ended first."""
+    try:
+        warm_start(bracket)
+        return search(bracket)
+    except OutOfTimeError:
+        return Stop.TIME
+    except KeyboardInterrupt:
+        return Stop.INTERRUPT
 
 
 def cut(bracket: Bracket, downsets: list[int], complete: bool = False) -> None:

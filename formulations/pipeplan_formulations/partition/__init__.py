@@ -1,7 +1,6 @@
 """Contiguous layers of a chain to the stages of a pipeline."""
 
-from importlib import import_module
-
+from pipeplan_formulations.backends import backend_of
 from pipeplan_formulations.partition.path_cut import PathCut
 from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.partition.tie import Tie
@@ -27,7 +26,5 @@ def solve(
     ValueError
         If there is no such backend.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is not known; choose from {', '.join(BACKENDS)}")
-    report: Report[Boundaries] = import_module(f"{__name__}.{backend}").solve(problem, limits, hint, progress)
+    report: Report[Boundaries] = backend_of(__name__, backend, BACKENDS).solve(problem, limits, hint, progress)
     return report

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
-from pipeplan.commands.questions import add_limits, add_questions, read_cluster, read_job, read_model
+from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
 
 if TYPE_CHECKING:
     from pipeplan.compare import Comparison
@@ -30,11 +30,7 @@ def run(options: Namespace) -> int:
             model,
             cluster,
             read_job(options, model),
-            time_limit=options.time,
-            gap=options.gap,
-            backend=options.backend,
-            workers=options.workers,
-            seed=options.seed,
+            **limits(options),
             watch=watch,
         )
     if options.json:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
-from pipeplan.commands.questions import add_limits, add_questions, read_cluster, read_job, read_model
+from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
 
 if TYPE_CHECKING:
     from pipeplan.explain import Explanation, Remedies
@@ -69,11 +69,7 @@ def _question(options: Namespace) -> "Explanation | Remedies":
                 model,
                 cluster,
                 job=job,
-                time_limit=options.time,
-                gap=options.gap,
-                backend=options.backend,
-                workers=options.workers,
-                seed=options.seed,
+                **limits(options),
                 watch=watch,
             )
     except InfeasibleError:

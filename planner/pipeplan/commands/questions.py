@@ -1,7 +1,7 @@
 """Arguments that several commands share: the model, the cluster and the job."""
 
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeplan.cluster import Cluster
@@ -61,6 +61,17 @@ def add_limits(parser: ArgumentParser) -> None:
     parser.add_argument("--backend", default="cpsat", choices=("cpsat", "cbc", "exact"))
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="threads of the solver (2)")
     parser.add_argument("--seed", type=int, default=0)
+
+
+def limits(options: Namespace) -> dict[str, Any]:
+    """What `add_limits` asked for, as `pipeplan.solve` calls it."""
+    return {
+        "time_limit": options.time,
+        "gap": options.gap,
+        "backend": options.backend,
+        "workers": options.workers,
+        "seed": options.seed,
+    }
 
 
 def read_model(options: Namespace) -> "Model":

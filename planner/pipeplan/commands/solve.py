@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 
 from pipeplan.commands.base import Command
-from pipeplan.commands.questions import add_limits, add_questions, read_cluster, read_job, read_model
+from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -42,11 +42,7 @@ def run(options: Namespace) -> int:
             model,
             cluster,
             job=job,
-            time_limit=options.time,
-            gap=options.gap,
-            backend=options.backend,
-            workers=options.workers,
-            seed=options.seed,
+            **limits(options),
             watch=watch,
         )
     if options.output:

@@ -6,14 +6,13 @@ looked at.
 
 from dataclasses import dataclass
 
-from pipeplan.chain import UNLIMITED
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
-from pipeplan.pricing import device_limit
 from pipeplan.search import opened
+from pipeplan.search.fit import overfull
 from pipeplan.search.prove import Prover
 from pipeplan.search.space import Space
 from pipeplan_formulations.report import Limits, Stop
@@ -64,9 +63,4 @@ def too_little(space: Space) -> bool:
 
     Replicas hold more of it, even where they share the optimiser's state out; a plan holds all of it at least once.
     """
-    devices = space.cluster.devices
-    limits = [device_limit(device.kind, space.job) for device in devices]
-    if UNLIMITED in limits:
-        return False
-    room = sum(max(limit - device.kind.runtime, 0) for limit, device in zip(limits, devices, strict=True))
-    return int(2 * space.prices.parameters.sum() + space.prices.optimizer.sum()) > room
+    return overfull(space) is not None

@@ -19,7 +19,7 @@ from pipeplan.chain import UNLIMITED, Array, Boundaries
 from pipeplan.cluster import Cluster, Link, Overlap
 from pipeplan.job import Recompute
 from pipeplan.network import Ring
-from pipeplan.pricing import device_limit
+from pipeplan.pricing import device_room
 from pipeplan.schedules import Family
 from pipeplan.search.candidates import Candidate, in_flight
 from pipeplan.search.space import Space
@@ -114,7 +114,6 @@ def _mode(
     ring = Ring(r, link)
     reduce = ring.times(space.prices.parameters)
     base = ring.base if reduce.all() else 0  # a stage without parameters would not pay it
-    limit = device_limit(each.kind, space.job)
     optimizer = -(-space.prices.optimizer // (r if space.job.zero1 else 1))
     resident = 2 * space.prices.parameters + optimizer
     none = 0 * sending
@@ -137,7 +136,7 @@ def _mode(
         held=np.stack([table.saved, table.output]),
         peak=np.stack([workspace, workspace + table.saved]),
         received=sizes,
-        limit=limit if limit == UNLIMITED else max(limit - each.kind.runtime, 0),
+        limit=device_room(each.kind, space.job),
         flow=r,
         in_flight=np.array([in_flight(family, (r, *(1,) * b), many, space.job.objective)[0] for b in behind], np.int64),
         possible=np.stack([np.ones_like(again), again]),

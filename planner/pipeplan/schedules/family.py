@@ -36,6 +36,16 @@ class Family:
     summary: str
     two_lanes: bool = False
 
+    @property
+    def alternates(self) -> bool:
+        """Whether it is a 1F1B family: forwards to warm up, then a backward and a forward in turn, on one lane."""
+        return alternates(self.name)
+
+
+def alternates(name: str) -> bool:
+    """Whether a family of that name is a 1F1B family."""
+    return name.startswith("1f1b")
+
 
 def check_size(replicas: Sequence[int], micro_batches: int) -> None:
     """Refuse a pipeline without stages, a stage without replicas or a step without micro-batches."""

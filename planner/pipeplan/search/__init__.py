@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from pipeplan.job import Objective, Order
+from pipeplan.schedules.family import alternates
 from pipeplan.search.prove import Node
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
@@ -35,7 +36,7 @@ def opened(space: Space) -> Iterator[Node]:
     from pipeplan.search.lumps import LumpNode
     from pipeplan.search.tilings import TilingsNode
 
-    kinds = sorted({name.startswith("1f1b") for name in space.schedules}, reverse=True)
+    kinds = sorted({alternates(name) for name in space.schedules}, reverse=True)
     for size in space.sizes:
         for _, alike in groupby(layouts(space, space.job.batch // size), key=lambda layout: layout.unit):
             bounds = {layout: floor(space, size, layout) for layout in alike}

@@ -17,13 +17,13 @@ from pipeplan.cluster import Cluster
 from pipeplan.pricing import assemble
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.flights import FREE, free_family
+from pipeplan.search.flights import free_family
 from pipeplan_formulations.allocation.falling import UNBOUNDED
 
 
 def fuller(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Candidate | None:
     """The candidate with as many micro-batches in flight as fit on this partition; None if that is nothing new."""
-    if not candidate.free or not candidate.family.name.startswith(FREE):
+    if not candidate.free or not candidate.family.alternates:
         return None
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
     rooms, device = [], 0

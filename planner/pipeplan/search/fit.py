@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from pipeplan.chain import UNLIMITED
-from pipeplan.pricing import device_limit
+from pipeplan.pricing import device_room
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.space import Space
 from pipeplan.units import format_bytes
@@ -50,16 +50,17 @@ def overfull(space: Space) -> str | None:
     Parameters, gradients and optimiser state of every layer lie somewhere at least once, however they are cut,
     replicated or, under ZeRO-1, shared out.
     """
-    rooms = [(device_limit(device.kind, space.job), device.kind.runtime) for device in space.cluster.devices]
-    if any(limit == UNLIMITED for limit, _ in rooms):
+    kinds = [device.kind for device in space.cluster.devices]
+    rooms = [device_room(kind, space.job) for kind in kinds]
+    if UNLIMITED in rooms:
         return None
-    there = sum(max(limit - runtime, 0) for limit, runtime in rooms)
+    there = sum(rooms)
     resident = int((2 * space.prices.parameters + space.prices.optimizer).sum())
     if resident <= there:
         return None
     count = len(rooms)
     more = -(-resident * count // there) - count if there else None
-    larger = format_bytes(-(-resident // count) + max(runtime for _, runtime in rooms))
+    larger = format_bytes(-(-resident // count) + max(kind.runtime for kind in kinds))
     return (
         f"No plan fits: parameters, gradients and optimiser state take {format_bytes(resident)}, and the {count} "
         f"devices have {format_bytes(there)} together.\n"

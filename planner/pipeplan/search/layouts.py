@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeplan.chain import UNLIMITED, Array
-from pipeplan.cluster import Link, Overlap
+from pipeplan.chain import Array
+from pipeplan.cluster import Overlap
 from pipeplan.job import Job, Objective
-from pipeplan.network import Ring
-from pipeplan.pricing import device_limit
+from pipeplan.network import Ring, shared
+from pipeplan.pricing import device_room
 from pipeplan.search.space import Floors, Space
 from pipeplan.structure import DeviceClass, Mode, Modes, device_classes, tiles
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Flight
@@ -89,7 +89,7 @@ def floor(space: Space, size: int, layout: Layout) -> int | None:
         return floors.together(space.cluster)
     share = layout.unit if space.job.zero1 else 1
     resident = int((2 * space.prices.parameters + -(-space.prices.optimizer // share)).sum())
-    rooms = sorted((_room(each, space.job), n) for each, n in zip(classes, layout.units, strict=True))
+    rooms = sorted((device_room(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
     stages, there = len(space.model.layers), 0
     for room, count in reversed(rooms):  # the stages with the most room, one layer each at least
         there += room * min(count, stages)
@@ -134,7 +134,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         workspace=rows("workspace").max(axis=0),
         recomputable=prices.recomputable,
         received=boundary,
-        limit=np.array([_room(each, job) for each in classes], np.int64),
+        limit=np.array([device_room(each.kind, job) for each in classes], np.int64),
         units=np.minimum(layout.units, len(space.model.layers) * layout.widths[-1]),
         node=np.array(layout.per_node, np.int64),
         send=hops.send,
@@ -224,10 +224,4 @@ def _ring(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> Rin
     if replicas <= inside or network is None:
         return Ring(replicas, each.link)
     share = each.per_node // layout.tile if layout.tile is not None else 1
-    rate = network.bandwidth
-    return Ring(replicas, Link(None if rate is None else max(rate // share, 1), network.latency))
-
-
-def _room(each: DeviceClass, job: Job) -> int:
-    limit: int = device_limit(each.kind, job)
-    return limit if limit == UNLIMITED else max(limit - each.kind.runtime, 0)
+    return Ring(replicas, shared(network, share))

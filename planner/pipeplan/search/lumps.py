@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.flights import FREE, free_family
+from pipeplan.search.flights import free_family
 from pipeplan.search.layouts import Layout, allocation_problem
 from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
@@ -103,12 +103,12 @@ class LumpNode:
         return arrange(device_classes(self.space.cluster), modes, self.layout.tile)
 
     def _alike(self, candidates: list[Candidate]) -> list[Candidate]:
-        return [each for each in candidates if each.family.name.startswith(FREE) == self.alternating]
+        return [each for each in candidates if each.family.alternates == self.alternating]
 
 
 def _held(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
     """The candidate that holds so many micro-batches, unless it is among those known."""
-    if not candidates or not candidates[0].free or not candidates[0].family.name.startswith(FREE):
+    if not candidates or not candidates[0].free or not candidates[0].family.alternates:
         return []
     other = replace(candidates[0], family=free_family(tuple(in_flight)))
     return [] if any(other.in_flight == each.in_flight for each in candidates) else [other]

@@ -11,7 +11,7 @@ import numpy as np
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.candidates import Candidate, partition_problem
 from pipeplan.search.family_node import FamilyNode
-from pipeplan.search.flights import FREE, between
+from pipeplan.search.flights import between
 from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
 from pipeplan.search.space import Space
@@ -46,9 +46,8 @@ class ShapeNode:
     def advance(self, prover: Prover) -> Iterable[Node]:
         """Bound all 1F1B families at once, try the partition found under each, and open every family."""
         below = self.space.candidates(self.groups, self.size)
-        alike = [candidate for candidate in below if candidate.family.name.startswith(FREE)]
-        others = [candidate for candidate in below if not candidate.family.name.startswith(FREE)]
-        alike, others = alike if self.alternating is not False else [], others if self.alternating is not True else []
+        alike = [each for each in below if each.family.alternates and self.alternating is not False]
+        others = [each for each in below if not each.family.alternates and self.alternating is not True]
         least = self.bound
         if len(alike) > 1:
             report = partition.solve(self._relaxed(alike), Limits(prover.left, prover.limits.gap), backend="exact")

@@ -108,7 +108,7 @@ class Space:
         if len(groups) == 1:  # nothing overlaps: the family that holds least is all there is
             families = [self.leanest(groups, count)]
         elif free and self.chooses_flights:
-            taken = {each.in_flight(chain.replicas, count) for each in families if each.name.startswith(FREE)}
+            taken = {each.in_flight(chain.replicas, count) for each in families if each.alternates}
             others = between(chain.replicas, count) or []
             families += [each for each in others if each.in_flight(chain.replicas, count) not in taken]
             families = families or [FAMILIES["1f1b-sno"]]
@@ -128,7 +128,7 @@ class Space:
         families = self.families or (FAMILIES["1f1b-sno"],)
 
         def holds(each: Family) -> tuple[int, bool]:
-            return sum(in_flight(each, replicas, micro_batches, self.job.objective)), not each.name.startswith(FREE)
+            return sum(in_flight(each, replicas, micro_batches, self.job.objective)), not each.alternates
 
         return min(families, key=holds)
 
