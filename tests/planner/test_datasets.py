@@ -26,7 +26,10 @@ TOTALS = {
 }
 """Millions of parameters, as published or as PipeDream's profiles of GNMT say."""
 
-KINDS = "v100-16gb v100-32gb v100-pcie-16gb a100-40gb a100-80gb h100-80gb h200 p100 rtx-3090 rtx-4090 t4 cpu-worker vcu118 vcu129"
+KINDS = (
+    "v100-16gb v100-32gb v100-pcie-16gb a100-40gb a100-80gb h100-80gb h200 p100 rtx-3090 rtx-4090 t4 cpu-worker "
+    "vcu118 vcu129"
+)
 CLUSTERS = {
     "2-cpu": 2,
     "4-v100-nvlink": 4,
