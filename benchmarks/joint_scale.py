@@ -1,4 +1,4 @@
-"""The joint search on large questions: depth, widths, micro-batches, recomputation, in-flight counts, placement at once.
+"""The joint search on large questions: depth, widths, micro-batches, recomputation and placement at once.
 
 The reference in each row is one dynamic programme over the same layers by numpy, O(n² S) for S = 64 equal devices, in
 the same run: wall times on a shared machine mean little, their ratio more.
