@@ -65,6 +65,16 @@ def every_partition(problem: ChainPartition) -> Iterator[Boundaries]:
         yield (0, *inner, n)
 
 
+def has_copy(tie: Tie, layers: range) -> bool:
+    """Whether these layers share weights with an earlier one that is elsewhere."""
+    return tie.layers[0] not in layers and any(layer in layers for layer in tie.layers)
+
+
+def is_home(tie: Tie, layers: range) -> bool:
+    """Whether the first of the tied layers is here, and another one is not."""
+    return tie.layers[0] in layers and any(layer not in layers for layer in tie.layers)
+
+
 def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=()) -> int:
     """Left side of (1), layer by layer, where the layers ``again`` are recomputed."""
     layers = range(boundaries[s], boundaries[s + 1])
@@ -72,7 +82,7 @@ def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=())
     held = sum(int(problem.output[i] if i in again else problem.saved[i]) for i in layers)
     table = problem.resident if problem.resident.ndim == 2 else [problem.resident] * (s + 1)
     stays = sum(int(table[s][i]) for i in layers)
-    stays += sum(tie.resident for tie in problem.ties if (tie.first in layers) != (tie.last in layers))
+    stays += sum(tie.resident[s] for tie in problem.ties if has_copy(tie, layers))
     peaks = [int(problem.workspace[i]) + (int(problem.saved[i]) if i in again else 0) for i in layers]
     return stays + int(problem.in_flight[s]) * (held + received) + max(peaks)
 
@@ -104,7 +114,8 @@ def reduction(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
     layers = range(boundaries[s], boundaries[s + 1])
     parts = [int(problem.reduce[s, i]) if problem.reduce is not None else 0 for i in layers]
     base = int(problem.reduce_base[s]) if problem.reduce_base is not None and any(parts) else 0
-    return sum(parts) + base + sum(t.reduce for t in problem.ties if (t.first in layers) != (t.last in layers))
+    tied = sum(tie.reduce[s] for tie in problem.ties if has_copy(tie, layers))
+    return sum(parts) + base + tied + sum(tie.home[s] for tie in problem.ties if is_home(tie, layers))
 
 
 def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
@@ -118,6 +129,7 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
     forward, backward, update = ([total(t, s) for s in stages] for t in (p.forward, p.backward, p.update))
     for s in stages:
         backward[s] += sum(int(p.forward[s, i]) for i in recomputed(p, boundaries, s) or ())
+        update[s] += sum(tie.update[s] for tie in p.ties if has_copy(tie, range(boundaries[s], boundaries[s + 1])))
     send, back, link = ([int(t[s, c]) for s, c in enumerate(cut)] for t in (p.send, p.send_back, p.link))
     latency, last = [int(x) for x in p.latency], stages[-1]
     many = [p.micro_batches if p.counts is None else int(p.counts[s]) for s in stages]
@@ -263,15 +275,19 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
     if draw(st.booleans()):
         found["resident"] = rng.integers(0, 10, (depth, n))
     if n > 1 and draw(st.booleans()):
-        pairs = [sorted(rng.choice(n, 2, replace=False).tolist()) for _ in range(draw(st.integers(1, 2)))]
-        found["ties"] = tuple(
-            Tie(first, last, int(rng.integers(0, 9)), int(rng.integers(0, largest))) for first, last in pairs
-        )
+        found["ties"] = tuple(random_tie(rng, depth, n, largest) for _ in range(draw(st.integers(1, 2))))
     if n > 1 and draw(st.booleans()):
         found["cuts"] = rng.integers(0, 4, n - 1) > 0
     if draw(st.integers(0, 2)) == 0:
         found["where"] = rng.integers(0, 6, (depth, n)) > 0
     return found
+
+
+def random_tie(rng: np.random.Generator, stages: int, layers: int, largest: int) -> Tie:
+    """Two layers or three, with numbers of their own for each stage; some are zero."""
+    tied = sorted(rng.choice(layers, min(layers, int(rng.integers(2, 4))), replace=False).tolist())
+    tops = (9, *[int(rng.choice([1, largest]))] * 3)
+    return Tie(tuple(tied), *(tuple(rng.integers(0, top, stages).tolist()) for top in tops))
 
 
 def unequal_chain(seed: int, stages: int, layers: int, **settings) -> ChainPartition:

@@ -16,7 +16,7 @@ from pipeplan.explain import Explanation, explain, remedies
 from pipeplan.files.load import load_cluster, load_model
 from pipeplan.frontier import Frontier, fewest_devices, frontier
 from pipeplan.job import Job, Objective
-from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Work
+from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
 from pipeplan.plan import Plan
 from pipeplan.profile import profile
 from pipeplan.result import Result
@@ -56,6 +56,7 @@ __all__ = [
     "Provenance",
     "Result",
     "Schedule",
+    "Tie",
     "Work",
     "Workload",
     "__version__",

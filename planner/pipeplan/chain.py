@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.cluster import Device, Overlap
+from pipeplan_formulations.partition.tie import Tie, copied, left
 
 Array = NDArray[np.int64]
 Boundaries = tuple[int, ...]
@@ -18,6 +19,63 @@ Boundaries = tuple[int, ...]
 
 UNLIMITED: int = 2**62
 """Stands for the memory of a device that has no limit."""
+
+
+@dataclass(frozen=True)
+class SharedWeights:
+    """Weights that several layers of a chain share; they are part of the first one's numbers.
+
+    Attributes
+    ----------
+    layers : tuple of int
+        Ascending.
+    parameters : int
+        Bytes.
+    optimizer, update : array, shape (S,)
+        Bytes of optimiser state and nanoseconds of the optimiser step of a copy on each stage's device.
+    reduced : array, shape (S,)
+        Nanoseconds that they are of what the first layer's gradients add to the stage's own all-reduce.
+    together : array, shape (S,)
+        Nanoseconds of the all-reduce over all replicas of the stages with copies, this one among them: the least over
+        the stages that may be the others.
+    """
+
+    layers: tuple[int, ...]
+    parameters: int
+    optimizer: Array
+    update: Array
+    reduced: Array
+    together: Array
+
+    @property
+    def resident(self) -> Array:
+        """Bytes of a copy: parameters, gradients, optimiser state; shape (S,)."""
+        return 2 * self.parameters + self.optimizer
+
+    def copied(self, a: int, b: int) -> bool:
+        """Whether a stage on the layers a … b − 1 has a copy of its own, beside that of the first layer's stage."""
+        return bool(copied(self.layers, a, b))
+
+    def left(self, a: int, b: int) -> bool:
+        """Whether a stage on the layers a … b − 1 has the first layer, and another stage a copy."""
+        return bool(left(self.layers, a, b))
+
+    def home(self, together: Array) -> Array:
+        """What the sum costs the first layer's stage beyond its own all-reduce, given its nanoseconds there."""
+        found: Array = np.maximum(together - self.reduced, 0)
+        return found
+
+    def as_tie(self) -> Tie:
+        """The same as the partition problem knows it."""
+        rows = (self.resident, self.update, self.together, self.home(self.together))
+        return Tie(self.layers, *(tuple(row.tolist()) for row in rows))
+
+    def select(self, rows: list[int]) -> "SharedWeights":
+        """On some of the stages, where others may share."""
+        least = np.full(len(rows), self.together.min())
+        return SharedWeights(
+            self.layers, self.parameters, self.optimizer[rows], self.update[rows], self.reduced[rows], least
+        )
 
 
 @dataclass(frozen=True)
@@ -62,6 +120,7 @@ class Chain:
     overlap : Overlap
     forward_flops : array, shape (n,)
         Per micro-batch; the forward times of the first device where the model knows no FLOPs.
+    shared : tuple of SharedWeights
     """
 
     names: tuple[str, ...]
@@ -89,6 +148,7 @@ class Chain:
     runtime: Array
     overlap: Overlap
     forward_flops: Array
+    shared: tuple[SharedWeights, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -117,6 +177,15 @@ class Chain:
         Shape (S, n).
         """
         return self.parameters + self.gradients + self.optimizer
+
+    @property
+    def ends_tied(self) -> bool:
+        """Whether the first and the last layer share weights, so that the first and the last of several stages do."""
+        return any((shared.layers[0], shared.layers[-1]) == (0, self.layers - 1) for shared in self.shared)
+
+    def copies(self, a: int, b: int) -> tuple[SharedWeights, ...]:
+        """What a stage on the layers a … b − 1 has copies of, beside those of other stages."""
+        return tuple(shared for shared in self.shared if shared.copied(a, b))
 
     def link_counts(self, micro_batches: int) -> Array:
         """Micro-batches that pass the busiest wire of each link in a step, shape (S − 1,)."""
@@ -147,6 +216,7 @@ class Chain:
             turns=tuple(min(self.turns[hop], key=_carried) for hop in hops),
             limit=self.limit[kept],
             runtime=self.runtime[kept],
+            shared=tuple(weights.select(kept) for weights in self.shared),
         )
 
 

@@ -28,7 +28,7 @@ def draft(model: Model, cluster: Cluster, job: Job, judged: Judged, bound: int) 
         micro_batches=candidate.micro_batches,
         optimizer=job.optimizer,
         stages=tuple(_stage(judged, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
-        schedule=candidate.family.write(candidate.replicas, candidate.micro_batches),
+        schedule=candidate.schedule(pipeline),
         ranks=tuple(device.index for device in chain.devices),
         step_time=judged.value,
         bound=bound,
@@ -42,6 +42,8 @@ def _stage(judged: Judged, priced: Stage, s: int, a: int, b: int, job: Job) -> P
     chain = candidate.chain
     in_flight = candidate.in_flight[s]
     again = range(a, b) if job.recompute is Recompute.FULL else candidate.problem.recompute(s, a, b) or ()
+    copies = chain.copies(a, b)
+    copied = sum(shared.parameters for shared in copies)
     return PlanStage(
         layers=chain.names[a:b],
         devices=tuple(device.index for device in chain.groups[s]),
@@ -49,9 +51,9 @@ def _stage(judged: Judged, priced: Stage, s: int, a: int, b: int, job: Job) -> P
         backward=priced.backward,
         in_flight=in_flight,
         memory=MemoryParts(
-            weights=int(chain.parameters[a:b].sum()),
-            gradients=int(chain.gradients[a:b].sum()),
-            optimizer=int(chain.optimizer[s, a:b].sum()),
+            weights=int(chain.parameters[a:b].sum()) + copied,
+            gradients=int(chain.gradients[a:b].sum()) + copied,
+            optimizer=int(chain.optimizer[s, a:b].sum() + sum(shared.optimizer[s] for shared in copies)),
             activations=in_flight * priced.held,
             workspace=priced.workspace * (2 if candidate.family.two_lanes else 1),
             runtime=int(chain.runtime[s]),

@@ -12,11 +12,13 @@ What crosses cut c is the output of every layer ≤ c that some layer > c reads,
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from pipeplan.errors import InputError
+from pipeplan.names import hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Layer:
     name : str
         A module path for a torch model, a node id for an imported graph.
     parameters : int
-        Bytes of trainable parameters.
+        Bytes of trainable parameters; what it shares with an earlier layer (see `Tie`) counts there.
     inputs : tuple of str
         The layers whose outputs this one reads; empty for a layer that reads only the batch.
     work : Work or None
@@ -87,6 +89,22 @@ class Layer:
     inputs: tuple[str, ...] = ()
     work: Work | None = None
     kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """Layers that share weights, like a language model's embedding and its head.
+
+    Attributes
+    ----------
+    layers : tuple of str
+        At least two, in the model's order. What they share counts as the first one's.
+    parameters : int
+        Bytes of the weights that they share.
+    """
+
+    layers: tuple[str, ...]
+    parameters: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +129,13 @@ class Profile:
 
 @dataclass(frozen=True)
 class Model:
-    """Layers in topological order, and the profiles known of them.
+    """Layers in topological order, the profiles known of them, and which of them share weights.
 
     Raises
     ------
     InputError
-        If names repeat, an input is not an earlier layer, or a profile has not one cost for each layer.
+        If names repeat, an input is not an earlier layer, a profile has not one cost for each layer, or a tie names
+        layers that are not there or shares more than its first layer has.
     """
 
     name: str
@@ -124,6 +143,7 @@ class Model:
     profiles: tuple[Profile, ...] = ()
     dtype: str = "float32"
     notes: tuple[str, ...] = ()
+    ties: tuple[Tie, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -145,6 +165,8 @@ class Model:
                     f"model {self.name!r}: the profile for {profile.device!r} at micro-batch {profile.micro_batch} "
                     f"has {len(profile.costs)} layers, the model has {len(self.layers)}"
                 )
+        for complaint in tie_faults(self.layers, self.ties):
+            raise InputError(f"model {self.name!r}: {complaint}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -164,10 +186,37 @@ class Model:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of what a plan relies on: the layers' names, parameters and edges (not their costs)."""
-        body = [(layer.name, layer.parameters, layer.inputs) for layer in self.layers]
+        """A hash of what a plan relies on: the layers' names, parameters, edges and ties (not their costs)."""
+        body: list[object] = [(layer.name, layer.parameters, layer.inputs) for layer in self.layers]
+        body += [(tie.layers, tie.parameters) for tie in self.ties]
         return hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
 
     def as_dict(self) -> dict[str, object]:
         """Plain data, for files and tests."""
         return asdict(self)
+
+
+def tie_faults(layers: tuple[Layer, ...], ties: tuple[Tie, ...]) -> Iterator[str]:
+    """What is wrong with ties of these layers, one sentence each."""
+    place = {layer.name: i for i, layer in enumerate(layers)}
+    shared: dict[str, int] = {}
+    for tie in ties:
+        named = " and ".join(map(repr, tie.layers))
+        unknown = next((name for name in tie.layers if name not in place), None)
+        if unknown is not None:
+            yield f"a tie names layer {unknown!r}, which is not there{hint(unknown, place)}"
+        elif len(tie.layers) < 2:
+            yield f"a tie names {named or 'no layer'}; it takes two layers or more to share weights"
+        elif any(place[a] >= place[b] for a, b in pairwise(tie.layers)):
+            yield f"a tie names {named}; list its layers once each and in the model's order"
+        elif tie.parameters < 1:
+            yield f"{named} share {tie.parameters} bytes; drop the tie, or say how many bytes of weights they share"
+        else:
+            first = tie.layers[0]
+            shared[first] = shared.get(first, 0) + tie.parameters
+            has = layers[place[first]].parameters
+            if shared[first] > has:
+                yield (
+                    f"{named} share {shared[first]} bytes, but {first!r} has {has} bytes of parameters; what layers "
+                    "share counts as the first one's, and as no other's"
+                )

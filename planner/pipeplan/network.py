@@ -3,12 +3,16 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.cluster import Cluster, Device, Link
 from pipeplan.pipeline import Transfer
+
+PAIRED = 16
+"""Up to so many stages every pair of them is looked at, to know what any two would take to sum gradients."""
 
 
 def transfer(cluster: Cluster, source: Device, target: Device, size: int) -> Transfer:
@@ -75,3 +79,50 @@ def _slowest(cluster: Cluster, nodes: set[int], rings_on_a_card: int) -> Link:
 def shared(link: Link, users: int) -> Link:
     """What each of so many has of a link that all of them use all the time."""
     return link if link.bandwidth is None else replace(link, bandwidth=max(link.bandwidth // users, 1))
+
+
+def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int]) -> Ring:
+    """The ring through all replicas of the stages ``members``, given the devices of all stages.
+
+    Between nodes it shares the cards with the rings of other stages; those of its own stages wait for it.
+    """
+    homes = [{device.node for device in group} for group in groups]
+    own = set[int]().union(*(homes[s] for s in members))
+    others = Counter(node for s, nodes in enumerate(homes) if len(nodes) > 1 and s not in members for node in nodes)
+    replicas = sum(len(groups[s]) for s in members)
+    return Ring(replicas, _slowest(cluster, own, 1 + max(others[node] for node in own)))
+
+
+def together(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int], size: int) -> int:
+    """Nanoseconds in which all replicas of the stages ``members`` sum ``size`` bytes; 0 if that is one stage.
+
+    Rounding may make a ring of more replicas faster; it counts as no faster than one of any two of the stages.
+    """
+    if len(members) < 2:
+        return 0
+    rows = [members, *(combinations(members, 2) if len(members) > 2 else ())]
+    return max(_alone(joint_ring(cluster, groups, row), size) for row in rows)
+
+
+def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: int, ends: bool) -> NDArray[np.int64]:
+    """For each stage the least that `together` may be with this stage as a member, and another one at least.
+
+    ``ends``: the first and the last stage are members if there are any.
+    """
+    count = len(groups)
+    if count == 1:
+        return np.zeros(1, np.int64)
+    if ends:
+        return np.full(count, together(cluster, groups, (0, count - 1), size))
+    if count > PAIRED:
+        links = {node.link for node in cluster.nodes} | ({cluster.network} - {None})
+        return np.full(count, min(_alone(Ring(2, link), size) for link in links if link is not None))
+    least = np.full((count, count), np.iinfo(np.int64).max)
+    for pair in combinations(range(count), 2):
+        least[pair] = least[pair[::-1]] = together(cluster, groups, pair, size)
+    found: NDArray[np.int64] = least.min(axis=0)
+    return found
+
+
+def _alone(ring: Ring, size: int) -> int:
+    return ring.base + int(ring.times(np.array([size], np.int64))[0])

@@ -33,7 +33,8 @@ class Stage:
     update : int
         Once a step.
     reduce : int
-        Once a step: how long the replicas' summing of their gradients takes, once all of them have come to it.
+        Once a step: how long the summing of gradients takes, among replicas and with stages that hold copies of the
+        same weights, once all of them have come to it.
     resident : int
         Bytes that stay for the whole step: parameters, gradients, optimiser state.
     held : int
@@ -87,6 +88,8 @@ class Pipeline:
         Bytes, one a device, that its runtime takes.
     limits : tuple of int
         Bytes, one a device (`pipeplan.chain.UNLIMITED` for none).
+    tied : tuple of tuple of int
+        Disjoint groups of stages that hold copies of the same weights: the reductions of a group are one collective.
     """
 
     stages: tuple[Stage, ...]
@@ -96,6 +99,7 @@ class Pipeline:
     overlap: Overlap
     runtime: tuple[int, ...]
     limits: tuple[int, ...]
+    tied: tuple[tuple[int, ...], ...] = ()
 
     @property
     def devices(self) -> int:

@@ -8,15 +8,16 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.chain import UNLIMITED, Array, Boundaries, Chain
+from pipeplan.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link
 from pipeplan.cost import layer_costs
 from pipeplan.job import Job, Recompute
 from pipeplan.memory import optimizer_bytes
 from pipeplan.model import Layer, LayerCost, Model
-from pipeplan.network import rings, transfer
+from pipeplan.network import Ring, least_together, rings, together, transfer
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.structure import Groups
+from pipeplan.tied import holders, tied_stages
 
 TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
 
@@ -74,6 +75,34 @@ class Prices:
         state = {size: optimizer_bytes(size, self.model.dtype, self.job.optimizer) for size in sizes}
         return _array([state[layer.parameters] for layer in self.model.layers])
 
+    def shared(
+        self, groups: Groups, tables: "Sequence[Table]", rings: Sequence[Ring], shares: Array
+    ) -> tuple[SharedWeights, ...]:
+        """What the model's ties cost on a row of stages; optimiser state is divided by ``shares``, shape (S,)."""
+        index = {name: i for i, name in enumerate(self.model.names)}
+        found = []
+        for tie in self.model.ties:
+            layers = tuple(index[name] for name in tie.layers)
+            first, size = layers[0], tie.parameters
+            whole = int(self.parameters[first])
+            state = optimizer_bytes(size, self.model.dtype, self.job.optimizer)
+            updates = _array([int(table.update[first]) * size // whole for table in tables])
+            sizes = _array([whole, whole - size])
+            reduced = [int(a - b) for a, b in (ring.times(sizes) for ring in rings)]
+            found.append(
+                SharedWeights(
+                    layers=layers,
+                    parameters=size,
+                    optimizer=-(-state // shares),
+                    update=-(-updates // shares),
+                    reduced=np.maximum(_array(reduced), 0),
+                    together=least_together(
+                        self.cluster, groups, size, ends=(0, len(index) - 1) == (first, layers[-1])
+                    ),
+                )
+            )
+        return tuple(found)
+
     @cached_property
     def recomputable(self) -> NDArray[np.bool_]:
         """Layers of which the search may decide that they are computed again."""
@@ -119,6 +148,7 @@ class Prices:
             runtime=_array([group[0].kind.runtime for group in groups]),
             overlap=self.cluster.overlap,
             forward_flops=_array(work) if len(work) == len(self.model.layers) else rows("forward")[0],
+            shared=self.shared(groups, tables, around, shares[:, 0]),
         )
 
 
@@ -171,14 +201,17 @@ def assemble(
     cuts = [b - 1 for _, _, b in spans[:-1]]
     hops = list(zip(pairwise(groups), cuts, strict=True))
     first = list(accumulate((len(group) for group in groups), initial=0))
+    held = [range(a, b) for _, a, b in spans]
+    sums = [together(cluster, groups, holders(w.layers, held), w.parameters) for w in chain.shared]
     return Pipeline(
-        stages=tuple(_stage(chain, s, a, b, layers) for (s, a, b), layers in zip(spans, again, strict=True)),
+        stages=tuple(_stage(chain, s, a, b, layers, sums) for (s, a, b), layers in zip(spans, again, strict=True)),
         placement=tuple(tuple(range(a, b)) for a, b in pairwise(first)),
         transfers=tuple(_ways(cluster, a, b, int(chain.boundary[c])) for (a, b), c in hops),
         returns=tuple(_ways(cluster, b, a, int(chain.boundary[c])) for (a, b), c in hops),
         overlap=chain.overlap,
         runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans for _ in chain.groups[s]),
         limits=tuple(int(chain.limit[s]) for s, _, _ in spans for _ in chain.groups[s]),
+        tied=tied_stages((weights.layers for weights in chain.shared), held),
     )
 
 
@@ -188,7 +221,11 @@ def _ways(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ..
     return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(turns))
 
 
-def _stage(chain: Chain, s: int, a: int, b: int, again: set[int]) -> Stage:
+def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence[int]) -> Stage:
+    """``sums``: what adding up the gradients of each shared weight takes."""
+    copies = chain.copies(a, b)
+    tied = [time for shared, time in zip(chain.shared, sums, strict=True) if shared.copied(a, b)]
+    tied += [int(w.home(np.array(time))[s]) for w, time in zip(chain.shared, sums, strict=True) if w.left(a, b)]
     received = int(chain.boundary[a - 1]) if a else 0
     repeated = sum(int(chain.forward[s, i]) for i in again)
     freed = sum(int(chain.saved[i] - chain.output[i]) for i in again)
@@ -199,9 +236,9 @@ def _stage(chain: Chain, s: int, a: int, b: int, again: set[int]) -> Stage:
         backward=int(chain.backward[s, a:b].sum()) + repeated,
         input_gradient=int(chain.input_gradient[s, a:b].sum()) + repeated,
         weight_gradient=int(chain.weight_gradient[s, a:b].sum()),
-        update=int(chain.update[s, a:b].sum()),
-        reduce=int(chain.reduce[s, a:b].sum() + chain.reduce_base[s]) if reduced else 0,
-        resident=int(chain.resident[s, a:b].sum()),
+        update=int(chain.update[s, a:b].sum() + sum(shared.update[s] for shared in copies)),
+        reduce=sum(tied) + (int(chain.reduce[s, a:b].sum() + chain.reduce_base[s]) if reduced else 0),
+        resident=int(chain.resident[s, a:b].sum() + sum(shared.resident[s] for shared in copies)),
         held=int(chain.saved[a:b].sum()) + received - freed,
         workspace=max(int(chain.workspace[a:b].max()), *rebuilt, 0),
     )

@@ -166,7 +166,8 @@ def test_unknown_backend_names_the_known():
         ({"recomputable": np.ones(8, bool)}, "output must say"),
         ({"cuts": np.ones(7, int)}, "cuts holds int64, expected bool"),
         ({"where": np.ones((8, 3), bool)}, "where has shape"),
-        ({"ties": (Tie(3, 8),)}, "layers 3 and 8; there are 8"),
+        ({"ties": (Tie((3, 8), *[(0,) * 3] * 4),)}, r"layers \(3, 8\); there are 8"),
+        ({"ties": (Tie((3, 7), *[(0,) * 2] * 4),)}, "2 stages; there are 3"),
     ],
 )
 def test_invalid_problems_are_refused(change, message):
@@ -206,7 +207,7 @@ def test_reach_of_a_stage():
         limit=np.array([5, 20, 1]),
     )
     room = windows(problem)
-    last = room.farthest
+    last = room.last
     assert last[0].tolist()[:3] == [2, 2, 2]  # 0 + 1 + two saved, 1 + one saved + two received, and 9 of workspace
     assert last[1, 3] == 5  # 3 + 4 + 2 (2 + 2) = 15, one more makes 22
     assert (last[2] <= np.arange(8)).all()
@@ -214,11 +215,19 @@ def test_reach_of_a_stage():
     assert linear_model(problem, Scale(1), 0, 10**6) is None
 
 
-@pytest.mark.parametrize(("tie", "message"), [((4, 4), "earlier layer"), ((1, 2, -3), "may be negative")])
-def test_ties_join_two_layers_in_order(tie, message):
-    """A tie of a layer with itself and one that pays to be split are refused."""
+@pytest.mark.parametrize(
+    ("layers", "rows", "message"),
+    [
+        ((4, 4), ((0,),) * 4, "ascending"),
+        ((4,), ((0,),) * 4, "two layers"),
+        ((1, 2), ((0,), (-3,), (0,), (0,)), "negative"),
+        ((1, 2), ((0,), (0, 0), (0,), (0,)), "rows have 1, 2, 1, 1"),
+    ],
+)
+def test_ties_join_layers_in_order(layers, rows, message):
+    """A tie of a layer with itself, one that pays to be split, and one with unequal rows are refused."""
     with pytest.raises(ValueError, match=message):
-        Tie(*tie)
+        Tie(layers, *rows)
 
 
 def test_solvers_load_only_when_used():

@@ -49,18 +49,16 @@ def test_what_never_fits_is_told():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tied_weights_move_together(backend):
-    """Splitting layers 0 and 3 costs memory and time on both sides, and what fits is no longer a single interval.
-
-    One device has room for all four layers, but not for three of them and a copy of what they share with the fourth.
-    """
+    """Splitting layers 0 and 3 costs both stages time, and the later one room for a copy and its update."""
     problem = chain_partition(np.ones((2, 5), int), np.ones((2, 5), int))
-    problem = replace(problem, saved=np.zeros(5, int), limit=np.array([4, 9]), ties=(Tie(0, 3, resident=2, reduce=50),))
-    assert [problem.feasible((0, b, 5)) for b in range(1, 5)] == [True, True, False, True]
+    tie = Tie((0, 3), resident=(2, 2), update=(0, 7), reduce=(0, 50), home=(30, 0))
+    problem = replace(problem, resident=np.array([3, 1, 1, 1, 1]), saved=np.zeros(5, int), ties=(tie,))
+    problem = replace(problem, limit=np.array([6, 5]))
+    assert [problem.feasible((0, b, 5)) for b in range(1, 5)] == [False, True, True, True]
     report = partition.solve(problem, Limits(), backend=backend)
-    assert (report.status, report.solution) == (Status.OPTIMAL, (0, 4, 5))
-    split = partition.solve(replace(problem, limit=np.array([3, 9])), Limits(), backend=backend)
-    assert split.solution == (0, 1, 5)
-    assert split.objective == 2 + 4 * 8 + 50
+    assert (report.status, report.solution, report.objective) == (Status.OPTIMAL, (0, 4, 5), 4 * 8)
+    split = partition.solve(replace(problem, limit=np.array([5, 5])), Limits(), backend=backend)
+    assert (split.solution, split.objective) == ((0, 3, 5), 3 + 4 * 4 + 50 + 7)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

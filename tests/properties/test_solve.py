@@ -1,6 +1,7 @@
 """The answer of `solve` against an exhaustive search that asks no formulation."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain as joined
 from itertools import combinations, pairwise, product
 
@@ -14,7 +15,7 @@ from pipeplan.chain import Chain
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.errors import InfeasibleError
 from pipeplan.job import Job
-from pipeplan.model import Model
+from pipeplan.model import Model, Tie
 from pipeplan.pricing import assemble, price
 from pipeplan.schedule import Schedule
 from pipeplan.schedules import FAMILIES
@@ -28,9 +29,13 @@ Question = tuple[Model, Cluster, Job]
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Question:
-    """Up to four layers, up to three devices of one or two speeds, links, memory that sometimes excludes everything."""
+def questions(draw: st.DrawFn, tied: str | None = None) -> Question:
+    """Up to four layers, up to three devices of one or two speeds, links, memory that sometimes excludes everything.
+
+    Some models' first and last layers share weights; with ``tied='any'`` two or three layers of every model do.
+    """
     n = draw(st.integers(2, 4))
+    kind = draw(st.sampled_from(["none", "none", "ends"])) if tied is None else tied
 
     def numbers(low: int, high: int) -> list[int]:
         return draw(st.lists(st.integers(low, high), min_size=n, max_size=n))
@@ -41,10 +46,16 @@ def questions(draw: st.DrawFn) -> Question:
         numbers(0, 9),
         saved=[size + extra for size, extra in zip(output, numbers(0, 6), strict=True)],
         output=output,
-        parameters=[4 * value for value in numbers(0, 2)],
+        parameters=[
+            4 * (value + ((i == 0 and kind == "ends") or kind == "any")) for i, value in enumerate(numbers(0, 2))
+        ],
         update=numbers(0, 3),
         sizes=draw(st.sampled_from([(1,), (1, 2), (2, 4)])),
     )
+    if kind != "none":
+        places = [0, n - 1] if kind == "ends" else sorted(draw(st.sets(st.integers(0, n - 1), min_size=2, max_size=3)))
+        size = 4 * draw(st.integers(1, model.layers[places[0]].parameters // 4))
+        model = replace(model, ties=(Tie(tuple(model.names[i] for i in places), size),))
     memory = draw(st.sampled_from([None, 20, 30, 40, 80]))
     kinds = {
         "unit": DeviceKind("unit", memory=memory),
@@ -100,17 +111,41 @@ def orders(
 def recomputed(chain: Chain, s: int, a: int, b: int, flight: int, lanes: int) -> tuple[int, ...] | None:
     """The layers of least forward time whose recomputation lets the stage fit, over all subsets; None if none does."""
     best = None
+    copies = sum(int(w.resident[s]) for w in chain.shared if has_copy(w.layers, range(a, b)))
     subsets = joined.from_iterable(combinations(range(a, b), size) for size in range(b - a + 1))
     for again in subsets if chain.recomputable.any() else [()]:
         held = sum(int(chain.output[i] if i in again else chain.saved[i]) for i in range(a, b))
         received = int(chain.boundary[a - 1]) if a else 0
         peak = max(int(chain.workspace[i]) * lanes for i in range(a, b))
         peak = max([peak, *(int(chain.saved[i] + chain.workspace[i] * lanes) for i in again)])
-        need = int(chain.resident[s, a:b].sum()) + flight * (held + received) + peak + int(chain.runtime[s])
+        need = int(chain.resident[s, a:b].sum()) + copies + flight * (held + received) + peak + int(chain.runtime[s])
         cost = sum(int(chain.forward[s, i]) for i in again)
         if need <= chain.limit[s] and (best is None or cost < best[0]):
             best = cost, again
     return None if best is None else best[1]
+
+
+def has_copy(layers: tuple[int, ...], span: range) -> bool:
+    """Whether a stage holds some of the layers that share weights, but not the first."""
+    return layers[0] not in span and any(layer in span for layer in layers)
+
+
+def apart(layers: tuple[int, ...], spans: list[range]) -> set[int]:
+    """The stages that hold some of the layers, if these are several."""
+    found = {s for s, span in enumerate(spans) if any(layer in span for layer in layers)}
+    return found if len(found) > 1 else set()
+
+
+def summing(schedule: Schedule, stages: set[int]) -> Schedule:
+    """The schedule with a reduction ahead of these stages' updates."""
+    lines = []
+    for line in schedule.as_text():
+        words = line.split()
+        for s in stages:
+            if f"{s}U" in words and f"{s}R" not in words:
+                words.insert(words.index(f"{s}U"), f"{s}R")
+        lines.append(" ".join(words))
+    return Schedule.from_text(schedule.family, lines, schedule.two_lanes)
 
 
 def exhaustive(model: Model, cluster: Cluster, job: Job) -> int | None:
@@ -128,7 +163,8 @@ def exhaustive(model: Model, cluster: Cluster, job: Job) -> int | None:
                     if None in again:
                         continue
                     pipeline = assemble(chain, cluster, (0, *inner, n), again)
-                    makespan = simulate(schedule, pipeline).makespan
+                    sums = {s for w in chain.shared for s in apart(w.layers, [range(a, b) for _, (a, b) in spans])}
+                    makespan = simulate(summing(schedule, sums), pipeline).makespan
                     best = makespan if best is None else min(best, makespan)
     return best
 
@@ -183,3 +219,30 @@ def test_no_heuristic_beats_the_answer_and_bounds_are_bounds(question: Question)
     result = solve(model, cluster, job=job, backend="exact", gap=0.2)
     assert result.bound <= optimum <= result.value
     assert all(row.value is None or row.value >= result.value for row in result.baselines.values())
+
+
+@given(questions(tied="ends"))
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("few", [space.FEW, 0])
+def test_tied_ends_are_decided_and_proved(few: int, question: Question) -> None:
+    """Where first and last layer share weights, together or split, the answer is the best and is proved to be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "FEW", few)
+        agrees(question, "cpsat")
+
+
+@given(questions(tied="any"))
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("few", [space.FEW, 0])
+def test_any_ties_are_bounded(few: int, question: Question) -> None:
+    """Whichever two or three layers share weights, no bound exceeds the best plan, and no answer is better than it."""
+    model, cluster, job = question
+    optimum = exhaustive(model, cluster, job)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "FEW", few)
+        if optimum is None:
+            with pytest.raises(InfeasibleError):
+                solve(model, cluster, job=job)
+            return
+        result = solve(model, cluster, job=job)
+    assert result.bound <= optimum <= result.value

@@ -24,8 +24,10 @@ def check(problem: "ChainPartition") -> None:
     if problem.recomputable is not None and problem.output is None:
         raise ValueError("layers may be recomputed, so output must say what they hold then")
     for tie in problem.ties:
-        if tie.last >= layers:
-            raise ValueError(f"a tie joins layers {tie.first} and {tie.last}; there are {layers} layers")
+        if tie.layers[-1] >= layers:
+            raise ValueError(f"a tie joins layers {tie.layers}; there are {layers} layers")
+        if len(tie.resident) != stages:
+            raise ValueError(f"a tie has numbers for {len(tie.resident)} stages; there are {stages}")
     if problem.paths and problem.objective != "step":
         raise ValueError("path cuts bound the step time; the bottleneck objective has none")
     for path in problem.paths:

@@ -4,8 +4,6 @@ Layers with equal numbers are interchangeable, so a choice says how many of each
 many as lie there. Another one says whether there are any, for then the stage needs the sort's peak.
 """
 
-from itertools import pairwise
-
 import numpy as np
 
 from pipeplan_formulations.partition.expression import Expression, Row
@@ -18,18 +16,29 @@ from pipeplan_formulations.scaling import scale_for
 
 
 class Splits:
-    """For a tie and a stage: a flag that is 1 where the stage holds exactly one of the two layers."""
+    """For a tie and a stage: flags that are 1 where the stage has a copy, and where another one has what it shares."""
 
     def __init__(self, model: LinearModel, on: Membership) -> None:
         self._model, self._on = model, on
-        self._known: dict[tuple[Tie, int], Expression] = {}
+        self._copied: dict[tuple[Tie, int], Expression] = {}
+        self._left: dict[tuple[Tie, int], Expression] = {}
 
-    def __call__(self, tie: Tie, stage: int) -> Expression:
+    def copied(self, tie: Tie, stage: int) -> Expression:
+        """1 where the stage holds others of the layers, but not the first: it holds a row of neighbours."""
         key = tie, stage
-        if key not in self._known:
-            difference = self._on(stage, tie.first) - self._on(stage, tie.last)
-            self._known[key] = self._model.largest((difference, -difference), Unit.FLAG)
-        return self._known[key]
+        if key not in self._copied:
+            first = self._on(stage, tie.layers[0])
+            others = [self._on(stage, layer) - first for layer in tie.layers[1:]]
+            self._copied[key] = self._model.largest(others, Unit.FLAG)
+        return self._copied[key]
+
+    def left(self, tie: Tie, stage: int) -> Expression:
+        """1 where the stage holds the first of the layers, but not the last."""
+        key = tie, stage
+        if key not in self._left:
+            difference = self._on(stage, tie.layers[0]) - self._on(stage, tie.layers[-1])
+            self._left[key] = self._model.largest([difference], Unit.FLAG)
+        return self._left[key]
 
 
 def hold(model: LinearModel, problem: ChainPartition, room: Windows, on: Membership, splits: Splits) -> None:
@@ -62,15 +71,12 @@ def _recompute(model: LinearModel, problem: ChainPartition, s: int, on: Membersh
 
 
 def _falls_short(problem: ChainPartition, room: Windows, s: int) -> bool:
-    """Whether the longest span of some piece does not fit where nothing is recomputed."""
+    """Whether some longest span does not fit where nothing is recomputed."""
     starts = np.arange(problem.layers)
-    for low, high in pairwise(room.pieces):
-        ends = np.minimum(high, room.farthest[s])
-        some = ends > np.maximum(starts, low)
-        need = problem.room.plain(np.array(s), starts[some], ends[some])
-        if (need > problem.limit[s]).any():
-            return True
-    return False
+    ends = room.last[s]
+    some = ends > starts
+    need = problem.room.plain(np.array(s), starts[some], ends[some])
+    return bool((need > problem.limit[s]).any())
 
 
 def _fill(
@@ -85,8 +91,8 @@ def _fill(
         held += model.chosen(s - 1, problem.received)
     stays = model.over_stage(s, problem.prefix["resident"][s]) + flight * held
     for tie in problem.ties:
-        if tie.resident:
-            stays += tie.resident * splits(tie, s)
+        if tie.resident[s]:
+            stays += tie.resident[s] * splits.copied(tie, s)
     need = stays - int(problem.limit[s])
     unit = scale_for(sum(abs(c) for c in need.terms.values()) + abs(need.constant)).unit
     peaks = _peaks(problem.workspace, s, on) if problem.workspace.any() else []

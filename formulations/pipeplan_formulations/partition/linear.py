@@ -30,7 +30,7 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
     splits = Splits(model, on)
     hold(model, problem, room, on, splits)
     forward, backward, update = (
-        _stage_times(model, problem, scale, name) for name in ("forward", "backward", "update")
+        _stage_times(model, problem, scale, name, splits) for name in ("forward", "backward", "update")
     )
     send, back, link = (_link_times(model, problem, scale, name) for name in ("send", "send_back", "link"))
     model.objective = model.variable(low, high, Unit.TIME)
@@ -46,7 +46,9 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
     return model
 
 
-def _stage_times(model: LinearModel, problem: ChainPartition, scale: Scale, name: str) -> list[Expression]:
+def _stage_times(
+    model: LinearModel, problem: ChainPartition, scale: Scale, name: str, splits: Splits
+) -> list[Expression]:
     """Sum over a stage's layers; a backward runs the forward of what is recomputed once more."""
     prefix = np.insert(np.cumsum(scale.down(getattr(problem, name)), axis=-1), 0, 0, axis=-1)
     times = [model.over_stage(s, prefix[s]) for s in range(problem.stages)]
@@ -55,6 +57,10 @@ def _stage_times(model: LinearModel, problem: ChainPartition, scale: Scale, name
             times[again.stage] += Expression(
                 {again.number: scale.down(int(problem.forward[again.stage, again.layers[0]]))}
             )
+    if name == "update" and problem.objective == "step":
+        for tie in problem.ties:
+            for s, update in enumerate(scale.down(np.array(tie.update)).tolist()):
+                times[s] += update * splits.copied(tie, s) if update else 0
     return [model.define(time) for time in times]
 
 
@@ -79,8 +85,9 @@ def _reduction(
         elif base and some.any():
             total += base * model.largest([on(s, int(i)) for i in np.flatnonzero(some)], Unit.FLAG)
     for tie in problem.ties:
-        if scale.down(tie.reduce):
-            total += scale.down(tie.reduce) * splits(tie, s)
+        copy, home = scale.down(tie.reduce[s]), scale.down(tie.home[s])
+        total += copy * splits.copied(tie, s) if copy else 0
+        total += home * splits.left(tie, s) if home else 0
     return model.define(total)
 
 

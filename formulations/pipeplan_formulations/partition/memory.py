@@ -20,7 +20,7 @@ class Memory:
         self._problem = problem
         self._received = np.insert(problem.received, 0, 0)
         self._largest = RangeMaximum(problem.workspace)
-        self._ties = [tie for tie in problem.ties if tie.resident]
+        self._ties = [tie for tie in problem.ties if any(tie.resident)]
         self._levels = self._peaks(problem)
 
     @staticmethod
@@ -59,11 +59,5 @@ class Memory:
         held = saved[b] - saved[a] + self._received[a]
         total: Array = resident[s, b] - resident[s, a] + self._problem.in_flight[s] * held
         for tie in self._ties:
-            total = total + tie.resident * apart(tie.first, tie.last, a, b)
+            total = total + np.array(tie.resident)[s] * tie.copied(a, b)
         return total
-
-
-def apart(first: int, last: int, a: Array, b: Array) -> NDArray[np.bool_]:
-    """Whether the layers a … b − 1 hold exactly one of two layers."""
-    result: NDArray[np.bool_] = ((a <= first) & (first < b)) != ((a <= last) & (last < b))
-    return result

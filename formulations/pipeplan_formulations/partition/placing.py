@@ -63,7 +63,7 @@ def place(model: LinearModel, problem: ChainPartition, room: Windows) -> None:
         for cut, variable in behind.items():
             model.rows.append(Row(least(cut - 1) - Expression({variable: 1})))
     for stage in range(problem.stages):
-        _reach(model, problem, stage, room.farthest[stage])
+        _reach(model, problem, stage, room.last[stage])
 
 
 def _reach(model: LinearModel, problem: ChainPartition, stage: int, last: Array) -> None:

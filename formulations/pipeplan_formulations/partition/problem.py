@@ -17,7 +17,7 @@ it has two), r_{s+1} (bytes that stage s + 1 holds of what it received; r_0 = 0)
 
 Of M micro-batches the busiest replica of stage s works on M_s = ⌈M / r_s⌉, and the busiest wire of link s carries m_s.
 Once a step a stage adds up its replicas' gradients and updates: E_s = R_s + U_s, where R_s = Σ reduce of its layers,
-plus reduce_base if one of them reduces at all, plus what split `Tie` cost (which add to P_s too).
+plus reduce_base if one of them reduces at all. A `Tie` whose layers are apart adds to R_s, U_s and P_s.
 
 A stage recomputes some of its layers, X_s: each holds its output instead of what it saved, and has its forward once
 more in B_s. X_s is no variable but a function of the span: of all sets that keep (1) it is one of least Σ forward, of

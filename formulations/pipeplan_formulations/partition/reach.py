@@ -16,8 +16,9 @@ def largest(problem: "ChainPartition") -> int:
     again = np.where(problem.useful, problem.forward, 0)
     tables = [problem.forward, problem.backward + again, problem.update]
     tables += [] if problem.reduce is None else [problem.reduce]
-    # Every stage may pay its base and its share of a tie.
-    once = problem.stages * int(problem.base.max()) + 2 * sum(tie.reduce for tie in problem.ties)
+    # Every stage may pay its base, and for its part of a tie.
+    tied = sum(sum(tie.update) + sum(tie.reduce) + sum(tie.home) for tie in problem.ties)
+    once = problem.stages * int(problem.base.max()) + tied
     work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
     links = (problem.send, problem.send_back, problem.link)
     sends = sum(int(table.max(axis=1).sum(dtype=object)) for table in links if table.size)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeplan_formulations.partition.problem import Array, ChainPartition
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
-from pipeplan_formulations.partition.value import per_micro_batch, reductions
+from pipeplan_formulations.partition.value import copies_update, per_micro_batch, reductions
 from pipeplan_formulations.partition.windows import Flags, Windows
 
 NEVER = 2**61
@@ -65,7 +65,7 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     reach = np.searchsorted(compute, compute[starts] + most, side="right") - 1
     if final:
         reach = np.where(reach >= n, n, 0)
-    reach = np.minimum(reach, room.farthest[s, starts])
+    reach = np.minimum(reach, room.last[s, starts])
     width = max(1, int((reach - starts).max(initial=1)))
     # The last stage has one end, n, and so one column.
     ends = np.full((len(starts), 1), n) if final else starts[:, None] + 1 + np.arange(width)
@@ -73,8 +73,6 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     ends = np.minimum(ends, n)
     begins = starts[:, None]
     closed |= ~allowed[ends]
-    if len(room.last) > 1:
-        closed |= room.closed(s, begins, ends)
     f, b = (table[ends] - table[begins] for table in (forward, backward))
     b += problem.recomputing.floors(s, begins, ends, ~closed)
     nothing = np.zeros(n + 1, np.int64)
@@ -108,7 +106,8 @@ def _ending(problem: ChainPartition, s: int, begins: Array, ends: Array, closed:
     update = problem.prefix["update"][s]
     ending = update[ends] - update[begins]
     if problem.reduce is not None or problem.ties:
-        ending = ending + reductions(problem, np.array(s), begins, ends)
+        stage = np.array(s)
+        ending = ending + reductions(problem, stage, begins, ends) + copies_update(problem, stage, begins, ends)
     ending = np.where(closed, 0, ending)
     return ending if ending.any() else 0
 

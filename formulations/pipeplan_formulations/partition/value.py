@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeplan_formulations.partition.memory import apart
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
     forward, backward, update = (
         problem.prefix[name][s, b] - problem.prefix[name][s, a] for name in ("forward", "backward", "update")
     )
+    update = update + copies_update(problem, s, a, b)
     forward, backward, update = forward.tolist(), (backward + recomputing).tolist(), update.tolist()
     send, back, link = (table[links, cut].tolist() for table in (problem.send, problem.send_back, problem.link))
     out, into = [*send, 0], [0, *back]
@@ -56,6 +56,13 @@ def reductions(problem: "ChainPartition", s: "Array", a: "Array", b: "Array") ->
     result: Array = total[s, b] - total[s, a]
     result = result + problem.base[s] * (some[s, b] > some[s, a])
     for tie in problem.ties:
-        if tie.reduce:
-            result = result + tie.reduce * apart(tie.first, tie.last, a, b)
+        result = result + np.array(tie.reduce)[s] * tie.copied(a, b) + np.array(tie.home)[s] * tie.left(a, b)
+    return result
+
+
+def copies_update(problem: "ChainPartition", s: "Array", a: "Array", b: "Array") -> "Array":
+    """What the copies of the stages s on layers a … b − 1 add to U_s; arrays that broadcast."""
+    result: Array = np.zeros(np.broadcast_shapes(s.shape, a.shape, b.shape), np.int64)
+    for tie in problem.ties:
+        result = result + np.array(tie.update)[s] * tie.copied(a, b)
     return result

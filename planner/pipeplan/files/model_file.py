@@ -10,7 +10,9 @@
       - repeat: 12
         layers:
           - {name: 'block.{i}', kind: Block, parameters: 28MiB}       # reads the layer before it, as inputs is left out
-      - {name: head, parameters: 4MiB, inputs: [block.11]}
+      - {name: head, parameters: 1KiB, inputs: [block.11]}
+    ties:
+      - {layers: [embed, head], parameters: 4MiB}      # counts as embed's; left out where no layers share weights
     profiles:
       - device: v100-16gb
         micro_batch: 8
@@ -31,7 +33,7 @@ from pipeplan.files.edge import Bytes, Count, Flops, Items, Nanoseconds, Strict,
 from pipeplan.files.quantity import written_bytes, written_flops, written_time
 from pipeplan.files.repeat import Group, fold
 from pipeplan.files.text import Line, Row, lean, parse_data, read_text, yaml_text
-from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Work
+from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work, tie_faults
 from pipeplan.names import hint
 
 FORMAT = "pipeplan-model/1"
@@ -64,6 +66,13 @@ class LayerEntry(PlainLayer):
     repeat: Count | None = None
     first: int = 0
     layers: Items[PlainLayer] | None = None
+
+
+class TieEntry(Strict):
+    """Layers that share weights; see `pipeplan.Tie`."""
+
+    layers: Items[str]
+    parameters: Bytes
 
 
 class ProvenanceEntry(Strict):
@@ -109,6 +118,7 @@ class ModelFile(Strict):
     dtype: str = "float32"
     notes: Items[str] = ()
     layers: Items[LayerEntry]
+    ties: Items[TieEntry] = ()
     profiles: Items[ProfileEntry] = ()
 
 
@@ -140,11 +150,14 @@ def model_from_data(data: Any, where: str) -> Model:
             for name in profile.costs
             if name not in known
         ]
+    ties = tuple(Tie(entry.layers, entry.parameters) for entry in file.ties)
+    for n, tie in enumerate(ties):
+        complaints += [f"ties[{n}]: {fault}" for fault in tie_faults(tuple(layers), (tie,))]
     if complaints:
         raise InputError(listing(where, complaints))
     profiles = tuple(_profile(entry, names) for entry in file.profiles)
     try:
-        return Model(name=file.name, layers=tuple(layers), profiles=profiles, dtype=file.dtype, notes=file.notes)
+        return Model(file.name, tuple(layers), profiles, file.dtype, file.notes, ties)
     except InputError as error:
         raise InputError(listing(where, [str(error)])) from error
 
@@ -207,7 +220,8 @@ def model_data(model: Model) -> dict[str, Any]:
     head = {"format": FORMAT, "name": model.name, "dtype": model.dtype} | lean(notes=list(model.notes))
     layers = [_entry_data(entry, chained) for entry, chained in _entries(model.layers)]
     profiles = [_profile_data(profile, model.names) for profile in model.profiles]
-    return head | {"layers": layers} | lean(profiles=profiles)
+    ties = [Row(layers=Line(tie.layers), parameters=written_bytes(tie.parameters)) for tie in model.ties]
+    return head | {"layers": layers} | lean(ties=ties, profiles=profiles)
 
 
 def _entries(layers: Sequence[Layer]) -> list[tuple[Layer | Group, tuple[bool, ...]]]:

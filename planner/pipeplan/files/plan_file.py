@@ -94,6 +94,7 @@ class PipelineEntry(Strict):
     overlap: Annotated[Overlap, BeforeValidator(Overlap)]
     runtime: Items[Whole]
     limits: Items[Whole]
+    tied: Items[Items[Whole]] = ()
 
 
 class PlanFile(Strict):
@@ -213,6 +214,7 @@ def _sizes(file: PlanFile) -> list[str]:
         ("ranks", file.ranks, devices),
         *[(f"pipeline.placement[{n}]", homes, ranks) for n, homes in enumerate(pipeline.placement)],
         *[(f"stages[{n}].devices", stage.devices, devices) for n, stage in enumerate(file.stages)],
+        *[(f"pipeline.tied[{n}]", group, stages) for n, group in enumerate(pipeline.tied)],
     ]:
         complaints += [f"{path}: there is no number {i}, they end at {end - 1}" for i in indices if i >= end]
     return complaints

@@ -20,11 +20,14 @@ from pipeplan_formulations.report import Limits, Progress, Status, Stop
 def applies(space: Space) -> bool:
     """Whether the graph formulation answers the space's question in full.
 
-    It knows the bottleneck, on devices that are all joined by the same link, without wishes about particular layers.
-    On a plain chain without replicas the search along the chain does the same.
+    It knows the bottleneck, on devices that are all joined by the same link, without wishes about particular
+    layers, for models whose layers share no weights. On a plain chain without replicas the search along the chain does
+    the same.
     """
     job = space.job
     if job.objective is not Objective.BOTTLENECK or common_link(space.cluster) is None or space.wishes.any:
+        return False
+    if space.model.ties:  # the formulation knows no copies
         return False
     if job.equal_replicas or (job.order is Order.GIVEN and len(device_classes(space.cluster)) > 1):
         return False

@@ -42,7 +42,7 @@ def divide(
         If no plan of either sort fits.
     """
     began = time.monotonic()
-    require_streams(cluster, job)
+    require_streams(model, cluster, job)
     whole, why = None, ""
     try:
         whole = whole_layers(replace(job, intra_layer=False), WHOLE * limits.time)

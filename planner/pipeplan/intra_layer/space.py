@@ -15,8 +15,8 @@ from pipeplan.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
 
 
-def require_streams(cluster: Cluster, job: Job) -> None:
-    """Refuse to divide layers where devices send complete tensors, and next to wishes about whole layers.
+def require_streams(model: Model, cluster: Cluster, job: Job) -> None:
+    """Refuse to divide layers where devices send complete tensors, beside wishes about whole layers or shared weights.
 
     Raises
     ------
@@ -27,6 +27,9 @@ def require_streams(cluster: Cluster, job: Job) -> None:
             f"layers are divided only between devices whose tensors leave while they are made, and the devices of "
             f"{cluster.name!r} send complete ones; leave --intra-layer out, or set overlap: stream in the cluster"
         )
+    if model.ties:
+        named = ", ".join(" and ".join(tie.layers) for tie in model.ties)
+        raise InputError(f"divided layers do not go with shared weights yet ({named}); leave --intra-layer out")
     wishes = [name for name in ("together", "no_cut_after", "pin") if getattr(job, name)]
     wishes += ["recompute: full"] if job.recompute is Recompute.FULL else []
     if wishes:

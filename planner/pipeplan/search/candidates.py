@@ -9,8 +9,11 @@ import numpy as np
 
 from pipeplan.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.job import Objective
+from pipeplan.pipeline import Pipeline
+from pipeplan.schedule import Schedule
 from pipeplan.schedules import Family
 from pipeplan.search.flights import FREE, free_family
+from pipeplan.tied import with_sums
 from pipeplan.wishes import Mask
 from pipeplan_formulations.partition import ChainPartition
 
@@ -88,6 +91,19 @@ class Candidate:
         """A bound that costs nothing."""
         return self.problem.lower_bound()
 
+    def schedule(self, pipeline: Pipeline) -> Schedule:
+        """The family's schedule on a pipeline that `pipeplan.pricing.assemble` made of the chain."""
+        return with_sums(self.family.write(self.replicas, self.micro_batches), pipeline.tied)
+
+    def certain(self, pipeline: Pipeline) -> Pipeline:
+        """The pipeline with only those stages tied that are tied in every partition.
+
+        That is a relaxation, in which what follows what does not depend on where the layers lie, as inequalities over
+        all partitions need (`pipeplan.paths`).
+        """
+        ends = ((0, self.depth - 1),) if self.chain.ends_tied and self.depth > 1 else ()
+        return replace(pipeline, tied=ends)
+
     def fits(self, boundaries: Boundaries) -> bool:
         """Whether these boundaries keep every device's memory limit and every wish."""
         return self.problem.feasible(boundaries)
@@ -156,6 +172,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         alternating=not two_lanes,
         cuts=candidate.cuts,
         where=candidate.where,
+        ties=tuple(shared.as_tie() for shared in chain.shared),
         overlap=chain.overlap.value,
         objective=candidate.objective.value,
     )

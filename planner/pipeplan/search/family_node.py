@@ -84,8 +84,7 @@ class FamilyNode:
         if candidate.objective is not Objective.STEP:
             return False
         pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))
-        schedule = candidate.family.write(candidate.replicas, candidate.micro_batches)
-        cut = find_path_cut(schedule, pipeline)
+        cut = find_path_cut(candidate.schedule(pipeline), candidate.certain(pipeline))
         if cut in self.paths:
             return False
         self.paths.append(cut)

@@ -9,6 +9,7 @@ from pipeplan.pricing import device_room
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.space import Space
 from pipeplan.units import format_bytes
+from pipeplan_formulations.partition.tie import copied
 
 LOOKED_AT = 400
 """Shapes that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""
@@ -39,6 +40,8 @@ def least_memory(candidate: Candidate) -> int:
                 held = np.cumsum(saved[a:]) + received[a]
                 needs.append(flight * held + np.maximum.accumulate(workspace[a:]))
             need = resident[a + 1 :] - resident[a] + runtime + np.minimum.reduce(needs)
+            for shared in chain.shared:
+                need += int(shared.resident[s]) * copied(shared.layers, a, np.arange(a + 1, n + 1))
             then[a + 1 :] = np.minimum(then[a + 1 :], np.maximum(need, best[a]))
         best = then
     return int(best[n])

@@ -9,7 +9,6 @@ from pipeplan.cluster import Cluster
 from pipeplan.job import Objective
 from pipeplan.pipeline import Pipeline
 from pipeplan.pricing import assemble
-from pipeplan.schedule import Schedule
 from pipeplan.search.candidates import Candidate
 from pipeplan.simulate import makespan, simulate
 from pipeplan.timeline import Timeline
@@ -38,7 +37,7 @@ class Judged:
     @cached_property
     def timeline(self) -> Timeline:
         """One step in full."""
-        return simulate(_schedule(self.candidate), self.pipeline)
+        return simulate(self.candidate.schedule(self.pipeline), self.pipeline)
 
 
 def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Judged:
@@ -50,11 +49,7 @@ def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Jud
     if candidate.objective is Objective.BOTTLENECK:
         return Judged(cluster, candidate, boundaries, candidate.problem.evaluate(boundaries))
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
-    return Judged(cluster, candidate, boundaries, makespan(_schedule(candidate), pipeline))
-
-
-def _schedule(candidate: Candidate) -> Schedule:
-    return candidate.family.write(candidate.replicas, candidate.micro_batches)
+    return Judged(cluster, candidate, boundaries, makespan(candidate.schedule(pipeline), pipeline))
 
 
 def without_empty_stages(candidate: Candidate, boundaries: Boundaries) -> tuple[Candidate, Boundaries]:

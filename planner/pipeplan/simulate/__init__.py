@@ -24,6 +24,7 @@ What a tensor's way to another device costs, with a transfer of occupancy o and 
 
 Micro-batch m of a stage with r replicas runs on replica m mod r, and each pair of replicas has a transfer of its own. R
 is a collective: it begins on all replicas of a stage when the last of them has come to it, and lasts as long on each.
+Stages that hold copies of the same weights (`Pipeline.tied`) begin theirs together.
 
 A wire that several transfers share serves them in order of readiness. A transfer that needs two wires (the network
 cards of two nodes) takes both at once.

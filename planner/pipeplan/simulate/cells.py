@@ -1,6 +1,6 @@
 """Which action is the forward, the backward … of each micro-batch on each stage, and the reduction of each replica."""
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from pipeplan.errors import PlanError
 from pipeplan.pipeline import Pipeline
@@ -43,6 +43,7 @@ class Cells:
         self.weight = [NOTHING] * count
         self.split = [False] * count
         self.first_replica = [0, *accumulate(pipeline.replicas)]
+        self.tied = pipeline.tied
         self.reduce = [NOTHING] * self.first_replica[-1]
         self.update = [NOTHING] * self.first_replica[-1]
         self.last_backward = [NOTHING] * self.first_replica[-1]
@@ -57,9 +58,12 @@ class Cells:
         return action.stage * self.stride + action.micro_batch * self.slices + action.slice
 
     def collectives(self) -> list[list[int]]:
-        """The reductions that run together: those of each stage that has several replicas."""
-        rows = [self.reduce[a:b] for a, b in zip(self.first_replica, self.first_replica[1:], strict=False)]
-        return [row for row in rows if len(row) > 1 and NOTHING not in row]
+        """The reductions that run together: those of a stage's replicas, or of all replicas of stages that are tied."""
+        rows = [self.reduce[a:b] for a, b in pairwise(self.first_replica)]
+        alone = set(range(len(rows))).difference(*self.tied)
+        groups = [*((stage,) for stage in sorted(alone)), *self.tied]
+        together = [[i for stage in group for i in rows[stage]] for group in groups]
+        return [row for row in together if len(row) > 1 and NOTHING not in row]
 
     def _enter(self, i: int, action: Action, replica: int) -> None:
         kind = action.kind
@@ -96,7 +100,7 @@ class Cells:
                 )
         for stage, devices in enumerate(pipeline.placement):
             row = self.reduce[self.first_replica[stage] : self.first_replica[stage + 1]]
-            if set(row) != {NOTHING}:  # a sum needs every replica
+            if set(row) != {NOTHING} or any(stage in group for group in pipeline.tied):  # a sum needs every replica
                 lacking = [device for device, i in zip(devices, row, strict=True) if i == NOTHING]
                 faults += [f"{Action(Kind.REDUCE, stage)} on device {device}" for device in lacking]
         if faults:

@@ -53,6 +53,7 @@ def check_pipeline(schedule: Schedule, pipeline: Pipeline) -> None:
     for stage, homes in enumerate(pipeline.placement):
         if not homes or len(set(homes)) != len(homes):
             raise PlanError(f"stage {stage} is on devices {homes}; it needs one device a replica, each another one")
+    _check_tied(pipeline)
     for name, rows in (("transfers", pipeline.transfers), ("returns", pipeline.returns)):
         if len(rows) != stages - 1:
             raise PlanError(f"the pipeline has {name} for {len(rows)} boundaries, and {stages - 1} boundaries")
@@ -62,3 +63,16 @@ def check_pipeline(schedule: Schedule, pipeline: Pipeline) -> None:
                     f"boundary {s} has {len(row)} {name}; {pipeline.replicas[s]} and {pipeline.replicas[s + 1]} "
                     f"replicas need {period}, their least common multiple"
                 )
+
+
+def _check_tied(pipeline: Pipeline) -> None:
+    found = [stage for group in pipeline.tied for stage in group]
+    strange = [stage for stage in found if not 0 <= stage < len(pipeline.stages)]
+    if strange or len(set(found)) != len(found):
+        raise PlanError(
+            f"tied stages are {pipeline.tied}; each group names stages 0 to {len(pipeline.stages) - 1}, none twice"
+        )
+    for group in pipeline.tied:
+        homes = [device for stage in group for device in pipeline.placement[stage]]
+        if len(set(homes)) != len(homes):
+            raise PlanError(f"tied stages {group} share a device, which cannot sum copies with itself; keep them apart")

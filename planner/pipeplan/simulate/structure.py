@@ -11,6 +11,8 @@ from pipeplan.simulate.dependencies import find_needs
 from pipeplan.simulate.fit import check_actions
 from pipeplan.simulate.numbers import NOTHING
 
+Groups = tuple[tuple[int, ...], ...]
+
 KEPT = 4
 """How many structures are kept: those of the schedules that were simulated last."""
 
@@ -36,7 +38,7 @@ class Structure:
         The channel into which each action sends, or `NOTHING`. Forward boundaries come first, then backward ones, each
         with its pairs of replicas in the order of `Pipeline.transfers`.
     collectives : list of list of int
-        Actions that begin together: a stage's reductions, one a replica.
+        Actions that begin together: the reductions of a stage, one a replica, or of all stages that are tied.
     meeting_of : list of int
         Index into ``collectives`` of each action, or `NOTHING`.
     """
@@ -52,7 +54,7 @@ class Structure:
     meeting_of: list[int]
 
 
-_kept: OrderedDict[tuple[Schedule, tuple[tuple[int, ...], ...]], Structure] = OrderedDict()
+_kept: OrderedDict[tuple[Schedule, Groups, Groups], Structure] = OrderedDict()
 
 
 def find_structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
@@ -63,7 +65,7 @@ def find_structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
     PlanError
         If actions are on other devices than theirs, missing or doubled.
     """
-    key = (schedule, pipeline.placement)
+    key = (schedule, pipeline.placement, pipeline.tied)
     if key in _kept:
         _kept.move_to_end(key)
     else:

@@ -7,7 +7,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from pipeplan.schedule import Action, Kind, Schedule
 
@@ -43,7 +43,9 @@ def strayed(schedule: Schedule, stages: int, micro_batches: int, placement: Plac
                 yield f"{action} stands on device {device}, but stage {stage} is on device {owners}; drop it"
 
 
-def missing_and_doubled(schedule: Schedule, stages: int, micro_batches: int, placement: Placement) -> Iterator[str]:
+def missing_and_doubled(
+    schedule: Schedule, stages: int, micro_batches: int, placement: Placement, tied: Sequence[Sequence[int]] = ()
+) -> Iterator[str]:
     """Actions that are there twice or not at all, and micro-batches with two kinds of backward."""
     counts = Counter(action for action in schedule.actions() if action.kind.per_micro_batch)
     for action, count in counts.items():
@@ -54,11 +56,11 @@ def missing_and_doubled(schedule: Schedule, stages: int, micro_batches: int, pla
         for micro_batch in range(micro_batches):
             for part in range(slices):
                 yield from _there_and_back(counts, stage, micro_batch, part)
-    yield from _once_a_step(schedule, stages, placement)
+    yield from _once_a_step(schedule, stages, placement, {stage for group in tied for stage in group})
 
 
-def _once_a_step(schedule: Schedule, stages: int, placement: Placement) -> Iterator[str]:
-    """If anybody updates, everybody does; and what replicas have learnt apart, they sum."""
+def _once_a_step(schedule: Schedule, stages: int, placement: Placement, tied: Set[int]) -> Iterator[str]:
+    """If anybody updates, everybody does; and what replicas and copies have learnt apart, they sum."""
     counts = Counter(
         (action, device)
         for device, order in enumerate(schedule.orders)
@@ -78,9 +80,10 @@ def _once_a_step(schedule: Schedule, stages: int, placement: Placement) -> Itera
         elif updates:
             for device in (device for device in homes if (update, device) not in counts):
                 yield f"stage {stage} has no update on device {device}, where it has a replica; add {update}"
-        if len(homes) > 1 or stage in reduces:
+        if len(homes) > 1 or stage in reduces or stage in tied:
+            has = f"has {len(homes)} replicas" if stage not in tied else "shares weights with other stages"
             for device in (device for device in homes if (reduce, device) not in counts):
-                yield f"stage {stage} has {len(homes)} replicas and no reduction on device {device}; add {reduce}"
+                yield f"stage {stage} {has} and no reduction on device {device}; add {reduce}"
 
 
 def _there_and_back(counts: Counter[Action], stage: int, micro_batch: int, part: int) -> Iterator[str]:

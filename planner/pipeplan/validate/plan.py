@@ -7,6 +7,7 @@ from itertools import pairwise
 from pipeplan.cluster import Cluster
 from pipeplan.model import Model
 from pipeplan.plan import Plan
+from pipeplan.tied import tied_stages
 from pipeplan.units import format_bytes
 from pipeplan.validate.memory import most_in_flight, validate_memory
 from pipeplan.validate.order import validate_schedule
@@ -26,8 +27,8 @@ def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
     """
     what = f"the plan for {plan.model!r}"
     refuse(what, [*_layers(plan, model), *_shares(plan), *_devices(plan, cluster), *_shape(plan)])
-    refuse(what, _ranks(plan))
-    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement)
+    refuse(what, [*_ranks(plan), *_tied(plan, model)])
+    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
     refuse(what, [*_claims(plan), *_memory(plan, cluster)])
     validate_memory(plan.schedule, plan.pipeline)
 
@@ -161,6 +162,20 @@ def _ranks(plan: Plan) -> Iterator[str]:
                 f"stage {number} is timed for {_named('rank', homes)} on {_named('device', on)}, but says that it is "
                 f"on {_named('device', stage.devices)}"
             )
+
+
+def _tied(plan: Plan, model: Model) -> Iterator[str]:
+    """Stages that share weights sum their gradients, and nobody else does."""
+    wanted = tied_stages((tie.layers for tie in model.ties), [stage.layers for stage in plan.stages])
+    if plan.pipeline.tied != wanted:
+        yield (
+            f"stages {_listed(plan.pipeline.tied)} sum the gradients of shared weights; by the model's ties these are "
+            f"stages {_listed(wanted)}"
+        )
+
+
+def _listed(groups: Sequence[Sequence[int]]) -> str:
+    return "; ".join(" and ".join(map(str, group)) for group in groups) or "none"
 
 
 def _claims(plan: Plan) -> Iterator[str]:

@@ -7,7 +7,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pipeplan.schedule import Action, Kind, Schedule
 
@@ -28,9 +28,9 @@ def backwards_too_early(schedule: Schedule) -> Iterator[str]:
                     yield f"{action} stands ahead of {first} in device {device}'s list; exchange them"
 
 
-def stuck(schedule: Schedule) -> Iterator[str]:
+def stuck(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Iterator[str]:
     """One line for every device that cannot finish its list."""
-    game = _Game(schedule)
+    game = _Game(schedule, tied)
     game.play()
     for device, order in enumerate(schedule.orders):
         if game.position[device] < len(order):
@@ -41,7 +41,7 @@ def stuck(schedule: Schedule) -> Iterator[str]:
 class _Game:
     """How far every device has come."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, tied: Sequence[Sequence[int]]) -> None:
         self.orders = schedule.orders
         self.position = [0] * len(schedule.orders)
         self.last_stage = schedule.stages - 1
@@ -50,11 +50,15 @@ class _Game:
         self.backwards_left = Counter(
             (device, action.stage) for device, order in enumerate(self.orders) for action in order if _returns(action)
         )
-        self.reduces: dict[int, list[int]] = {}  # stage -> devices whose gradients are summed
-        for device, order in enumerate(self.orders):
-            for action in order:
-                if action.kind is Kind.REDUCE:
-                    self.reduces.setdefault(action.stage, []).append(device)
+        group_of = {stage: tuple(group) for group in tied for stage in group}
+        found = [(d, a) for d, order in enumerate(self.orders) for a in order if a.kind is Kind.REDUCE]
+        of_stage: dict[int, list[tuple[int, Action]]] = {}
+        for entry in found:
+            of_stage.setdefault(entry[1].stage, []).append(entry)
+        self.reduces = {  # stage -> all reductions that go with its own
+            stage: [entry for other in group_of.get(stage, (stage,)) for entry in of_stage.get(other, ())]
+            for stage in of_stage
+        }
         self.reduced: set[tuple[int, int]] = set()  # device, stage
 
     def play(self) -> None:
@@ -80,9 +84,10 @@ class _Game:
             if left:
                 return f"{left} more backward actions of stage {action.stage}"
             if action.kind is Kind.REDUCE:
-                absent = next((d for d in self.reduces[action.stage] if not self.has_come(d, action)), None)
-                return "" if absent is None else f"{action} on device {absent}"
-            waits = device in self.reduces.get(action.stage, ()) and (device, action.stage) not in self.reduced
+                absent = next((each for each in self.reduces[action.stage] if not self.has_come(*each)), None)
+                return "" if absent is None else f"{absent[1]} on device {absent[0]}"
+            own = device, Action(Kind.REDUCE, action.stage)
+            waits = own in self.reduces.get(action.stage, ()) and (device, action.stage) not in self.reduced
             return str(Action(Kind.REDUCE, action.stage)) if waits else ""
         for alternatives in self._needs(action):
             if not any(each in self.done for each in alternatives):
@@ -90,7 +95,7 @@ class _Game:
         return ""
 
     def has_come(self, device: int, reduction: Action) -> bool:
-        """Whether a device has nothing before a reduction any more: replicas begin it together."""
+        """Whether a device has nothing before a reduction any more: replicas and tied stages begin it together."""
         order, position = self.orders[device], self.position[device]
         stands_there = position < len(order) and order[position] == reduction
         ready = stands_there and not self.backwards_left[device, reduction.stage]
