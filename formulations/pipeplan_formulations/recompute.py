@@ -212,6 +212,10 @@ class Recomputation:
         """Whether a span may hold so many sorts of layers that its list takes long; then `rough` is at hand."""
         return end - start > CROWD and self._all_sorts > CROWD
 
+    def content(self, start: int, end: int) -> tuple[int, int]:
+        """What a span shares with all spans to which `least` gives the same answers: its list, its workspace."""
+        return id(self._curve(start, end)), self._largest_workspace(start, end)
+
     def rough(self, start: int, end: int, in_flight: Array, spare: Array) -> Array:
         """A bound on the first answer of `least` without any list: the fractional knapsack, whatever the peaks."""
         order = np.sort(self._rank[start:end])

@@ -1,5 +1,6 @@
-"""What a stage adds in the dynamic programme over suffixes, for all of its ends and usages at once."""
+"""What stages add in the dynamic programme over suffixes, many spans of one kind and width at once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -7,94 +8,119 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
+from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.tails import Sight
 from pipeplan_formulations.allocation.terms import own, services
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What a stage adds, by k (rows, or one for all) and end.
+class Holds:
+    """In-flight counts that a stage may have.
+
+    Attributes
+    ----------
+    least, top : int
+        Those of the range of excess that is looked at.
+    most : int
+        The largest of all ranges.
+    """
+
+    least: int
+    top: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What each span adds; nothing is said of those that are not ``open``.
 
     Attributes
     ----------
     term, work : array
-        Its own term, and how far it moves the head on but for the hop.
-    held : array or None
-        Where k is a choice and matters: the least from the row's on with which the stage stays below the ceiling.
+        Its own term of (3), or its load, and how far it moves the head on but for the hop.
+    open : array of bool
+        Whether it fits, below the ceiling.
+    refused : bool
+        Whether some span is closed because it would have to hold more than ``top``, but not more than ``most``.
     """
 
     term: Array
     work: Array
-    held: Array | None = None
+    open: NDArray[np.bool_]
+    refused: bool
 
 
-def of_rows(
-    problem: ChainAllocation, sight: Sight, width: int, flights: range, forward: Array, backward: Array, extra: Array
-) -> Rows:
-    """The terms of spans with the given ends, for each k of ``flights``."""
-    many = problem.share(width)
-    closed = extra >= IMPOSSIBLE
-    backward = np.where(closed, 0, backward + extra)
-    if sight.quantity == "load":
-        loads = (forward + backward) // (width * problem.unit)
-        return Rows(np.where(closed, IMPOSSIBLE, loads), np.zeros_like(loads[:1]))
-    if sight.ceiling is not None:
-        held = np.array(flights)[:, None] if problem.alternating else many
-        lanes = services(problem.overlap, many, held, 1, forward, backward, 0, 0, 0)
-        closed = closed | (reduce(np.maximum, lanes) > sight.ceiling)
-    work = np.where(closed, IMPOSSIBLE, forward + backward)
-    term = np.where(closed, IMPOSSIBLE, own(problem.overlap, many, forward, backward, 0))
-    if sight.quantity == "trip":
-        term = np.zeros_like(work[:1])
-    if problem.chooses and sight.ceiling is not None and len(work) > 1:
-        return _least_open(term, work, flights, closed)
-    return Rows(term, work)
-
-
-def _least_open(term: Array, work: Array, flights: range, closed: NDArray[np.bool_]) -> Rows:
-    """Each row by the first one from it on that is not closed: more in flight never means less work."""
-    last = len(work) - 1
-    rows = np.where(closed, last + 1, np.arange(last + 1)[:, None])
-    first = np.minimum.accumulate(rows[::-1])[::-1]
-    row = np.minimum(first, last)
-    work = np.take_along_axis(work, row, axis=0)
-    if len(term) > 1:
-        term = np.take_along_axis(term, row, axis=0)
-    return Rows(term, work, first + flights.start)
-
-
-def of_cells(
+def added(
     problem: ChainAllocation,
+    spans: Spans,
     sight: Sight,
-    width: int,
+    mode: tuple[int, int],
+    starts: Array,
+    ends: Array,
+    holds: Holds,
+    send: Array | int,
+    into: Array | int,
+) -> Added:
+    """For spans from ``starts`` to ``ends`` on a ``mode`` (kind and index of width); ``send`` is f, ``into`` ĝ.
+
+    Where k is a choice, the least is taken with which the stage stays below the ceiling. Where sends are in a stage's
+    own terms (`Sight.apart`), memory counts the least and the warm-up the largest: a bound.
+    """
+    c, w = mode
+    width = problem.widths[w]
+    many = problem.share(width)
+    forward = problem.prefix["forward"][c][ends] - problem.prefix["forward"][c][starts]
+    backward = problem.prefix["backward"][c][ends] - problem.prefix["backward"][c][starts]
+    extra = spans.extra(c, w, starts, ends, holds.least)
+    held: Array | int = holds.most if problem.alternating else many
+    refused = False
+    if sight.ceiling is not None and problem.chooses and problem.alternating and not sight.apart:
+
+        def again(some: NDArray[np.bool_], flights: Array) -> Array:
+            return spans.extra(c, w, starts[some], ends[some], flights)
+
+        held = _least_held(many, sight.ceiling, forward, backward, holds, extra, again)
+        refused = bool(((held > holds.top) & (held <= holds.most)).any())
+        extra = np.where(held <= holds.top, extra, IMPOSSIBLE)
+    is_open = extra < IMPOSSIBLE
+    backward = backward + np.where(is_open, extra, 0)
+    if sight.ceiling is not None:
+        sends = (problem.wire_shares[width], send, into) if sight.apart else (1, 0, 0)
+        lanes = services(problem.overlap, many, held, sends[0], forward, backward, sends[1], 0, sends[2])
+        is_open &= reduce(np.maximum, lanes) <= sight.ceiling
+    if sight.quantity == "load":
+        load = own(problem.overlap, 1, forward, backward, send) + (into if problem.overlap == "none" else 0)
+        return Added(load // (width * problem.unit), np.zeros_like(forward), is_open, refused)
+    wait = (many - 1) * into if problem.overlap == "none" else 0
+    term = own(problem.overlap, many, forward, backward, send) + wait
+    return Added(term, forward + backward, is_open, refused)
+
+
+def _least_held(
+    many: int,
+    ceiling: int,
     forward: Array,
     backward: Array,
-    flight: Array,
-    send: Array,
-    into: Array,
-    value: Array,
+    holds: Holds,
+    extra: Array,
+    again: Callable[[NDArray[np.bool_], Array], Array],
 ) -> Array:
-    """Value of each usage (rows) and end, where sends or ĝ are in a stage's own terms.
+    """The least k from ``holds.least`` on with which each stage stays below the ceiling, or one beyond ``top``.
 
-    Where k is a choice, memory counts the least and the warm-up, ``flight``, the largest: a bound.
+    Each k asks for at least the next by what it makes a stage recompute, so the first that asks for no more is the
+    least. ``extra`` is updated to what it costs, by ``again``.
     """
-    many, into = problem.share(width), into[:, None]
-    closed = (backward >= IMPOSSIBLE) | (value >= IMPOSSIBLE)
-    backward = np.where(closed, 0, backward)
-    if sight.quantity == "load":
-        load = own(problem.overlap, 1, forward, backward, send) + into
-        return np.where(closed, IMPOSSIBLE, np.maximum(load // (width * problem.unit), value))
-    if sight.ceiling is not None:
-        held = flight[:, None] if problem.alternating else many
-        wires = problem.wire_shares[width]
-        lanes = services(problem.overlap, many, held, wires, forward, backward, send, 0, into)
-        closed = closed | (reduce(np.maximum, lanes) > sight.ceiling)
-    found = forward + backward + value
-    if sight.quantity == "time":
-        wait = (many - 1) * into if problem.overlap == "none" else 0
-        found = np.maximum(found, own(problem.overlap, many, forward, backward, send) + wait)
-    return np.where(closed, IMPOSSIBLE, found)
+    held: Array = np.full(len(extra), holds.least)
+    while True:
+        room = ceiling - (many - 1) * (backward + np.where(extra < IMPOSSIBLE, extra, 0))
+        needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
+        needed = np.where((room < 0) | (extra >= IMPOSSIBLE), IMPOSSIBLE, needed)
+        more = (needed > held) & (needed <= holds.top)
+        held = np.maximum(held, needed)
+        if not more.any():
+            return held
+        extra[more] = again(more, held[more])
 
 
 def of_first(problem: ChainAllocation, sight: Sight, c: int, w: int) -> Array:

@@ -69,7 +69,7 @@ def several(
         base = ground(problem, bracket, upto)
         if base is None:
             return _report(bracket, Status.UNKNOWN if bracket.beyond else Status.INFEASIBLE, stop), ()
-        if base.trip is not None and not bracket.closed:
+        if problem.objective == "step" and not bracket.closed:
             refine(problem, bracket, base)
             best_first(problem, bracket, base)
         stop = Stop.OPTIMALITY if bracket.low == bracket.high else Stop.GAP

@@ -17,30 +17,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.allocation.bracket import Bracket
+from pipeplan_formulations.allocation.crowding import overcrowded
 from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, best_before
 from pipeplan_formulations.allocation.suffix import Layers, run
-from pipeplan_formulations.allocation.tails import Quantity
 from pipeplan_formulations.allocation.trace import follow, roots
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 RESOLUTION = 2000
 """Intervals are split down to a 2000th of the bound."""
+SHRINKS = 3
+"""How often the highest interval's end is brought down before intervals are split."""
 STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
 """Targets tried, as multiples of the free bound, before one that excludes nothing."""
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What the programme leaves to a search: tables that are right for every allocation within ``target``."""
+    """What the programme leaves to a search: tables that are right for every allocation within a target."""
 
     grid: Grid
     spans: Spans
-    target: int
-    time: Layers
-    trip: Layers | None
+    tables: Layers
 
 
 def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
@@ -61,9 +61,8 @@ def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
 def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | None:
     """Raise the bracket to the least (3), or bottleneck; offer it the ``keep`` best usages. None if nothing fits."""
     grid = Grid(problem)
-    if grid.overfull:
+    if grid.overfull or overcrowded(problem):
         return None
-    quantity: Quantity = "load" if problem.objective == "bottleneck" else "time"
     bracket.raise_low(int(free_bounds(problem, grid)[-1]))
     if bracket.beyond:
         return None
@@ -71,29 +70,29 @@ def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | No
     targets = [max(1, int(bracket.low * stride)) for stride in STRIDES]
     if bracket.cutoff is not None and bracket.cutoff <= most:  # a single look decides whether there is anything
         most, targets = bracket.cutoff - 1, []
+    spans = Spans(problem, grid, most)
     for target in [*(t for t in targets if t < most), most]:
         limit = target if bracket.high is None else min(target, bracket.high)
-        spans = Spans(problem, grid, limit)
-        time = run(problem, grid, spans, bracket.clock, quantity, limit)
-        value = int(time.whole.min())
-        if value < IMPOSSIBLE:
+        spans = spans.narrowed(limit)
+        tables = run(problem, grid, spans, bracket.clock, limit)
+        if tables is not None and int(tables.whole.min()) < IMPOSSIBLE:
             break
         bracket.raise_low(limit + 1)
         if limit == most:
             return None
-    bracket.raise_low(value)
-    trip = None
-    if quantity == "time":
-        for root in roots(time, 1):
-            _offer(bracket, follow(problem, grid, spans, time, None, root))
-        assert bracket.high is not None
-        limit = min(bracket.high, most)
-        spans = Spans(problem, grid, limit)
-        time = run(problem, grid, spans, bracket.clock, quantity, limit)
-        trip = run(problem, grid, spans, bracket.clock, "trip", limit, within=time)
-    for root in roots(time, keep):
-        _offer(bracket, follow(problem, grid, spans, time, trip, root))
-    return Ground(grid, spans, limit, time, trip)
+    assert tables is not None
+    bracket.raise_low(int(tables.whole.min()))
+    for root in roots(tables, 1):
+        _offer(bracket, follow(problem, grid, spans, tables, root))
+    assert bracket.high is not None
+    reached = min(bracket.high, most)
+    if reached != limit:  # the optimum may lie between the target and the first allocation
+        spans = spans.narrowed(reached)
+        tables = run(problem, grid, spans, bracket.clock, reached)
+        assert tables is not None
+    for root in roots(tables, keep):
+        _offer(bracket, follow(problem, grid, spans, tables, root))
+    return Ground(grid, spans, tables)
 
 
 def _offer(bracket: Bracket, stages: Allocation | None) -> None:
@@ -103,21 +102,32 @@ def _offer(bracket: Bracket, stages: Allocation | None) -> None:
 
 def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     """Raise the bracket by (4), until splitting intervals no longer helps."""
-    assert base.trip is not None
-    grid, spans, target = base.grid, base.spans, base.target
 
-    def corner(ceiling: int) -> tuple[int, int]:
-        """V* and A* with no e above the ceiling; `IMPOSSIBLE` beyond the target."""
-        time = run(problem, grid, spans, bracket.clock, "time", target, ceiling, base.time)
-        if int(time.whole.min()) == IMPOSSIBLE:
-            return IMPOSSIBLE, IMPOSSIBLE
-        trip = run(problem, grid, spans, bracket.clock, "trip", target, ceiling, base.time)
-        for root in roots(time, 1):
-            _offer(bracket, follow(problem, grid, spans, time, trip, root, ceiling))
-        return int(time.whole.min()), int(trip.whole.min())
+    def corner(ceiling: int, floor: int) -> tuple[int, int]:
+        """V* and A* with no e above the ceiling, for a largest e from ``floor`` on; `IMPOSSIBLE` beyond the horizon."""
+        target = bracket.horizon - 1
+        spans, found = base.spans.narrowed(target), base.tables
+        for coarse in [True, False] if problem.chooses else [False]:
+            tables = run(problem, base.grid, spans, bracket.clock, target, ceiling, floor, found, coarse)
+            if tables is None or int(tables.whole.min()) == IMPOSSIBLE:
+                return IMPOSSIBLE, IMPOSSIBLE
+            found = tables
+        for root in roots(found, 1):
+            _offer(bracket, follow(problem, base.grid, spans, found, root, ceiling))
+        return int(found.whole.min()), int(found.whole_trip.min())
 
-    value, alone = int(base.time.whole.min()), int(base.trip.whole.min())
-    intervals = [(max(value, alone), 0, max(bracket.horizon - alone, 0), value, alone)]
+    value, alone = int(base.tables.whole.min()), int(base.tables.whole_trip.min())
+    high = max(bracket.horizon - 1 - alone, 0)
+    for _ in range(SHRINKS):  # what stays below the horizon stays below a ceiling, which may make A* larger, and so on
+        if bracket.closed:
+            return
+        value, alone = corner(high, 0)
+        bracket.raise_low(min(max(value, alone), bracket.horizon))
+        lower = min(high, bracket.horizon - 1 - alone)
+        if high - lower <= max(1, bracket.low // RESOLUTION):
+            break
+        high = lower
+    intervals = [(max(value, alone), 0, max(high, 0), value, alone)]
     while not bracket.closed:
         bound, low, high, value, alone = intervals[0]
         bracket.raise_low(min(bound, bracket.horizon))
@@ -126,7 +136,7 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
         # No interval raises the bound before A* + a reaches V*, or what is known already: better cut there than halve.
         cut = max(value, bracket.low) - alone
         middle = cut if low < cut < high else (low + high) // 2
-        value_below, alone_below = corner(middle)
+        value_below, alone_below = corner(middle, low)
         heapq.heapreplace(intervals, (max(value, alone + middle), middle, high, value, alone))
         heapq.heappush(intervals, (max(value_below, alone_below + low), low, middle, value_below, alone_below))
         bracket.raise_low(min(intervals[0][0], bracket.horizon))

@@ -34,10 +34,10 @@ def frontier(problem: ChainAllocation, limits: Limits, up_to: int | None = None)
     limit = problem.largest if up_to is None else min(up_to, problem.largest)
     try:
         spans = Spans(problem, grid, limit)
-        time = run(problem, grid, spans, Clock(limits), "load" if problem.objective == "bottleneck" else "time", limit)
+        tables = run(problem, grid, spans, Clock(limits), limit)
     except OutOfTimeError:
         return free_bounds(problem, grid).reshape(shape)
-    values: Array = time.whole.min(axis=0)
+    values: Array = tables.whole.min(axis=0) if tables is not None else np.full(grid.size, IMPOSSIBLE)
     if limit < problem.largest:
         values = np.where((values == IMPOSSIBLE) & (grid.total > 0), limit + 1, values)
     return values.reshape(shape)

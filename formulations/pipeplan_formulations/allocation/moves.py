@@ -75,10 +75,10 @@ def moves(
         last = int(spans.reach[kind][w][start])
         ends = np.arange(start + 1, last + 1)
         ends = ends[ends == problem.layers] if behind == 0 else ends[ends < problem.layers]
-        table = spans.extra[kind][w]
+        ends = ends[np.append(problem.cuts, True)[ends - 1]]
         least, most = int(grid.flight[w][usage]), int(grid.most[w][usage])
         flights = np.arange(least, min(most, max(least, (int(grid.total[usage]) + allowed) // width)) + 1)
-        extra = table[np.minimum(flights, len(table)) - 1][:, start, ends - start - 1]
+        extra = spans.extra(kind, w, np.full_like(ends, start), ends, flights[:, None])
         # Of the k that cost a span the same, the largest leaves least behind a first backward, and most to the rest.
         useful = extra < IMPOSSIBLE
         useful[:-1] &= extra[1:] != extra[:-1]

@@ -51,11 +51,10 @@ class _Prefix:
 
 def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     """Close the bracket."""
-    assert base.trip is not None
     heap: list[tuple[int, int, int, _Prefix]] = []
     order, seen = count(), _Seen(len(problem.first))
-    for kind, usage in np.argwhere(base.time.whole < IMPOSSIBLE):
-        bound = int(max(base.time.whole[kind, usage], base.trip.whole[kind, usage]))
+    for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
+        bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
         root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, UNBOUNDED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # bound of the prefixes whose true value turned out larger: their recomputation was a bound
@@ -79,15 +78,13 @@ def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None
 
 def _extended(problem: ChainAllocation, base: Ground, prefix: _Prefix, high: int) -> list[tuple[int, _Prefix]]:
     """Prefixes with one stage more that may lead below ``high``, each with its bound."""
-    assert base.trip is not None
     key = prefix.start, prefix.kind, prefix.usage, prefix.position, prefix.allowed
     choice = moves(problem, base.grid, base.spans, *key)
     finish = choice.finish if prefix.position == 0 else np.zeros_like(choice.end)
     top = np.maximum(prefix.top + finish, prefix.head + finish + choice.own)
     head = prefix.head + finish + choice.on
     service = np.maximum(prefix.service, choice.service)
-    key_behind = prefix.position, choice.end, choice.kind, choice.usage
-    time, trip = base.time.behind(*key_behind), base.trip.behind(*key_behind)
+    time, trip = base.tables.behind(prefix.position, choice.end, choice.kind, choice.usage)
     bound = np.maximum(np.maximum(top, head + time), head + trip + service)
     found = []
     for j in np.flatnonzero(bound < high):

@@ -1,14 +1,11 @@
 """Which spans of layers a stage may hold while T stays within a target, and what recomputation each needs.
 
-::
-
-    extra[kind][width][k − 1, a, j]   forwards to be run again by a replica that holds k micro-batches of the stage
-                                      a … a + j; IMPOSSIBLE where it does not fit whatever is recomputed
-
-``extra`` is a lower bound where a list of `Recomputation` was thinned out or would be too long, and exact elsewhere.
+What a span needs is looked up where it is asked for, and kept. It is a lower bound where a list of `Recomputation` was
+thinned out or would be too long, and exact elsewhere.
 """
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +15,69 @@ from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
+@dataclass
+class _Known:
+    """Forwards to be run again, for spans of one kind and width in which not everything can be saved.
+
+    ``rows[j, k − 1]`` is that of the span with the j-th of ``keys`` (sorted) and k micro-batches in flight.
+    """
+
+    keys: Array
+    rows: Array
+    by_content: dict[tuple[int, ...], Array] = field(default_factory=dict)
+
+
 class Spans:
-    """Tables for every kind and width (its index) of a problem.
+    """Spans of every kind and width (its index) of a problem.
 
     Attributes
     ----------
     reach : list of list of array, shape (n,)
         End of the longest span from each start; the start itself if there is none.
-    extra : list of list of array, shape (K or 1, n, longest)
-        One row if k makes no difference.
-    exact : bool
-        Whether every entry of ``extra`` is exact.
+    before : array, shape (n + 1,)
+        Least work of one micro-batch before each boundary.
     """
 
     def __init__(self, problem: ChainAllocation, grid: Grid, target: int) -> None:
-        self._problem = problem
-        self.exact = True
+        self._problem, self._grid = problem, grid
         self.before = best_before(problem)
         self.reach = [[self._reach(c, width, target) for width in problem.widths] for c in range(problem.kinds)]
-        self.extra = [self._extra(c, grid) for c in range(problem.kinds)]
+        useful = problem.recomputable & (problem.saved > problem.output)
+        self._savings = np.insert(np.cumsum(np.where(useful, problem.saved - problem.output, 0)), 0, 0)
+        self._received = np.append(np.insert(problem.received, 0, 0), 0)
+        self._workspace = _Largest(problem.workspace)
+        self._known: dict[tuple[int, int], _Known] = {}
+
+    def extra(self, kind: int, w: int, starts: Array, ends: Array, flights: Array | int) -> Array:
+        """Forwards to be run again by replicas that hold ``flights`` micro-batches of the spans; shapes broadcast.
+
+        `IMPOSSIBLE` where a span does not fit whatever is recomputed.
+        """
+        problem = self._problem
+        starts, ends, flights = np.broadcast_arrays(starts, ends, flights)
+        resident, saved = problem.prefix["resident"][kind, w], problem.prefix["saved"]
+        spare = problem.limit[kind] - (resident[ends] - resident[starts])
+        spare = spare - flights * (saved[ends] - saved[starts] + self._received[starts])
+        found = np.zeros(spare.shape, np.int64)
+        if spare.min(initial=IMPOSSIBLE) >= self._workspace.of_all:
+            return found
+        workspace = self._workspace.of(starts, ends)
+        short = spare < workspace
+        if not short.any():
+            return found
+        found[short] = IMPOSSIBLE
+        tight = short & (spare + flights * (self._savings[ends] - self._savings[starts]) >= workspace)
+        if tight.any():
+            found[tight] = self._asked(kind, w, starts[tight], ends[tight], flights[tight])
+        return found
+
+    def narrowed(self, target: int) -> "Spans":
+        """The same for another target; what is known of recomputation is shared."""
+        other = copy(self)
+        other.reach = [
+            [other._reach(c, width, target) for width in self._problem.widths] for c in range(self._problem.kinds)
+        ]
+        return other
 
     def _reach(self, kind: int, width: int, target: int) -> Array:
         """Work alone, all micro-batches of a replica in a row, must stay within the target; one in flight must fit."""
@@ -47,72 +88,57 @@ class Spans:
         else:
             room = (target - self.before[:-1]) // problem.share(width)
         ends = np.searchsorted(work, work[:-1] + room, side="right") - 1
-        ends = np.minimum(np.where(room < 0, 0, ends), _last_that_may_fit(problem, kind, problem.widths.index(width)))
-        return np.maximum(ends, starts)
+        fitting = last_that_may_fit(problem, kind, problem.widths.index(width), 1)
+        return np.maximum(np.minimum(np.where(room < 0, 0, ends), fitting), starts)
 
-    def _spare(self, kind: int, width: int, flights: Array) -> Array:
-        """What (2) leaves to workspace, shape (K, n, longest)."""
-        problem, longest = self._problem, self._longest(kind, width)
-        starts = np.arange(problem.layers)
-        ends = np.minimum(starts[:, None] + 1 + np.arange(longest), problem.layers)
-        resident, saved = problem.prefix["resident"][kind, width], problem.prefix["saved"]
-        stays = resident[ends] - resident[:-1, None]
-        held = saved[ends] - saved[:-1, None] + np.insert(problem.received, 0, 0)[:, None]
-        spare: Array = problem.limit[kind] - stays - flights[:, None, None] * held
-        return spare
+    def _asked(self, kind: int, w: int, starts: Array, ends: Array, flights: Array) -> Array:
+        """`extra` of spans that may have to recompute, from what is known or a question to `Recomputation`."""
+        many = int(self._grid.most[w].max())
+        known = self._known.get((kind, w))
+        if known is None:
+            known = self._known[kind, w] = _Known(np.zeros(0, np.int64), np.zeros((0, many), np.int64))
+        keys = starts * (self._problem.layers + 1) + ends
+        new = np.setdiff1d(keys, known.keys)
+        if len(new):
+            rows = np.stack([self._row(kind, w, *divmod(key, self._problem.layers + 1)) for key in new.tolist()])
+            keys_, rows_ = np.concatenate([known.keys, new]), np.concatenate([known.rows, rows])
+            order = np.argsort(keys_)
+            known.keys, known.rows = keys_[order], rows_[order]
+        found: Array = known.rows[np.searchsorted(known.keys, keys), flights - 1]
+        return found
 
-    def _longest(self, kind: int, width: int) -> int:
-        return max(1, int((self.reach[kind][width] - np.arange(self._problem.layers)).max()))
-
-    def _extra(self, kind: int, grid: Grid) -> list[Array]:
-        """All widths of a kind at once: one span's list answers for every width and k."""
-        problem = self._problem
-        tables: list[Array] = []
-        asked: dict[tuple[int, int], list[_Question]] = {}
-        for w in range(len(problem.widths)):
-            longest = self._longest(kind, w)
-            closed = ~_inside(problem, self.reach[kind][w], longest)
-            flights = np.arange(1, int(grid.most[w].max()) + 1)
-            workspace = _workspace(problem, longest)
-            if (closed | (self._spare(kind, w, flights[-1:]) >= workspace)).all():  # the most in flight fits everywhere
-                tables.append(np.where(closed, IMPOSSIBLE, 0)[None])
-                continue
-            spare = self._spare(kind, w, flights)
-            fits = ~closed & (spare >= workspace)
-            tables.append(np.where(fits, 0, IMPOSSIBLE))
-            tight = ~closed & ~fits & (spare >= workspace - flights[:, None, None] * _most_saved(problem, longest))
-            for start, j in np.argwhere(tight.any(axis=0)):
-                rows = np.flatnonzero(tight[:, start, j])
-                asked.setdefault((int(start), int(j)), []).append(
-                    _Question(w, rows, flights[rows], spare[rows, start, j])
-                )
-        for (start, j), questions in asked.items():
-            self._ask(kind, start, j, questions, tables)
-        return [table[:1].copy() if (table == table[:1]).all() else table for table in tables]
-
-    def _ask(self, kind: int, start: int, j: int, questions: list["_Question"], tables: list[Array]) -> None:
-        flights = np.concatenate([question.flights for question in questions])
-        spare = np.concatenate([question.spare for question in questions])
-        known = self._problem.recomputations[kind]
-        if known.crowded(start, start + j + 1):
-            floor = known.rough(start, start + j + 1, flights, spare)
-            self.exact = self.exact and not floor.any()
-        else:
-            floor, cost = known.least(start, start + j + 1, flights, spare)
-            self.exact = self.exact and bool((floor == cost).all())
-        edges = np.cumsum([len(question.rows) for question in questions])[:-1]
-        for question, part in zip(questions, np.split(floor, edges), strict=True):
-            tables[question.width][question.rows, start, j] = part
+    def _row(self, kind: int, w: int, start: int, end: int) -> Array:
+        """What one span costs for every k; spans of the same content share it."""
+        problem, known = self._problem, self._known[kind, w]
+        flights = np.arange(1, known.rows.shape[1] + 1)
+        spare = problem.spare(start, end, kind, problem.widths[w], flights)
+        recomputation = problem.recomputations[kind]
+        if recomputation.crowded(start, end):
+            return recomputation.rough(start, end, flights, spare)
+        content = *recomputation.content(start, end), int(spare[0]), int(spare[-1])
+        row = known.by_content.get(content)
+        if row is None:
+            row = known.by_content[content] = recomputation.least(start, end, flights, spare)[0]
+        return row
 
 
-@dataclass(frozen=True)
-class _Question:
-    """One span at one width: which rows of its table are open, with the k and the spare bytes of each."""
+class _Largest:
+    """The largest entry of any span of an array, from those of spans of 1, 2, 4 … entries."""
 
-    width: int
-    rows: NDArray[np.intp]
-    flights: Array
-    spare: Array
+    def __init__(self, values: Array) -> None:
+        self.of_all = int(values.max(initial=0))
+        self._rows = [values]
+        while 2 ** len(self._rows) <= len(values):
+            row, step = self._rows[-1], 2 ** (len(self._rows) - 1)
+            self._rows.append(np.append(np.maximum(row[:-step], row[step:]), row[-step:]))
+        self._table = np.stack(self._rows)
+        lengths = np.arange(1, len(values) + 1)
+        self._level = np.insert(np.floor(np.log2(lengths)).astype(np.int64), 0, 0)
+
+    def of(self, starts: Array, ends: Array) -> Array:
+        level = self._level[ends - starts]
+        found: Array = np.maximum(self._table[level, starts], self._table[level, ends - (1 << level)])
+        return found
 
 
 def best_before(problem: ChainAllocation) -> Array:
@@ -121,35 +147,11 @@ def best_before(problem: ChainAllocation) -> Array:
     return np.insert(np.cumsum(best), 0, 0)
 
 
-def _inside(problem: ChainAllocation, reach: Array, longest: int) -> NDArray[np.bool_]:
-    """Spans that end within their reach, at an allowed cut or at n: shape (n, longest)."""
-    ends = np.arange(problem.layers)[:, None] + 1 + np.arange(longest)
-    allowed = np.append(problem.cuts, True)[np.minimum(ends, problem.layers) - 1]
-    inside: NDArray[np.bool_] = (ends <= reach[:, None]) & allowed
-    return inside
-
-
-def _workspace(problem: ChainAllocation, longest: int) -> Array:
-    """The largest workspace of each span, shape (n, longest)."""
-    padded = np.append(problem.workspace, np.zeros(longest, np.int64))
-    rows = np.lib.stride_tricks.sliding_window_view(padded, longest)[: problem.layers]
-    return np.maximum.accumulate(rows, axis=1)
-
-
-def _most_saved(problem: ChainAllocation, longest: int) -> Array:
-    """Bytes that recomputing all of a span saves for each micro-batch in flight, shape (n, longest)."""
-    n = problem.layers
-    useful = problem.recomputable & (problem.saved > problem.output)
-    savings = np.insert(np.cumsum(np.where(useful, problem.saved - problem.output, 0)), 0, 0)
-    ends = np.minimum(np.arange(n)[:, None] + 1 + np.arange(longest), n)
-    saved: Array = savings[ends] - savings[:-1, None]
-    return saved
-
-
-def _last_that_may_fit(problem: ChainAllocation, kind: int, width: int) -> Array:
-    """The last end of a span from each start of which one micro-batch may fit with everything recomputed."""
+def last_that_may_fit(problem: ChainAllocation, kind: int, w: int, in_flight: int) -> Array:
+    """The last end of a span from each start that may fit with everything recomputed, shape (n,)."""
     n = problem.layers
     held = np.minimum(problem.saved, np.where(problem.recomputable, problem.output, problem.saved))
-    stays = np.insert(np.cumsum(problem.resident[kind, width] + held), 0, 0)
-    room = problem.limit[kind] - np.insert(problem.received, 0, 0)
-    return np.asarray(np.searchsorted(stays, stays[:n] + room, side="right") - 1)
+    stays = np.insert(np.cumsum(problem.resident[kind, w] + in_flight * held), 0, 0)
+    room = problem.limit[kind] - in_flight * np.insert(problem.received, 0, 0)
+    ends: NDArray[np.int64] = np.searchsorted(stays, stays[:n] + room, side="right") - 1
+    return ends

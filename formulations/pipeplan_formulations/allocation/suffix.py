@@ -4,11 +4,12 @@ r"""The dynamic programme over suffixes: least value of what lies behind a bound
 
     V(i, c, u)    layers i … n − 1 on exactly the units u, the first of their stages on kind c
                   = min over width w, end e, kind c' behind    max( own,  H step + V(e, c', u − w e_c) )       ``time``
-                                                               H step + V(e, c', u − w e_c)                    ``trip``
                                                                max( load, link, V(e, c', u − w e_c) )          ``load``
+    A(i, c, u)    = min over the same                          H step + A(e, c', u − w e_c)
 
-``time`` is (3) without E_0, ``trip`` the A of (4), ``load`` the bottleneck. With a *ceiling*, spans and hops whose e of
-(4) exceeds it are left out. With a *target*, so are states behind which no value within it can be reached.
+``time`` is (3) without E_0, A that of (4), ``load`` the bottleneck. With a *ceiling*, spans and hops whose e of (4)
+exceeds it are left out. With a *target*, so are states behind which no value within it can be reached, and with a
+*floor* of e those where A with it exceeds the target.
 
 Where counts fall and a ceiling asks for long warm-ups, the tables are filled once for each range of excess (see
 `falling`), over those of the ranges below:
@@ -19,14 +20,17 @@ Where counts fall and a ceiling asks for long warm-ups, the tables are filled on
     range 1        k w = R + 1              before those of 0 and 1
     range 0        k = ⌈R / w⌉, as in SNO   before those of 0, and of all others up to k w − R
 
-For each boundary i, kind and width, one array operation serves all usages (rows) and ends (columns); ``behind`` holds
-the hop and V of the stage behind, per usage and boundary.
+Usages are taken by the number of units in them, fewest first. For each number, kind and width one row of array
+operations serves every usage and start (rows) and every end (columns) inside the `Corridor`.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.allocation.cells import Rows, of_cells, of_first, of_rows
+from pipeplan_formulations.allocation.cells import Holds, added, of_first
+from pipeplan_formulations.allocation.corridor import Corridor
 from pipeplan_formulations.allocation.falling import excesses
 from pipeplan_formulations.allocation.place import Mode
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
@@ -36,37 +40,51 @@ from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
-Floats = NDArray[np.float64]
-Alive = dict[tuple[int, int, int, int], Array]
+AT_ONCE = 2**20
+"""Most cells of one array operation."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """V and A by kind, usage and boundary: shape (C, size, n + 1)."""
+
+    time: Array
+    trip: Array
+
+    def copy(self) -> "Table":
+        """Another one to write into."""
+        return Table(self.time.copy(), self.trip.copy())
 
 
 class Layers:
-    """V of one run of the programme, one table for each forced first stage and one for all others.
+    """V and A of one run of the programme, one table for each forced first stage and one for all others.
 
     Attributes
     ----------
-    tables : list of array, shape (n + 1, C, size)
-        V by boundary, kind and usage: the last one is that of the stages that are not forced to be first; of the first
-        one row 0 alone is a whole allocation, and E_0 is in it.
-    levels : list of lists of array
-        Such tables for stages of excess up to the end of each range; the last ones are ``tables``.
+    levels : list of lists of Table
+        Tables for stages of excess up to the end of each range. In each list the last one is that of the stages that
+        are not forced to be first; of the first one boundary 0 alone is a whole allocation, and E_0 is in it.
     starts : list of int
         Of the ranges.
-    alive : mapping from (number of the forced stage, boundary, kind, index of width) to array of int
-        Usages with which such a stage, its e of (4) left out of account, stays within the target.
     """
 
-    def __init__(self, levels: list[list[Array]], starts: list[int], alive: Alive) -> None:
-        self.levels, self.starts, self.tables, self.alive = levels, starts, levels[-1], alive
+    def __init__(self, levels: list[list[Table]], starts: list[int]) -> None:
+        self.levels, self.starts = levels, starts
 
     @property
     def whole(self) -> Array:
-        """Value of whole allocations by kind of the first stage and usage, E_0 included: shape (C, size)."""
-        whole: Array = self.tables[0][0]
-        return whole
+        """V of whole allocations by kind of the first stage and usage, E_0 included: shape (C, size)."""
+        return self.levels[-1][0].time[:, :, 0]
 
-    def behind(self, position: int, end: Array, kind: Array, usage: Array, excess: Array | None = None) -> Array:
-        """V behind stages number ``position`` that end there; 0 behind the last one.
+    @property
+    def whole_trip(self) -> Array:
+        """A of whole allocations."""
+        return self.levels[-1][0].trip[:, :, 0]
+
+    def behind(
+        self, position: int, end: Array, kind: Array, usage: Array, excess: Array | None = None
+    ) -> tuple[Array, Array]:
+        """V and A behind stages number ``position`` that end there; 0 behind the last one.
 
         ``excess`` is the largest that may stand there; any if None.
         """
@@ -74,11 +92,13 @@ class Layers:
             level = np.full_like(end, len(self.levels) - 1)
         else:
             level = np.searchsorted(self.starts, excess, side="right") - 1
-        found = np.zeros_like(end)
+        time, trip = np.zeros_like(end), np.zeros_like(end)
         for number, tables in enumerate(self.levels):
             here = (level == number) & (usage > 0)
-            found[here] = tables[min(position + 1, len(tables) - 1)][end[here], kind[here], usage[here]]
-        return found
+            table = tables[min(position + 1, len(tables) - 1)]
+            time[here] = table.time[kind[here], usage[here], end[here]]
+            trip[here] = table.trip[kind[here], usage[here], end[here]]
+        return time, trip
 
 
 def run(
@@ -86,21 +106,28 @@ def run(
     grid: Grid,
     spans: Spans,
     clock: Clock,
-    quantity: Quantity,
     target: int,
     ceiling: int | None = None,
+    floor: int = 0,
     within: Layers | None = None,
-) -> Layers:
-    """Fill the tables; ``within`` are those of ``time`` for the same target without a ceiling, to save work."""
+    coarse: bool = False,
+) -> Layers | None:
+    """Fill the tables; None if it shows at once that no allocation stays within the target.
+
+    ``within`` are tables for the same target whose values are no larger: states that they leave out are left out.
+    ``coarse`` takes all ranges of excess for one, which bounds what they would give.
+    """
     every = [(c, w) for c in range(problem.kinds) for w in range(len(problem.widths))]
-    waits = problem.overlap == "none" or (problem.overlap == "stream" and quantity != "load" and ceiling is not None)
-    sweep = _Sweep(problem, grid, spans, clock, target, Sight(quantity, ceiling, apart=waits))
-    sweep.within = within.alive if within is not None else None
+    corridor = Corridor(problem, grid, spans, ceiling)
+    if corridor.closed:
+        return None
+    sweep = _Sweep(problem, grid, spans, clock, target, ceiling, floor, corridor)
+    sweep.within = within.levels[-1] if within is not None else None
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
-    nothing = np.full((problem.layers + 1, problem.kinds, grid.size), IMPOSSIBLE)
-    below = [nothing] * (len(forced) + 1)
+    nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
+    below = [Table(nothing, nothing)] * (len(forced) + 1)
     levels, starts = [], []
-    for excess in sweep.ranges:
+    for excess in sweep.ranges(coarse):
         sweep.excess, sweep.refused, sweep.position = excess, False, len(forced)
         # Without forced stages row 0 is a whole allocation; with them it takes one more sweep for each.
         free, behind = sweep.fill(below[-1], every, None, range(1 if forced else 0, problem.layers))
@@ -115,7 +142,18 @@ def run(
         below = tables
         if not sweep.refused:  # no stage asks for more than this range
             break
-    return Layers(levels, starts, sweep.alive)
+    return Layers(levels, starts)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Where stages may begin: flat usage and boundary of each."""
+
+    usage: Array
+    start: Array
+
+    def only(self, kept: NDArray[np.bool_]) -> "_Rows":
+        return _Rows(self.usage[kept], self.start[kept])
 
 
 class _Sweep:
@@ -126,153 +164,142 @@ class _Sweep:
         spans: Spans,
         clock: Clock,
         target: int,
-        sight: Sight,
+        ceiling: int | None,
+        floor: int,
+        corridor: Corridor,
     ) -> None:
-        self.problem, self.grid, self.spans, self.clock = problem, grid, spans, clock
-        self.target, self.sight = target, sight
-        self.power, self.needed = self._strengths()
-        self.chooses = problem.chooses and sight.ceiling is not None
-        self.ranges: list[range | None] = [None]
-        if self.chooses and problem.alternating and not sight.apart:
-            self.ranges = [*excesses(max(int(grid.total.max()) - 1, 0))]
+        self.problem, self.grid, self.spans, self.clock, self.corridor = problem, grid, spans, clock, corridor
+        quantity: Quantity = "load" if problem.objective == "bottleneck" else "time"
+        waits = problem.overlap == "none" or (
+            problem.overlap == "stream" and quantity == "time" and ceiling is not None
+        )
+        self.sight = Sight(quantity, ceiling, apart=waits)
+        self.room = target - spans.before if quantity == "time" else np.full(problem.layers + 1, target)
+        self.floor = floor
+        self.into = np.insert(problem.least_back, 0, 0, axis=2)  # ĝ by kind, whether a node is left, and start
+        self.chooses = problem.chooses and ceiling is not None and problem.alternating and not waits
         self.excess: range | None = None
         self.refused = False
         self.position = 0
-        self.alive: Alive = {}
-        self.within: Alive | None = None
-        self._rows: dict[tuple[int, int, int], Rows] = {}
+        self.within: list[Table] | None = None
+
+    def ranges(self, coarse: bool) -> list[range] | list[None]:
+        """Of excess; None if it does not matter."""
+        most = max(int(self.grid.total[-1]) - 1, 0)
+        if not self.chooses:
+            return [None]
+        return [range(most + 1)] if coarse else excesses(most)
 
     def fill(
-        self, below: Array, modes: list[Mode], behind: list[Tail] | None, starts: range
-    ) -> tuple[Array, list[Tail]]:
-        """V for stages of these modes (kind and index of width) before what lies ``behind``, or before each other.
+        self, below: Table, modes: list[Mode], behind: list[Tail] | None, starts: range
+    ) -> tuple[Table, list[Tail]]:
+        """V and A for stages of these modes (kind and index of width) before what lies ``behind``, or each other.
 
         A stage that begins at boundary 0 is the first one, and its E_0 is counted. ``below``: what stages of less
         excess reach.
         """
-        problem = self.problem
         table = below.copy()
-        own_tails = [Tail(problem, self.grid, self.sight, c, ends=behind is None) for c in range(problem.kinds)]
+        kinds = range(self.problem.kinds)
+        own_tails = [Tail(self.problem, self.grid, self.sight, c, ends=behind is None) for c in kinds]
         source = behind if behind is not None else own_tails
-        for i in reversed(starts):
+        for level, usages in enumerate(self.grid.levels[1:], start=1):
             self.clock.check()
-            usages = self._usages(i)
+            rows = self._rows(usages, starts)
             for c, w in modes:
-                self._stage(table, source[c], i, c, w, usages, behind is not None)
-            room = self.target - (int(self.spans.before[i]) if self.sight.quantity != "load" else 0)
-            table[i][table[i] > room] = IMPOSSIBLE
-            if i and problem.cuts[i - 1]:
-                for tail in own_tails:
-                    tail.extend(i, table[i])
-            if i == 0:
-                table[0][:, self.grid.total < self.grid.forced] = IMPOSSIBLE
+                self._stage(table, source[c], c, w, level, rows, behind is not None)
+            if 0 in starts and level < self.grid.forced:
+                table.time[:, usages, 0] = table.trip[:, usages, 0] = IMPOSSIBLE
+            for tail in own_tails:
+                tail.extend(usages, table.time[:, usages], table.trip[:, usages])
         return table, own_tails
 
-    def _strengths(self) -> tuple[Floats, Floats]:
-        """Power of each usage, and the power that the layers from each boundary on need to stay within the target.
+    def _rows(self, usages: Array, starts: range) -> _Rows:
+        """Every usage with every boundary of the corridor."""
+        first = np.maximum(self.corridor.first[usages], starts.start)
+        last = np.minimum(self.corridor.last[usages], starts.stop - 1)
+        count = np.maximum(last - first + 1, 0)
+        offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        return _Rows(np.repeat(usages, count), np.repeat(first, count) + offset)
 
-        Of M micro-batches a stage of r replicas gives one replica M / r at least, in the time that its head leaves.
-        """
-        problem, grid, before = self.problem, self.grid, self.spans.before.astype(np.float64)
-        if self.sight.quantity == "load":
-            return grid.total.astype(np.float64), np.zeros(problem.layers + 1)
-        best = problem.forward + problem.backward
-        speed = (best.min(axis=0) / np.maximum(best, 1)).max(axis=1) * problem.unit  # of a unit of each kind
-        per_unit = np.maximum(self.target - before, 0) / problem.micro_batches * (1 + 1e-9)
-        rest = before[-1] - before
-        needed = np.divide(rest, per_unit, out=np.full_like(rest, np.inf), where=per_unit > 0)
-        return speed @ grid.coordinates, np.where(rest > 0, needed, 0.0)
-
-    def _usages(self, i: int) -> Array:
-        """Usages with which layers from i on, and those before i on the rest, can stay within the target on average."""
-        enough = (self.power >= self.needed[i]) & (self.grid.total > 0)
-        if self.sight.quantity != "load":
-            every = self.power[-1] * self.target / self.problem.micro_batches * (1 + 1e-9)
-            enough &= self.power * self.target / self.problem.micro_batches <= every - float(self.spans.before[i])
-        return np.flatnonzero(enough)
-
-    def _stage(self, table: Array, tail: Tail, i: int, c: int, w: int, usages: Array, forced: bool) -> None:
-        """Improve V(i, c, ·) by stages of width w that begin at i. A forced first stage is not one of the last."""
+    def _stage(self, table: Table, tail: Tail, c: int, w: int, level: int, rows: _Rows, forced: bool) -> None:
+        """Improve V and A by stages of width w. A forced first stage is not one of the last."""
         problem, grid, width = self.problem, self.grid, self.problem.widths[w]
-        longest = int(self.spans.reach[c][w][i]) - i
+        holds = self._holds(w, level)
+        if holds.top < holds.least:
+            self.refused = self.refused or holds.least <= holds.most
+            return
+        able = grid.coordinates[c][rows.usage] >= width
         if self.within is not None:
-            taken = self.within.get((self.position, i, c, w), usages[:0])
-        else:
-            taken = usages[grid.coordinates[c][usages] >= width]
-            if problem.last:
-                behind = taken - width * grid.stride[c]
-                taken = taken[grid.total[behind] >= grid.forced if forced else grid.may_precede(behind, c, width)]
-        if longest < 1 or not len(taken):
+            able &= self.within[self.position].time[c, rows.usage, rows.start] < IMPOSSIBLE
+        rows = rows.only(able)
+        behind = rows.usage - width * grid.stride[c]
+        if problem.last:
+            kept = grid.total[behind] >= grid.forced if forced else grid.may_precede(behind, c, width)
+            rows, behind = rows.only(kept), behind[kept]
+        first = np.maximum(rows.start + 1, self.corridor.first[behind])
+        count = np.minimum(self.spans.reach[c][w][rows.start], self.corridor.last[behind]) - first + 1
+        kept = count > 0
+        rows, behind, first, count = rows.only(kept), behind[kept], first[kept], count[kept]
+        if not len(count):
             return
-        behind = taken - width * grid.stride[c]
-        # Before the first end that the units behind can still follow up, no span need be looked at.
-        skipped = int(np.argmax(self.needed[i + 1 :] <= self.power[behind].max()))
-        if skipped >= longest:
-            return
-        columns = slice(i + 1 + skipped, i + 1 + longest)
-        ends = np.arange(columns.start, columns.stop)
-        flight, most = grid.flight[w][taken], grid.most[w][taken]
-        held = range(int(flight.min()), int((most if self.chooses else flight).max()) + 1)
-        low, top = flight, most
-        if self.excess is not None:
-            low, top = self._range(w, grid.total[taken], flight, most)
-            able = low <= top
-            if not able.all():
-                self.refused = self.refused or bool((~able & (low <= most)).any())
-                taken, behind, low, top, most = (each[able] for each in (taken, behind, low, top, most))
-                if not len(taken):
-                    return
-        extra = self.spans.extra[c][w]
-        extra = (extra[held.start - 1 : held.stop - 1] if len(extra) > 1 else extra)[:, i, skipped:longest]
-        row = low - held.start
-        forward = problem.prefix["forward"][c][ends] - problem.prefix["forward"][c][i]
-        backward = problem.prefix["backward"][c][ends] - problem.prefix["backward"][c][i]
-        into = np.zeros_like(taken) if i == 0 else problem.least_back[c][grid.leaves[c][taken], i - 1]
-        best = np.full(len(taken), IMPOSSIBLE)
+        few = max(1, AT_ONCE // int(count.max()))
+        for low in range(0, len(count), few):
+            part = slice(low, low + few)
+            some = _Rows(rows.usage[part], rows.start[part])
+            self._cells(table, tail, c, w, holds, some, behind[part], first[part], count[part])
+
+    def _cells(
+        self,
+        table: Table,
+        tail: Tail,
+        c: int,
+        w: int,
+        holds: Holds,
+        rows: _Rows,
+        behind: Array,
+        first: Array,
+        count: Array,
+    ) -> None:
+        """Improve the rows' V and A by the ends from ``first`` on, so many of each."""
+        problem, grid = self.problem, self.grid
+        columns = np.arange(int(count.max()))
+        ends = np.minimum(first[:, None] + columns, problem.layers)
+        inside = columns < count[:, None]
         for part in tail.parts(w):
-            value = part.value[behind, columns]
-            if part.send is None:
-                cells = self._rows.get((i, c, w))
-                if cells is None:
-                    cells = of_rows(problem, self.sight, width, held, forward, backward, extra)
-                    if len(self.ranges) > 1 and not forced:  # the ranges to come ask for the same
-                        self._rows[i, c, w] = cells
-                term, work = (cell[row if len(cell) > 1 else 0] for cell in (cells.term, cells.work))
-                found = np.maximum(term, work + value)
-                if cells.held is not None:
-                    found = self._within(cells.held[row], top, most, found)
+            value = part.value[behind[:, None], ends]
+            row, column = np.nonzero(inside & (value < IMPOSSIBLE))
+            if not len(row):
+                continue
+            value, end = value[row, column], ends[row, column]
+            usage, start = rows.usage[row], rows.start[row]
+            send, into = 0, 0
+            if part.send is not None:
+                send = part.send[part.leaves[behind[row]], end]
+                into = self.into[c, grid.leaves[c][usage], start]
+            add = added(problem, self.spans, self.sight, (c, w), start, end, holds, send, into)
+            self.refused = self.refused or add.refused
+            finish = np.where(start == 0, of_first(problem, self.sight, c, w)[end], 0)
+            if self.sight.quantity == "load":
+                found = trip = np.maximum(add.term, value)
             else:
-                send = part.send[part.leaves[behind], columns]
-                found = of_cells(
-                    problem,
-                    self.sight,
-                    width,
-                    forward,
-                    backward + extra[row if len(extra) > 1 else 0],
-                    most,
-                    send,
-                    into,
-                    value,
-                )
-            if i == 0:
-                found = found + of_first(problem, self.sight, c, w)[ends]
-            best = np.minimum(best, found.min(axis=1))
-        table[i, c, taken] = np.minimum(best, table[i, c, taken])
-        if self.sight.quantity == "time" and self.sight.ceiling is None:
-            self.alive[self.position, i, c, w] = taken[best <= self.target - int(self.spans.before[i])]
+                found = np.maximum(add.term, add.work + value) + finish
+                trip = add.work + part.trip[behind[row], end] + finish
+            room = self.room[start]
+            kept = add.open & (found <= room) & (trip + self.floor <= room)
+            if not kept.any():
+                continue
+            row = row[kept]
+            edges = np.flatnonzero(np.diff(row, prepend=-1))
+            at = c, rows.usage[row[edges]], rows.start[row[edges]]
+            table.time[at] = np.minimum(table.time[at], np.minimum.reduceat(found[kept], edges))
+            table.trip[at] = np.minimum(table.trip[at], np.minimum.reduceat(trip[kept], edges))
 
-    def _range(self, w: int, total: Array, least: Array, most: Array) -> tuple[Array, Array]:
-        """The least and the largest k of stages of the range of excess, by units from the stage on."""
-        assert self.excess is not None
-        width = self.problem.widths[w]
-        asked = -(-(total + self.excess.start) // width)
-        low = np.maximum(least, np.minimum(asked, self.problem.share(width)))
-        top = np.maximum(least, np.minimum((total + self.excess.stop - 1) // width, most))
-        return low, top
-
-    def _within(self, held: Array, top: Array, most: Array, found: Array) -> Array:
-        """Values where k stays inside the range of excess; whether some k lies beyond it is kept in mind."""
-        beyond = held > top[:, None]
-        if self.excess is not None and not self.refused:
-            self.refused = bool((beyond & (held <= most[:, None])).any())
-        return np.where(beyond, IMPOSSIBLE, found)
+    def _holds(self, w: int, level: int) -> Holds:
+        """In-flight counts of a stage with ``level`` units from it on, inside the range of excess."""
+        problem, total, width = self.problem, np.array(level), self.problem.widths[w]
+        least, most = (max(1, int(rule(total, width))) for rule in (problem.in_flight, problem.most_in_flight))
+        if self.excess is None:
+            return Holds(least, least, most)
+        asked = -(-(level + self.excess.start) // width)
+        top = max(least, min((level + self.excess.stop - 1) // width, most))
+        return Holds(max(least, min(asked, problem.share(width))), top, most)

@@ -1,4 +1,4 @@
-"""What lies behind stages of one kind, in the dynamic programme over suffixes: V with the hop to it."""
+"""What lies behind stages of one kind, in the dynamic programme over suffixes: V and A with the hop to it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ from pipeplan_formulations.allocation.terms import step_on
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
-Quantity = Literal["time", "trip", "load"]
+Quantity = Literal["time", "load"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Sight:
 
     Attributes
     ----------
-    quantity : 'time', 'trip' or 'load'
+    quantity : 'time' or 'load'
     ceiling : int or None
         The largest e of (4) that is allowed.
     apart : bool
@@ -37,66 +37,77 @@ class Behind:
 
     Attributes
     ----------
-    value : array
-        The best V, with the hop there; `IMPOSSIBLE` where there is none.
+    value, trip : array
+        The best V and A, with the hop there; `IMPOSSIBLE` where there is none.
     send : array, shape (2, n + 1), or None
         f by whether the hop leaves a node, where the stage's own terms need it.
     leaves : array of int, shape (size,)
         Which row of ``send`` a usage takes.
+    hops : list of (kind behind, array of shape (2, n + 1))
+        What a hop adds to V and A, or the load of its wire, by whether it leaves a node; `IMPOSSIBLE` at cuts that are
+        not allowed or whose wire is too slow.
     """
 
     value: Array
+    trip: Array
     send: Array | None
     leaves: Array
+    hops: list[tuple[int, Array]]
 
 
 class Tail:
-    """What lies behind stages of kind ``c``, filled boundary by boundary; with ``ends`` that may be nothing at all."""
+    """What lies behind stages of kind ``c``, filled usage by usage; with ``ends`` that may be nothing at all."""
 
     def __init__(self, problem: ChainAllocation, grid: Grid, sight: Sight, c: int, ends: bool) -> None:
         self._problem, self._grid, self._sight, self._kind = problem, grid, sight, c
         self._parts: dict[tuple[int, int], Behind] = {}
         self._keys = [self._key(w) for w in range(len(problem.widths))]
-        kinds = range(problem.kinds) if sight.apart else [0]
+        self._kinds = list(range(problem.kinds)) if sight.apart else [0]
         for key in sorted(set(self._keys)):
-            for behind in kinds:
-                value = np.full((grid.size, problem.layers + 1), IMPOSSIBLE)
-                send = None
-                if sight.apart:
-                    send = np.zeros((2, problem.layers + 1), np.int64)
-                    send[:, 1:-1] = problem.send[c, behind]
-                    if behind != c:
-                        send[0] = send[1]
-                self._parts[key, behind] = Behind(value, send, grid.leaves[behind])
-            if ends:
-                self._parts[key, 0].value[0, -1] = 0
-        self._kinds = list(kinds)
+            for behind in self._kinds:
+                value, trip = (np.full((grid.size, problem.layers + 1), IMPOSSIBLE) for _ in range(2))
+                if ends and behind == 0:
+                    value[0, -1] = trip[0, -1] = 0
+                send = self._send(behind) if sight.apart else None
+                hops = [(b, self._hop(b, key)) for b in ([behind] if sight.apart else range(problem.kinds))]
+                self._parts[key, behind] = Behind(value, trip, send, grid.leaves[behind], hops)
 
     def parts(self, w: int) -> list[Behind]:
         """What a stage whose width has index ``w`` chooses from."""
         return [self._parts[self._keys[w], behind] for behind in self._kinds]
 
-    def extend(self, i: int, values: Array) -> None:
-        """Take in V(i, ·, ·), shape (C, size), and the hops to it."""
-        problem, grid = self._problem, self._grid
-        live = np.flatnonzero((values < IMPOSSIBLE).any(axis=0))
-        for (key, apart), part in self._parts.items():
-            best = np.full(len(live), IMPOSSIBLE)
-            for behind in [apart] if self._sight.apart else range(problem.kinds):
-                leaves = grid.leaves[behind][live] if behind == self._kind else np.ones_like(live)
-                hop = self._kind, behind, leaves
-                send, back = problem.send[hop][:, i - 1], problem.send_back[hop][:, i - 1]
+    def extend(self, usages: Array, values: Array, trips: Array) -> None:
+        """Take in V(c, ·, ·) and A(c, ·, ·) of these usages, shape (C, usages, n + 1), and the hops to them."""
+        for part in self._parts.values():
+            value, trip = (np.full(values.shape[1:], IMPOSSIBLE) for _ in range(2))
+            for behind, each in part.hops:
+                hop = each[self._grid.leaves[behind][usages] if behind == self._kind else np.ones_like(usages)]
                 if self._sight.quantity == "load":
-                    found = values[behind, live]
-                    if problem.overlap != "none":
-                        found = np.maximum(found, np.maximum(send, back) // key)
+                    value = trip = np.minimum(value, np.maximum(values[behind], hop))
                 else:
-                    found = values[behind, live] + step_on(problem.overlap, 0, send, back, problem.latency[hop])
-                    if self._sight.ceiling is not None and problem.overlap == "copy":
-                        slow = (key - 1) * np.maximum(send, back) > self._sight.ceiling
-                        found = np.where(slow, IMPOSSIBLE, found)
-                best = np.minimum(best, found)
-            part.value[live, i] = best
+                    value = np.minimum(value, values[behind] + hop)
+                    trip = np.minimum(trip, trips[behind] + hop)
+            part.value[usages], part.trip[usages] = value, trip
+
+    def _send(self, behind: int) -> Array:
+        send = np.zeros((2, self._problem.layers + 1), np.int64)
+        send[:, 1:-1] = self._problem.send[self._kind, behind]
+        if behind != self._kind:
+            send[0] = send[1]
+        return send
+
+    def _hop(self, behind: int, key: int) -> Array:
+        problem, found = self._problem, np.full((2, self._problem.layers + 1), IMPOSSIBLE)
+        send, back = problem.send[self._kind, behind], problem.send_back[self._kind, behind]
+        if self._sight.quantity == "load":
+            hop = np.maximum(send, back) // key if problem.overlap != "none" else np.zeros_like(send)
+        else:
+            hop = step_on(problem.overlap, 0, send, back, problem.latency[self._kind, behind][:, None])
+            hop = np.broadcast_to(hop, send.shape)
+            if self._sight.ceiling is not None and problem.overlap == "copy":
+                hop = np.where((key - 1) * np.maximum(send, back) > self._sight.ceiling, IMPOSSIBLE, hop)
+        found[:, 1:-1] = np.where(problem.cuts, hop, IMPOSSIBLE)
+        return found
 
     def _key(self, w: int) -> int:
         """Widths that see the same behind them share one table: by L_w, or by the period of a wire, or all."""

@@ -12,10 +12,10 @@ from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
-def roots(time: Layers, most: int) -> list[tuple[int, int]]:
+def roots(tables: Layers, most: int) -> list[tuple[int, int]]:
     """Kind of the first stage and usage of the allocations of least value, each usage once, at most so many."""
-    kinds = time.whole.argmin(axis=0)
-    values = time.whole.min(axis=0)
+    kinds = tables.whole.argmin(axis=0)
+    values = tables.whole.min(axis=0)
     usages = np.argsort(values, kind="stable")[:most]
     return [(int(kinds[usage]), int(usage)) for usage in usages if values[usage] < IMPOSSIBLE]
 
@@ -24,8 +24,7 @@ def follow(
     problem: ChainAllocation,
     grid: Grid,
     spans: Spans,
-    time: Layers,
-    trip: Layers | None,
+    tables: Layers,
     root: tuple[int, int],
     ceiling: int | None = None,
 ) -> Allocation | None:
@@ -38,7 +37,7 @@ def follow(
                               │◀─ on ─▶│◀── V behind ──▶│        nor what lies behind goes beyond
     """
     kind, usage = root
-    value = int(time.whole[kind, usage])
+    value = int(tables.whole[kind, usage])
     stages: list[Place] = []
     start = head = service = 0
     allowed = UNBOUNDED
@@ -49,12 +48,12 @@ def follow(
             choice = choice.only(choice.service <= ceiling)
         base = head + (choice.finish if start == 0 else 0)
         key = position, choice.end, choice.kind, choice.usage, choice.allowed
-        ahead = time.behind(*key)
+        ahead, alone = tables.behind(*key)
         combined = np.maximum(choice.own, ahead) if problem.objective == "bottleneck" else choice.on + ahead
         fits = np.maximum(base + choice.own, base + combined) <= value
         cost = np.maximum(service, choice.service)
-        if trip is not None:
-            cost = cost + base + choice.on + trip.behind(*key)
+        if problem.objective == "step":
+            cost = cost + base + choice.on + alone
         if not fits.any():  # the tables were a bound here, not a value
             return None
         best = int(np.argmin(np.where(fits, cost, 2 * IMPOSSIBLE)))

@@ -45,6 +45,12 @@ class Grid:
         return len(self.total)
 
     @cached_property
+    def levels(self) -> list[Array]:
+        """The (flat) usages of 0, 1, 2 … units in all."""
+        order = np.argsort(self.total, kind="stable")
+        return np.split(order, np.searchsorted(self.total[order], np.arange(1, int(self.total[-1]) + 1)))
+
+    @cached_property
     def flight(self) -> list[Array]:
         """The least k for each width (in the order of ``widths``) and usage of a stage; at least 1."""
         return [np.maximum(self._problem.in_flight(self.total, width), 1) for width in self._problem.widths]
