@@ -11,6 +11,7 @@ from pipeplan.cluster import Overlap
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Schedule
+from pipeplan.tied import tied_stages, with_sums
 from pipeplan_executor.order import find_replicas
 from pipeplan_executor.split import describe
 
@@ -26,15 +27,19 @@ def plan_for(
 ) -> Plan:
     """A plan that runs ``names`` cut at ``boundaries``, one rank a list of the schedule; its times are made up.
 
-    A stage whose actions stand in several lists is replicated. ``recompute`` names layers of any stage.
+    A stage whose actions stand in several lists is replicated. ``recompute`` names layers of any stage. Where stages
+    share weights, the lists get the reductions that they lack.
     """
     ranks = len(schedule.orders)
     spans = [tuple(names[a:b]) for a, b in pairwise(boundaries)]
+    described = describe("test", module, names)
+    tied = tied_stages((tie.layers for tie in described.ties), spans)
+    schedule = with_sums(schedule, tied)
     homes = find_replicas(schedule)
     ways = tuple((Transfer(),) * lcm(len(a), len(b)) for a, b in pairwise(homes))
     return Plan(
         model="test",
-        fingerprint=describe("test", module, names).fingerprint,
+        fingerprint=described.fingerprint,
         cluster="test",
         device_kinds=("cpu-worker",) * ranks,
         micro_batch=micro_batch,
@@ -64,5 +69,6 @@ def plan_for(
             overlap=Overlap.COPY,
             runtime=(0,) * ranks,
             limits=(UNLIMITED,) * ranks,
+            tied=tied,
         ),
     )

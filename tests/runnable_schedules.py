@@ -59,3 +59,19 @@ def any_order(generator: random.Random, world: int, most_stages: int, micro_batc
         for rank in ranks:
             orders[rank].append(Action(Kind.UPDATE, s))
     return Schedule("random", tuple(map(tuple, orders)))
+
+
+def halved(schedule: Schedule) -> Schedule:
+    """Every backward as its two halves, one behind the other."""
+    halves = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
+    return Schedule(
+        schedule.family,
+        tuple(
+            tuple(
+                part
+                for action in order
+                for part in ([action._replace(kind=k) for k in halves] if action.kind is Kind.BACKWARD else [action])
+            )
+            for order in schedule.orders
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Process groups for the replicas of stages."""
+"""Process groups for the replicas of stages, and of stages that share weights."""
 
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
@@ -10,7 +10,7 @@ _MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGr
 
 
 def replica_groups(replicas: Sequence[tuple[int, ...]]) -> dict[int, dist.ProcessGroup]:
-    """A group for each stage that has several replicas.
+    """A group for each stage (or whatever else is listed) that has several ranks.
 
     Every rank calls this with the same argument, and gets the groups of which it is no member too.
     """

@@ -54,7 +54,9 @@ class Settle(NamedTuple):
 Step: TypeAlias = Action | Send | Receive | Settle
 
 
-def lower(schedule: Schedule, ahead: int = 1, sharded: bool = False) -> tuple[tuple[Step, ...], ...]:
+def lower(
+    schedule: Schedule, ahead: int = 1, sharded: bool = False, tied: Sequence[Sequence[int]] = ()
+) -> tuple[tuple[Step, ...], ...]:
     """One list of steps for every rank.
 
     Parameters
@@ -64,6 +66,8 @@ def lower(schedule: Schedule, ahead: int = 1, sharded: bool = False) -> tuple[tu
         How many actions before its reader a receive is posted.
     sharded : bool
         The replicas of a stage update a share each and exchange them: an update is then an act of all of them.
+    tied : sequence of sequence of int
+        Groups of stages that hold copies of the same weights: their reductions are one act.
 
     Raises
     ------
@@ -71,8 +75,8 @@ def lower(schedule: Schedule, ahead: int = 1, sharded: bool = False) -> tuple[tu
         If actions are missing, doubled or of a kind that cannot be run, or the order would deadlock; then the text
         says what every rank waits for.
     """
-    owners = find_owners(schedule)
-    check_order(schedule, owners, frozenset({Kind.REDUCE, Kind.UPDATE} if sharded else {Kind.REDUCE}))
+    owners = find_owners(schedule, tied)
+    check_order(schedule, owners, frozenset({Kind.REDUCE, Kind.UPDATE} if sharded else {Kind.REDUCE}), tied)
     place = {a: i for order in schedule.orders for i, a in enumerate(order) if a.kind.per_micro_batch}
     pairs: dict[tuple[int, int], list[Message]] = defaultdict(list)
     for message in messages(schedule, owners):

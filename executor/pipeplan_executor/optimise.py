@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipeplan_executor.reduction import flattened
+from pipeplan_executor.reduction import Copied, flattened
 
 
 class StageOptimizer:
@@ -24,6 +24,8 @@ class StageOptimizer:
         The stage's replicas; None if it has one only.
     sharded : bool
         ZeRO-1: each replica updates a share.
+    copied : sequence of (parameters, ProcessGroup)
+        Parameters of which other stages have copies, with all ranks that have one; in the same order on all of them.
     """
 
     def __init__(
@@ -33,8 +35,9 @@ class StageOptimizer:
         rate: float,
         group: dist.ProcessGroup | None = None,
         sharded: bool = False,
+        copied: Sequence[Copied] = (),
     ) -> None:
-        self._parts = flattened(module, group, sharded)
+        self._parts = flattened(module, group, sharded, copied)
         own = [parameter for part in self._parts for parameter in part.updated()]
         self._optimizer = _optimizer(optimizer, own, rate) if own else None  # poolings have nothing to update
 
@@ -49,7 +52,7 @@ class StageOptimizer:
             part.begin()
 
     def reduce(self) -> None:
-        """R: sum the gradients over the replicas."""
+        """R: sum the gradients over the replicas, those of copies over all stages that have one."""
         for part in self._parts:
             part.reduce()
 

@@ -8,7 +8,7 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from pipeplan.errors import PlanError
@@ -30,8 +30,10 @@ def find_replicas(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(found[stage])) for stage in range(schedule.stages))
 
 
-def find_owners(schedule: Schedule) -> Owners:
+def find_owners(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Owners:
     """Who runs what, after checking that every stage does every micro-batch once, each on one of its ranks.
+
+    ``tied``: groups of stages that hold copies of the same weights, and so reduce, together.
 
     Raises
     ------
@@ -52,7 +54,7 @@ def find_owners(schedule: Schedule) -> Owners:
     for stage, ranks in enumerate(find_replicas(schedule)):
         for micro_batch in range(schedule.micro_batches):
             _check_micro_batch(stage, micro_batch, done[stage, micro_batch])
-        _check_once_a_step(stage, ranks, schedule)
+        _check_once_a_step(stage, ranks, schedule, any(stage in group for group in tied))
     return {key: entries[0][1] for key, entries in done.items()}
 
 
@@ -70,14 +72,14 @@ def _check_micro_batch(stage: int, micro_batch: int, found: list[tuple[Kind, int
         )
 
 
-def _check_once_a_step(stage: int, ranks: tuple[int, ...], schedule: Schedule) -> None:
+def _check_once_a_step(stage: int, ranks: tuple[int, ...], schedule: Schedule, tied: bool) -> None:
     for kind in (Kind.REDUCE, Kind.UPDATE):
         lacking = [rank for rank in ranks if Action(kind, stage) not in schedule.orders[rank]]
-        needed = kind is Kind.REDUCE and len(ranks) > 1
+        needed = kind is Kind.REDUCE and (tied or len(ranks) > 1)
         if lacking and (needed or len(lacking) < len(ranks)):
             raise PlanError(
                 f"stage {stage} is on ranks {list(ranks)}, but {Action(kind, stage)} is missing on rank {lacking[0]}; "
-                "every replica reduces and updates alike"
+                "every replica reduces and updates alike, and so does a stage that shares weights with another one"
             )
 
 
@@ -99,20 +101,27 @@ def needs(action: Action, schedule: Schedule, split: frozenset[tuple[int, int]])
         yield Action(Kind.INPUT_GRADIENT, stage, micro_batch)
 
 
-def check_order(schedule: Schedule, owners: Owners, collective: frozenset[Kind] = frozenset({Kind.REDUCE})) -> None:
+def check_order(
+    schedule: Schedule,
+    owners: Owners,
+    collective: frozenset[Kind] = frozenset({Kind.REDUCE}),
+    tied: Sequence[Sequence[int]] = (),
+) -> None:
     """Play the lists on paper.
 
     Parameters
     ----------
     collective : frozenset of Kind
         The once-a-step actions in which all replicas of a stage take part together.
+    tied : sequence of sequence of int
+        Groups of stages whose reductions are one act of all their replicas.
 
     Raises
     ------
     PlanError
         If they block each other; the text says what every rank waits for.
     """
-    game = _Game(schedule, owners, collective)
+    game = _Game(schedule, owners, collective, tied)
     while sum(map(game.advance, range(len(schedule.orders)))):
         pass
     stuck = [rank for rank in range(len(schedule.orders)) if game.next(rank) is not None]
@@ -124,10 +133,13 @@ def check_order(schedule: Schedule, owners: Owners, collective: frozenset[Kind] 
 class _Game:
     """How far every rank has come."""
 
-    def __init__(self, schedule: Schedule, owners: Owners, collective: frozenset[Kind]) -> None:
+    def __init__(
+        self, schedule: Schedule, owners: Owners, collective: frozenset[Kind], tied: Sequence[Sequence[int]]
+    ) -> None:
         self.schedule, self.owners, self.collective = schedule, owners, collective
         self.position = [0] * len(schedule.orders)
         self.replicas = find_replicas(schedule)
+        self.group = {stage: tuple(group) for group in tied for stage in group}
         actions = [(rank, a) for rank, order in enumerate(schedule.orders) for a in order]
         self.split = frozenset((a.stage, a.micro_batch) for _, a in actions if a.kind is Kind.INPUT_GRADIENT)
         self.reduces = {(rank, a.stage) for rank, a in actions if a.kind is Kind.REDUCE}
@@ -161,10 +173,12 @@ class _Game:
         if not self._alone_ready(rank, action):
             return "what stands further down its own list"
         if action.kind in self.collective:
-            for other in self.replicas[action.stage]:
-                there = self.next(other) == action and self._alone_ready(other, action)
-                if not there and (other, action) not in self.done:
-                    return f"rank {other} to come to {action}"
+            group = self.group.get(action.stage, (action.stage,)) if action.kind is Kind.REDUCE else (action.stage,)
+            for its in (action._replace(stage=stage) for stage in group):
+                for other in self.replicas[its.stage]:
+                    there = self.next(other) == its and self._alone_ready(other, its)
+                    if not there and (other, its) not in self.done:
+                        return f"rank {other} to come to {its}"
         return ""
 
     def _alone_ready(self, rank: int, action: Action) -> bool:

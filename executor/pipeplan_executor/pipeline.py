@@ -1,6 +1,6 @@
 """A plan at work on this rank: build the local stages once, then call `Pipeline.step` in a loop of your own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -16,8 +16,10 @@ from pipeplan_executor.lower import lower
 from pipeplan_executor.observe import Recorder
 from pipeplan_executor.optimise import StageOptimizer
 from pipeplan_executor.order import find_replicas
+from pipeplan_executor.reduction import Copied
 from pipeplan_executor.split import Source, build_stage, fit
 from pipeplan_executor.stage import StageWork
+from pipeplan_executor.ties import Copies
 
 LEARNING_RATE = 1e-3
 
@@ -65,17 +67,28 @@ class Pipeline:
         self.plan, self.dtype, self.device = plan, dtype, torch.device(device)
         self.recorder = Recorder()
         rank = dist.get_rank()
-        steps = lower(plan.schedule, sharded=plan.zero1)[rank]
         fitted = fit(plan, source, dtype)
+        steps = lower(plan.schedule, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
         self.workload = fitted.workload
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.modules = {
             number: build_stage(fitted, number, seed=seed, weights=weights, device=self.device, dtype=dtype)
             for number in self.numbers
         }
-        groups = replica_groups(find_replicas(plan.schedule))
+        replicas = find_replicas(plan.schedule)
+        groups = replica_groups(replicas)
+        everybody = replica_groups(
+            [tuple(sorted({r for s in copies.stages for r in replicas[s]})) for copies in fitted.copies]
+        )
         self._optimizers = {
-            number: StageOptimizer(module, plan.optimizer, learning_rate, groups.get(number), plan.zero1)
+            number: StageOptimizer(
+                module,
+                plan.optimizer,
+                learning_rate,
+                groups.get(number),
+                plan.zero1,
+                _copied(fitted.copies, everybody, number, module),
+            )
             for number, module in self.modules.items()
         }
         split: dict[int, set[int]] = {number: set() for number in self.numbers}
@@ -170,6 +183,17 @@ class Pipeline:
 
     def _weighted_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.workload.loss(outputs, targets) / self.plan.micro_batches
+
+
+def _copied(
+    every: Sequence[Copies], everybody: Mapping[int, dist.ProcessGroup], stage: int, module: nn.Module
+) -> list[Copied]:
+    """The stage's parameters of which other stages have copies, with all ranks that have one."""
+    return [
+        ([module.get_parameter(name) for name in copies.on(stage)], everybody[i])
+        for i, copies in enumerate(every)
+        if stage in copies.stages
+    ]
 
 
 def check_world(plan: Plan, world: int) -> None:

@@ -10,7 +10,7 @@ of the gradients is summed at its owner, updated there, and the parameters go fr
 reduce-scatter and all-gather move as much, but copy everything first.)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -32,10 +32,20 @@ class Flat:
         The stage's replicas; None if it has one only.
     sharded : bool
         Each replica updates a share (ZeRO-1). The parameters then move into one piece of memory too.
+    everybody : ProcessGroup, optional
+        Where other stages have copies of the parameters: all replicas of all these stages. Gradients are summed over
+        them, and each replica has the whole sum.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup | None, sharded: bool) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        group: dist.ProcessGroup | None,
+        sharded: bool,
+        everybody: dist.ProcessGroup | None = None,
+    ) -> None:
         self._group = group
+        self._everybody = everybody
         self._shares = dist.get_world_size(group) if group is not None and sharded else 1
         self._share = dist.get_rank(group) if self._shares > 1 else 0
         self._parameters = tuple(parameters)
@@ -71,18 +81,21 @@ class Flat:
 
     def begin(self) -> None:
         """Ahead of a step: gradients that are summed already and were not used must count once in the next sum."""
-        if self._summed and self._group is not None:
-            if self._values is not None:
+        summed_by = self._everybody or self._group
+        if self._summed and summed_by is not None:
+            if self._values is not None and self._everybody is None:
                 for number, part in enumerate(self.gradients.chunk(self._shares)):
                     if number != self._share:
                         part.zero_()
-            elif dist.get_rank(self._group) > 0:
+            elif dist.get_rank(summed_by) > 0:
                 self.clear()
         self._summed = False
 
     def reduce(self) -> None:
         """Sum the gradients over the replicas: all of them, or (ZeRO-1) this replica's share."""
-        if self._values is not None:
+        if self._everybody is not None:
+            dist.all_reduce(self.gradients, group=self._everybody)
+        elif self._values is not None:
             parts = self.gradients.chunk(self._shares)
             _finish([dist.reduce(p, group=self._group, group_dst=i, async_op=True) for i, p in enumerate(parts)])
         elif self._group is not None:
@@ -101,13 +114,29 @@ class Flat:
         self._summed = False
 
 
-def flattened(module: nn.Module, group: dist.ProcessGroup | None, sharded: bool) -> tuple[Flat, ...]:
-    """The trainable parameters of a stage, one `Flat` for each number format."""
+Copied = tuple[Sequence[nn.Parameter], dist.ProcessGroup]
+"""Parameters of which other stages have copies, and all ranks that have one."""
+
+
+def flattened(
+    module: nn.Module, group: dist.ProcessGroup | None, sharded: bool, copied: Sequence[Copied] = ()
+) -> tuple[Flat, ...]:
+    """The trainable parameters of a stage, one `Flat` for each number format; first those that are copied."""
+    found: list[Flat] = []
+    apart: set[int] = set()
+    for parameters, everybody in copied:
+        apart.update(map(id, parameters))
+        found += [Flat(own, group, sharded, everybody) for own in _by_format(parameters)]
+    found += [Flat(own, group, sharded) for own in _by_format(p for p in module.parameters() if id(p) not in apart)]
+    return tuple(found)
+
+
+def _by_format(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     kinds: dict[torch.dtype, list[nn.Parameter]] = {}
-    for parameter in module.parameters():
+    for parameter in parameters:
         if parameter.requires_grad and parameter.numel():
             kinds.setdefault(parameter.dtype, []).append(parameter)
-    return tuple(Flat(parameters, group, sharded) for parameters in kinds.values())
+    return list(kinds.values())
 
 
 def _padded(count: int, multiple: int) -> int:

@@ -111,7 +111,7 @@ def run(
     """
     if steps < 0 or warmup < 0 or not (steps or verify):
         raise InputError(f"nothing to do: {steps} steps after {warmup} warm-up steps, verify {verify}")
-    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement)
+    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
     fit(plan, source)
     options = Options(steps, warmup, verify, seed, None if weights is None else str(weights), learning_rate)
     return launch(_rank, len(plan.ranks), plan, source, options, timeout=timeout)  # type: ignore[no-any-return]

@@ -22,10 +22,12 @@ from torch.utils.checkpoint import checkpoint
 from pipeplan.errors import PlanError
 from pipeplan.model import Layer, Model
 from pipeplan.plan import Plan
+from pipeplan.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.schedule import Kind
 from pipeplan.workload import Workload, load_workload
 from pipeplan_executor.materialise import initialise, read_weights
 from pipeplan_executor.shapes import Flow, trace
+from pipeplan_executor.ties import Copies, find_copies, owners, tie
 
 Source = Workload | str | Callable[[], Workload]
 """A workload, ``'module:function'``, or a function that returns a workload."""
@@ -76,12 +78,15 @@ class Fitted:
         The model on the meta device.
     boundaries : tuple of Boundary
         One a stage.
+    copies : tuple of Copies
+        Of weights that stages share.
     """
 
     plan: Plan
     workload: Workload
     blank: nn.Module
     boundaries: tuple[Boundary, ...]
+    copies: tuple[Copies, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -119,7 +124,7 @@ def fit(plan: Plan, source: Source, dtype: torch.dtype | None = None) -> Fitted:
         blank.to(dtype)
     inputs, _ = draw(workload, plan.micro_batch, seed=0, dtype=dtype)
     flow = trace(blank, names, inputs)
-    return Fitted(plan, workload, blank, tuple(_boundaries(plan, flow)))
+    return Fitted(plan, workload, blank, tuple(_boundaries(plan, flow)), find_copies(plan, blank))
 
 
 def describe(name: str, module: nn.Module, names: Sequence[str]) -> Model:
@@ -127,13 +132,10 @@ def describe(name: str, module: nn.Module, names: Sequence[str]) -> Model:
     return Model(
         name,
         tuple(
-            Layer(
-                layer,
-                sum(p.numel() * p.element_size() for p in module.get_submodule(layer).parameters() if p.requires_grad),
-                (names[i - 1],) if i else (),
-            )
-            for i, layer in enumerate(names)
+            Layer(layer, bytes_of(own), (names[i - 1],) if i else ())
+            for i, (layer, own) in enumerate(zip(names, own_parameters(module, names), strict=True))
         ),
+        ties=find_ties(module, names),
     )
 
 
@@ -163,9 +165,13 @@ def _check_names(plan: Plan, module: nn.Module, names: list[str]) -> None:
         )
     owner: dict[int, str] = {}
     for name in names:
-        for tensor in (*known[name].parameters(), *known[name].buffers()):
-            if owner.setdefault(id(tensor), name) != name:
-                raise PlanError(f"layers {owner[id(tensor)]} and {name} share a tensor; tied weights cannot be run yet")
+        owner.update({id(parameter): name for parameter in known[name].parameters()})
+        for buffer in known[name].buffers():
+            if owner.setdefault(id(buffer), name) != name:
+                raise PlanError(
+                    f"layers {owner[id(buffer)]} and {name} share a buffer, and stages have buffers of their own; give "
+                    "each layer one, or put both layers into one module"
+                )
     for full, tensor in (*module.named_parameters(), *module.named_buffers()):
         if id(tensor) not in owner:
             raise PlanError(f"{full} belongs to none of the plan's layers; profile this model and solve again")
@@ -242,13 +248,21 @@ def materialised(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> nn.Module:
-    """A copy of the model in which the layers ``only`` have values."""
+    """A copy of the model in which the layers ``only`` have values.
+
+    Where one of them shares weights with an earlier layer, that layer draws its weights here too, for a moment.
+    """
     whole = copy.deepcopy(fitted.blank)
+    shared = shared_parameters(whole, fitted.names)
     own = fitted.workload.module
     if weights is not None:
         read_weights(whole, only, weights, device, dtype)
     elif any(tensor.is_meta for tensor in (*own.parameters(), *own.buffers())):
-        initialise(whole, fitted.names, seed, device, dtype, only)
+        drawn = (*owners(whole, fitted.names, only), *only)
+        initialise(whole, fitted.names, seed, device, dtype, drawn)
+        tie(whole, shared, drawn)
+        for name in drawn[: len(drawn) - len(only)]:
+            whole.get_submodule(name).to_empty(device="meta")
     else:
         for name in only:
             layer = whole.get_submodule(name)
@@ -260,4 +274,5 @@ def materialised(
             with torch.no_grad():
                 for inner, tensor in (*layer.named_parameters(), *layer.named_buffers()):
                     tensor.copy_(values[inner])
+    tie(whole, shared, only)
     return whole

@@ -62,7 +62,7 @@ def unsplit(
         total += float(loss.detach())
     return total, {
         name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        for name, parameter in whole.named_parameters()
+        for name, parameter in whole.named_parameters(remove_duplicate=False)
     }
 
 

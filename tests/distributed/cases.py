@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models import WORKLOADS, layers_of, random_cuts
+from models import WORKLOADS, layers_of, random_cuts, tiny_tied
 
 from pipeplan.plan import Plan
 from pipeplan.schedule import Kind
@@ -12,7 +12,7 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.workload import Workload
 from plans import plan_for
-from runnable_schedules import any_order, random_in_flight, random_replicas
+from runnable_schedules import any_order, halved, random_in_flight, random_replicas
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,15 @@ class Case:
     build: Callable[[], Workload]
 
 
-def random_case(generator: random.Random, world: int) -> Case:
-    """Any model, cuts and replicas on ``world`` ranks, in one of three kinds of order."""
-    build = generator.choice(WORKLOADS)
+def random_case(generator: random.Random, world: int, tied: bool = False) -> Case:
+    """Any model, cuts and replicas on ``world`` ranks, in one of three kinds of order.
+
+    ``tied``: the model whose ends share weights, and no rank with several stages.
+    """
+    build = tiny_tied if tied else generator.choice(WORKLOADS)
     workload = build()
     names = layers_of(workload)
-    kind = generator.choice(("family", "in flight", "any order"))
+    kind = generator.choice(("family", "in flight", "split" if tied else "any order"))
     micro_batches = generator.randint(1, 7)
     if kind == "any order":
         schedule = any_order(generator, world, min(len(names), world + 2), micro_batches)
@@ -40,6 +43,7 @@ def random_case(generator: random.Random, world: int) -> Case:
         else:
             in_flight = random_in_flight(generator, replicas)
             schedule = one_forward_one_backward(replicas, micro_batches, in_flight)
+        schedule = halved(schedule) if kind == "split" else schedule
     cuts = random_cuts(generator, len(names), schedule.stages)
     joined = all(action.kind is not Kind.INPUT_GRADIENT for action in schedule.actions())
     share = generator.choice((0.0, 0.3, 1.0)) if joined else 0.0

@@ -12,6 +12,11 @@ def tiny_decoder() -> Workload:
     return decoder(blocks=3, width=16, heads=2, vocabulary=50, length=6, hidden=32)
 
 
+def tiny_tied() -> Workload:
+    """The same with embedding and head tied."""
+    return decoder(blocks=3, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)
+
+
 def tiny_vgg() -> Workload:
     """All 22 layers, a few channels."""
     return vgg16(image=32, classes=7, classifier=12, channels=((4, 4), (4, 4), (6, 6, 6), (6, 6, 6), (8, 8, 8)))

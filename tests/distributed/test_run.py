@@ -28,7 +28,9 @@ EXACT = 1e-10
 
 CASES = {2: 24, 3: 24, 4: 20}
 """Random plans on so many ranks."""
-BESIDES = {2: ("replicas", ()), 3: ("training", (3,))}
+TIED = 12
+"""Random plans of a model whose first and last layer share weights."""
+BESIDES = {2: (("replicas", ()),), 3: (("training", (3,)), ("tied_training", (3,)))}
 """What else runs on these ranks, once they are there."""
 
 
@@ -37,16 +39,26 @@ def results() -> dict[tuple[int, str], Any]:
     """What the workers of this module found, by number of ranks and name."""
     found = {}
     for world, count in CASES.items():
-        jobs = [("random_cases", (count, 5)), *([BESIDES[world]] if world in BESIDES else [])]
-        values = launch(workers.together, world, *jobs, timeout=90)
-        found |= {(world, name): value for (name, _), value in zip(jobs, values, strict=True)}
+        jobs = [
+            ("random", "random_cases", (count, 5)),
+            ("tied", "random_cases", (TIED, 6, True)),
+            *((name, name, arguments) for name, arguments in BESIDES.get(world, ())),
+        ]
+        values = launch(workers.together, world, *(job[1:] for job in jobs), timeout=90)
+        found |= {(world, name): value for (name, _, _), value in zip(jobs, values, strict=True)}
     return found
 
 
 @pytest.mark.parametrize("world", CASES)
 def test_random_plans_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
     """Loss and gradients equal the unsplit model's in float64, whatever the cuts, replicas, order and recomputation."""
-    _all_exact(results[world, "random_cases"], CASES[world])
+    _all_exact(results[world, "random"], CASES[world])
+
+
+@pytest.mark.parametrize("world", CASES)
+def test_random_plans_of_tied_weights_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
+    """So they do where layers share weights: on one stage or several, replicated, recomputed, with split backwards."""
+    _all_exact(results[world, "tied"], TIED)
 
 
 @pytest.mark.slow
@@ -61,14 +73,15 @@ def _all_exact(errors: dict[str, float], count: int) -> None:
     assert not {name: error for name, error in errors.items() if not error <= EXACT}
 
 
-def test_training_follows_the_unsplit_model(results: dict[tuple[int, str], Any]) -> None:
-    """Over several steps losses and weights stay the unsplit model's: every optimiser, replicated, with ZeRO-1."""
-    found = results[3, "training"]
-    assert len(found) == 6
-    for name, (ours, theirs, apart) in found.items():
-        assert ours == pytest.approx(theirs, rel=1e-9), name
-        assert theirs[0] != theirs[-1], name
-        assert apart < 1e-9, name
+@pytest.mark.parametrize(("name", "count"), [("training", 6), ("tied_training", 8)])
+def test_training_follows_the_unsplit_model(name: str, count: int, results: dict[tuple[int, str], Any]) -> None:
+    """Over several steps losses and weights stay the unsplit model's: every optimiser, replicated, ZeRO-1, tied."""
+    found = results[3, name]
+    assert len(found) == count
+    for case, (ours, theirs, apart) in found.items():
+        assert ours == pytest.approx(theirs, rel=1e-10), case
+        assert theirs[0] != theirs[-1], case
+        assert apart < 1e-10, case
 
 
 def test_replicas_share_out_the_optimiser_and_keep_their_own_buffers(results: dict[tuple[int, str], Any]) -> None:

@@ -4,16 +4,18 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from cases import Case, random_case
-from models import layers_of, tiny_decoder, tiny_resnet
+from models import layers_of, tiny_decoder, tiny_resnet, tiny_tied
 from torch import Tensor, nn
 
 from pipeplan.plan import Plan
 from pipeplan.schedules import FAMILIES
+from pipeplan.workload import Workload
 from pipeplan_executor.pipeline import Pipeline
 from pipeplan_executor.split import draw, fit, materialised
 from plans import plan_for
@@ -31,13 +33,13 @@ def together(*jobs: tuple[str, tuple[object, ...]]) -> list[object]:
     return [globals()[name](*arguments) for name, arguments in jobs]
 
 
-def random_cases(count: int, seed: int) -> dict[str, float]:
+def random_cases(count: int, seed: int, tied: bool = False) -> dict[str, float]:
     """The worst error of each random case."""
     torch.set_num_threads(1)
     generator, world = random.Random(seed), dist.get_world_size()
     found = {}
     for number in range(count):
-        case = random_case(generator, world)
+        case = random_case(generator, world, tied)
         found[f"{number} {case.name}"] = worst_error(case, passes=1 + number % 2)
     return found
 
@@ -52,7 +54,7 @@ def worst_error(case: Case, passes: int) -> float:
     losses = [pipeline.step(inputs, targets, update=False) for _ in range(passes)]
     whole = unsplit(case.plan, case.build)
     reference = accumulate(whole, case.plan, inputs, targets)
-    expected = dict(whole.named_parameters())
+    expected = dict(whole.named_parameters(remove_duplicate=False))
     worst = max(abs(loss - reference) / abs(reference) for loss in losses)
     for name, parameter in pipeline.named_parameters():
         scale = max(float(expected[name].grad.abs().max()), 1e-12)
@@ -81,25 +83,38 @@ def accumulate(whole: nn.Module, plan: Plan, inputs: Tensor, targets: Tensor) ->
     return total
 
 
-def training(steps: int) -> dict[str, tuple[list[float], list[float], float]]:
-    """By optimiser, replicas and sharding: losses pipelined and unsplit, and how far the weights are apart."""
+def training(steps: int, tied: bool = False) -> dict[str, tuple[list[float], list[float], float]]:
+    """By optimiser, replicas and sharding: losses pipelined and unsplit, and how far the weights are apart.
+
+    ``tied``: for a model whose first and last layer share weights.
+    """
     torch.set_num_threads(1)
     world = dist.get_world_size()
     none, some, all_ranks = (1,) * world, (world - 1, 1), (world,)
     cases = [("sgd", none, False), ("momentum", some, False), ("adam", all_ranks, False)]
     cases += [("sgd", all_ranks, True), ("momentum", all_ranks, True), ("adam", some, True)]
-    return {f"{name} {replicas} {zero1}": _train(steps, name, replicas, zero1) for name, replicas, zero1 in cases}
+    if tied:
+        cases += [("adam", none, False), ("momentum", (1, world - 1), True)]
+    build = tiny_tied if tied else tiny_decoder
+    return {
+        f"{name} {replicas} {zero1}": _train(steps, name, replicas, zero1, build) for name, replicas, zero1 in cases
+    }
+
+
+def tied_training(steps: int) -> dict[str, tuple[list[float], list[float], float]]:
+    """The same for a model whose first and last layer share weights."""
+    return training(steps, tied=True)
 
 
 def _train(
-    steps: int, optimizer: str, replicas: tuple[int, ...], zero1: bool
+    steps: int, optimizer: str, replicas: tuple[int, ...], zero1: bool, build: Callable[[], Workload]
 ) -> tuple[list[float], list[float], float]:
-    workload = tiny_decoder()
+    workload = build()
     names = layers_of(workload)
     cuts = (0, *range(2, 2 + len(replicas) - 1), len(names))
     plan = plan_for(workload.module, names, cuts, FAMILIES["1f1b-sno"].write(replicas, 4), 2, optimizer)
-    pipeline = Pipeline(replace(plan, zero1=zero1), tiny_decoder, dtype=torch.float64, learning_rate=RATE)
-    whole = unsplit(plan, tiny_decoder)
+    pipeline = Pipeline(replace(plan, zero1=zero1), build, dtype=torch.float64, learning_rate=RATE)
+    whole = unsplit(plan, build)
     update = OPTIMIZERS[optimizer](whole.parameters())
     ours, theirs = [], []
     for number in range(steps):
@@ -111,7 +126,7 @@ def _train(
         ours.append(pipeline.step(inputs, targets))
         theirs.append(accumulate(whole, plan, inputs, targets))
         update.step()
-    expected = dict(whole.named_parameters())
+    expected = dict(whole.named_parameters(remove_duplicate=False))
     apart = max(float((p - expected[name]).detach().abs().max()) for name, p in pipeline.named_parameters())
     shared = torch.tensor([apart], dtype=torch.float64)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)

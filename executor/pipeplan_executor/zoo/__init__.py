@@ -4,9 +4,9 @@ Each function builds a `pipeplan.workload.Workload` and draws its data at random
 a pipelined step and an unsplit one compute the same; where there is batch norm, on the same micro-batches.
 """
 
-from pipeplan_executor.zoo.decoder import decoder
+from pipeplan_executor.zoo.decoder import decoder, tied_decoder
 from pipeplan_executor.zoo.mlp import mlp
 from pipeplan_executor.zoo.resnet import resnet50, resnet50_224
 from pipeplan_executor.zoo.vgg import vgg16, vgg16_224
 
-__all__ = ["decoder", "mlp", "resnet50", "resnet50_224", "vgg16", "vgg16_224"]
+__all__ = ["decoder", "mlp", "resnet50", "resnet50_224", "tied_decoder", "vgg16", "vgg16_224"]

@@ -1,4 +1,4 @@
-"""A decoder-only transformer with an untied head over a large vocabulary: the head outweighs any block.
+"""A decoder-only transformer with a head over a large vocabulary, untied or tied: the head outweighs any block.
 
 ::
 
@@ -52,12 +52,25 @@ class Block(nn.Module):
 
 
 def decoder(
-    blocks: int = 8, width: int = 256, heads: int = 4, vocabulary: int = 16384, length: int = 64, hidden: int = 1024
+    blocks: int = 8,
+    width: int = 256,
+    heads: int = 4,
+    vocabulary: int = 16384,
+    length: int = 64,
+    hidden: int = 1024,
+    tied: bool = False,
 ) -> Workload:
-    """Next-token training; the default has 15 million parameters, more than half of them in embedding and head."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(vocabulary, length, width))
+    """Next-token training; the default has 15 million parameters, more than half of them in embedding and head.
+
+    ``tied``: embedding and head share their matrix, as in GPT-2 (Press and Wolf, 2017).
+    """
+    embedding = Embedding(vocabulary, length, width)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(embedding=embedding)
     layers |= {f"block{i}": Block(width, heads, hidden) for i in range(blocks)}
-    layers |= {"norm": nn.LayerNorm(width), "head": nn.Linear(width, vocabulary, bias=False)}
+    head = nn.Linear(width, vocabulary, bias=False)
+    if tied:
+        head.weight = embedding.tokens.weight
+    layers |= {"norm": nn.LayerNorm(width), "head": head}
 
     def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         text = torch.randint(vocabulary, (samples, length + 1), generator=generator)
@@ -67,3 +80,8 @@ def decoder(
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     return Workload(nn.Sequential(layers), draw, loss)
+
+
+def tied_decoder() -> Workload:
+    """The decoder with embedding and head tied."""
+    return decoder(tied=True)

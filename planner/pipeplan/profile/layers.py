@@ -62,7 +62,8 @@ def find_layers(module: nn.Module, inputs: Any, *, group: Sequence[str] = ()) ->
     if trouble:
         raise InputError(f"{type(module).__name__} is not a chain of layers: {trouble}")
     layers = tuple(_leaves(top, tuple(group)))
-    _check(module, layers)
+    if len(layers) < 2:
+        raise InputError(f"{type(module).__name__} is a single layer, {layers[0].path!r}: there is nothing to cut")
     return tuple(call.path for call in layers)
 
 
@@ -180,17 +181,3 @@ def _leaves(call: Call, group: tuple[str, ...]) -> Iterator[Call]:
             yield child
         else:
             yield from _leaves(child, group)
-
-
-def _check(module: nn.Module, layers: tuple[Call, ...]) -> None:
-    if len(layers) < 2:
-        raise InputError(f"{type(module).__name__} is a single layer, {layers[0].path!r}: there is nothing to cut")
-    owners: dict[int, str] = {}
-    for call in layers:
-        for name, parameter in call.module.named_parameters():
-            other = owners.setdefault(id(parameter), call.path)
-            if other != call.path:
-                raise InputError(
-                    f"layers {other!r} and {call.path!r} share the parameter {name!r}; a plan may put them on "
-                    "different devices. Untie it, or group both in one module"
-                )

@@ -2,7 +2,7 @@
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -23,13 +23,15 @@ from pipeplan.profile.workspace import workspace_bytes
 class Segment:
     """A row of layers in memory, and what feeds it at each micro-batch size.
 
-    ``first`` says that the model begins here: the first layer then has no input gradient.
+    ``first`` says that the model begins here: the first layer then has no input gradient. ``elsewhere`` names, for each
+    layer, parameters that count with an earlier one.
     """
 
     names: tuple[str, ...]
     layers: tuple[nn.Module, ...]
     feeds: Mapping[int, Feed]
     first: bool
+    elsewhere: tuple[Set[str], ...]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def measure(
                 tick(f"round {round_number + 1} of {warmup + repeats}, {size} samples")
     held = {size: saved_bytes(segment.layers, segment.feeds[size]) for size in sizes}
     spaces = {size: workspace_bytes(segment.layers, segment.feeds[size], held[size][0].saved, device) for size in sizes}
-    updates = update_times(segment.layers, optimizer, clock, repeats, warmup)
+    updates = update_times(segment.layers, segment.elsewhere, optimizer, clock, repeats, warmup)
     costs = {
         size: tuple(
             LayerCost(

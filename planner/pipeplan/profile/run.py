@@ -17,6 +17,7 @@ from pipeplan.profile.measure import Measured, Segment, measure
 from pipeplan.profile.passes import Feed, Loss
 from pipeplan.profile.presence import lies_on, present, preserved
 from pipeplan.profile.provenance import device_label, provenance
+from pipeplan.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.profile.work import work_of
 
 
@@ -73,6 +74,10 @@ def _profile(
     names = find_layers(module, batches[smallest][0].to(own_device), group=request.group)
     layers = tuple(module.get_submodule(name) for name in names)
     whole = lies_on(module, device)
+    elsewhere: dict[str, frozenset[str]] = {}
+    for holders in shared_parameters(module, names):
+        for layer, name in holders[1:]:
+            elsewhere[layer] = elsewhere.get(layer, frozenset()) | {name}
     groups = [range(len(layers))] if whole else [range(n, n + 1) for n in range(len(layers))]
     total = len(groups) * len(batches) * (request.repeats + request.warmup)
     done = 0
@@ -94,7 +99,8 @@ def _profile(
             size: Feed(flowing[size], numbers[0] > 0, request.loss if last else None, batches[size][1])
             for size in batches
         }
-        segment = Segment(tuple(names[n] for n in numbers), tuple(row), feeds, first=numbers[0] == 0)
+        counted = tuple(elsewhere.get(names[n], frozenset()) for n in numbers)
+        segment = Segment(tuple(names[n] for n in numbers), tuple(row), feeds, numbers[0] == 0, counted)
         with present(row, device):
             parts.append(
                 measure(
@@ -114,7 +120,7 @@ def _profile(
     costs = {size: _join(parts, size) for size in batches}
     kind = request.device_name or device_label(device)
     origin = provenance(device, request.threads, request.crowd)
-    parameters = [sum(p.numel() * p.element_size() for p in layer.parameters() if p.requires_grad) for layer in layers]
+    parameters = [bytes_of(own) for own in own_parameters(module, names)]
     return Model(
         name=request.name or type(module).__name__.lower(),
         layers=tuple(
@@ -130,6 +136,7 @@ def _profile(
         profiles=tuple(Profile(kind, size, costs[size], origin) for size in costs),
         dtype=_dtype(module),
         notes=(f"update: one step of {request.optimizer}",) + (("the loss is in the last layer",) * bool(request.loss)),
+        ties=find_ties(module, names),
     )
 
 
