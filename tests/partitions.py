@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from pipeplan_formulations.partition import ChainPartition, PathCut, Tie
+from pipeplan_formulations.partition import ChainPartition, PathCut, Tie, Wire
 from pipeplan_formulations.partition.problem import Boundaries
 from pipeplan_formulations.report import Report, Status, Stop
 
@@ -119,7 +119,7 @@ def reduction(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
 
 
 def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
-    """The largest right side of (3), or of (4) to (8); what does not fit is taken to recompute nothing."""
+    """The largest right side of (3), or of (4) to (9); what does not fit is taken to recompute nothing."""
     p, stages = problem, range(len(boundaries) - 1)
     cut = [b - 1 for b in boundaries[1:-1]]
 
@@ -171,6 +171,17 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
             sides += [alone + (wires[s] - 1) * f, alone + (wires[s] - 1) * g]
         elif p.overlap == "stream":
             sides += [alone - forward[s] + wires[s] * f, alone - backward[s + 1] + wires[s] * g]
+    for wire in p.wires:  # (9)
+        s, both = wire.link, wire.beyond is not None
+        total = int(wire.busy[cut[s]]) + (int(wire.beyond[cut[s + 1]]) if both else 0)
+        if p.overlap == "stream":
+            between = backward[s + 1] if wire.back else forward[s]
+        elif both:
+            middle = (backward[s + 1], latency[s + 1]) if wire.back else (forward[s + 1], latency[s])
+            between = sum((back if wire.back else send)[s : s + 2]) + sum(middle)
+        else:
+            between = (back if wire.back else send)[s]
+        sides.append(alone - between + total)
     for path in p.paths:  # (6)
         rows = [(path.forward, forward), (path.backward, backward), (path.update, update), (path.reduce, reduce)]
         rows += [(path.send, send), (path.send_back, back)]
@@ -265,6 +276,8 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         if draw(st.booleans()):
             found["reduce_base"] = rng.integers(0, 3 * largest, depth)
     found["alternating"] = draw(st.booleans())
+    if problem.objective == "step" and depth > 1 and draw(st.booleans()):
+        found["wires"] = tuple(random_wire(rng, problem, largest) for _ in range(draw(st.integers(1, 2))))
     if draw(st.booleans()):
         found["warm_up"] = rng.integers(0, many + 2, depth)
     if draw(st.booleans()):
@@ -281,6 +294,14 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
     if draw(st.integers(0, 2)) == 0:
         found["where"] = rng.integers(0, 6, (depth, n)) > 0
     return found
+
+
+def random_wire(rng: np.random.Generator, problem: ChainPartition, largest: int) -> Wire:
+    """One that serves a link or two, for about as long as stages work."""
+    depth, n = problem.forward.shape
+    both = depth > 2 and problem.overlap != "stream" and bool(rng.integers(2))
+    rows = rng.integers(0, 5 * n * largest, (2, n - 1))
+    return Wire(int(rng.integers(depth - 1 - both)), rows[0], rows[1] if both else None, bool(rng.integers(2)))
 
 
 def random_tie(rng: np.random.Generator, stages: int, layers: int, largest: int) -> Tie:

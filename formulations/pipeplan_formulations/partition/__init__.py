@@ -4,9 +4,10 @@ from pipeplan_formulations.backends import backend_of
 from pipeplan_formulations.partition.path_cut import PathCut
 from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.partition.tie import Tie
+from pipeplan_formulations.partition.wire import Wire
 from pipeplan_formulations.report import Limits, Progress, Report
 
-__all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "solve"]
+__all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "Wire", "solve"]
 
 BACKENDS = ("cpsat", "cbc", "exact")
 """The ways to solve the problem: one file each."""

@@ -30,6 +30,7 @@ def check(problem: "ChainPartition") -> None:
             raise ValueError(f"a tie has numbers for {len(tie.resident)} stages; there are {stages}")
     if problem.paths and problem.objective != "step":
         raise ValueError("path cuts bound the step time; the bottleneck objective has none")
+    _check_wires(problem, stages, layers)
     for path in problem.paths:
         if path.sizes != (stages, stages, stages, stages, stages - 1, stages - 1):
             raise ValueError(f"a path cut has rows of {list(path.sizes)} coefficients; there are {stages} stages")
@@ -58,6 +59,21 @@ def _check_arrays(problem: "ChainPartition", stages: int, layers: int) -> None:
         array = getattr(problem, name)
         if array is not None and array.dtype != bool:
             raise ValueError(f"{name} holds {array.dtype}, expected bool")
+
+
+def _check_wires(problem: "ChainPartition", stages: int, layers: int) -> None:
+    if problem.wires and problem.objective != "step":
+        raise ValueError("wires bound the step time; the bottleneck objective has none")
+    for wire in problem.wires:
+        rows = [wire.busy] if wire.beyond is None else [wire.busy, wire.beyond]
+        if not 0 <= wire.link <= stages - 1 - len(rows):
+            raise ValueError(
+                f"a wire of links {wire.link} to {wire.link + len(rows) - 1}; there are {stages - 1} links"
+            )
+        if any(row.shape != (layers - 1,) or (row.size and int(row.min()) < 0) for row in rows):
+            raise ValueError(f"a wire of link {wire.link} needs {layers - 1} times of 0 or more")
+        if wire.beyond is not None and problem.overlap == "stream":
+            raise ValueError("where tensors stream, a wire serves one link")
 
 
 def _check_counts(problem: "ChainPartition") -> None:

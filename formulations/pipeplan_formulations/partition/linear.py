@@ -13,9 +13,10 @@ from pipeplan_formulations.partition.expression import Expression, Row
 from pipeplan_formulations.partition.holding import Splits, hold
 from pipeplan_formulations.partition.model import LinearModel, Unit
 from pipeplan_formulations.partition.placing import Membership, place
-from pipeplan_formulations.partition.problem import ChainPartition
+from pipeplan_formulations.partition.problem import Array, ChainPartition
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.windows import windows
+from pipeplan_formulations.partition.wire import Hop, delays_of_wires
 from pipeplan_formulations.scaling import Scale
 
 
@@ -113,7 +114,7 @@ def _step(
     stages: Sequence[tuple[Expression, ...]],
     ending: Sequence[Expression],
 ) -> None:
-    """(4): way to the stage, its work, way back or its own end; (5) and (8): one way and many services in a row."""
+    """(4): way to the stage, its work, way back or its own end; (5), (8), (9): one way and many services in a row."""
     head, way = ending[0], Expression({})
     for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
         forward, backward, send, return_in = times
@@ -128,6 +129,14 @@ def _step(
         head = model.define(head + there + behind(problem.overlap, backward, latency, return_in, return_out))
         if not final and any(e.terms or e.constant for e in ending[s + 1 :]):
             way = model.define(way + there)
-    for times, count in zip(stages, problem.through, strict=True):
-        for delay in delays(problem.overlap, count, *times):
+
+    def held(link: int, row: Array) -> Expression:
+        return model.define(model.chosen(link, scale.down(row)))
+
+    nothing, latencies = Expression({}), scale.down(problem.latency).tolist()
+    sends, returns = [nothing, *(times[2] for times in stages)], [*(times[3] for times in stages), nothing]
+    hops = [Hop(*times) for times in zip(sends, returns, [0, *latencies, 0], strict=True)]
+    for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
+        shared = delays_of_wires(problem, s, times[0], times[1], hops[s], hops[s + 1], held)
+        for delay in (*delays(problem.overlap, count, *times), *shared):
             model.at_least(head + delay)

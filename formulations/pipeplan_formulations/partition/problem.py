@@ -54,12 +54,17 @@ that runs at most k_s forwards of a stage before its first backward, one action 
 
 (8)  T ≥ R + max(M_s − k_s, 0) F_s + (M_s − 1) B_s       (none: F_s + f_s and B_s + g_{s−1}), if ``alternating``.
 
+(9) T ≥ R + V − f_s   (copy, none),   T ≥ R + V − F_s   (stream)         for each `Wire` that the activations of link s
+     T ≥ R + V − g_s   (copy, none),   T ≥ R + V − B_{s+1}   (stream)     or the gradients keep busy for V in a step
+     T ≥ R + V + V' − (f_s + l_s + F_{s+1} + f_{s+1})                     and with V' for link s + 1 on the same wire
+     T ≥ R + V + V' − (g_{s+1} + l_{s+1} + B_{s+1} + g_s)
+
 Why they hold: (4) a replica of stage s waits for stages 0 … s − 1, then works M_s w_s; after its last backward the
 gradient still travels back, and stage 0 ends its step (4a); or stage s itself does (4b). (5) is the same argument for
 anything that serves micro-batches one by one in one direction. (6): a path through the actions of one given order is a
 chain of things that follow one another whatever the partition. (8): between the first and the end of the last backward
-of a replica lie all its backwards and all forwards but k_s. docs/bounds.md has the proofs; `terms` has (2), (4), (5)
-and (8) as code.
+of a replica lie all its backwards and all forwards but k_s. (9) is (5) for a wire whose transfers differ.
+docs/bounds.md has the proofs; `terms` has (2), (4), (5) and (8) as code, `wire` (9).
 
 All times are integers of one unit, all sizes integers of another.
 """
@@ -81,6 +86,7 @@ from pipeplan_formulations.partition.recomputing import Recomputing
 from pipeplan_formulations.partition.terms import Counts, Overlap
 from pipeplan_formulations.partition.tie import Tie
 from pipeplan_formulations.partition.value import value
+from pipeplan_formulations.partition.wire import Wire
 
 Array = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -112,6 +118,8 @@ class ChainPartition:
     objective : 'step' or 'bottleneck'
     paths : tuple of PathCut
         Inequalities (6); only with objective 'step'.
+    wires : tuple of Wire
+        What (9) says; only with objective 'step'.
     counts : array of int, shape (S,), optional
         M_s; by default M.
     link_counts : array of int, shape (S − 1,), optional
@@ -157,6 +165,7 @@ class ChainPartition:
     overlap: Overlap = "copy"
     objective: Literal["step", "bottleneck"] = "step"
     paths: tuple[PathCut, ...] = ()
+    wires: tuple[Wire, ...] = ()
     counts: Array | None = None
     link_counts: Array | None = None
     reduce: Array | None = None
@@ -283,7 +292,7 @@ class ChainPartition:
         return bool((self.room.least(np.arange(self.stages), edges[:-1], edges[1:]) <= self.limit).all())
 
     def evaluate(self, boundaries: Boundaries, optimistic: bool = False) -> int:
-        """The least T that (2) to (8) allow; a stage that does not fit counts as if it recomputed nothing.
+        """The least T that (2) to (9) allow; a stage that does not fit counts as if it recomputed nothing.
 
         ``optimistic`` takes less than the least recomputation where that is not known exactly: a bound on the value.
         """

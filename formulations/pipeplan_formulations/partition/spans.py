@@ -16,6 +16,7 @@ from pipeplan_formulations.partition.problem import Array, ChainPartition
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.value import copies_update, per_micro_batch, reductions
 from pipeplan_formulations.partition.windows import Flags, Windows
+from pipeplan_formulations.partition.wire import Hop, delays_of_wires
 
 NEVER = 2**61
 """A time that no partition reaches. Two of them still fit into int64."""
@@ -38,7 +39,7 @@ class Spans:
     behind : array, shape (A, W)
         q_s, which is `advance` less the way there. E_0 is in it for stage 0; 0 in closed spans.
     delay : array, shape (A, W)
-        Largest e of (5) and (8) that belongs to the stage.
+        Largest e of (5), (8) and (9) that belongs to the stage.
     ending : array, shape (A, W), or int
         E_s; 0 in closed spans.
     """
@@ -89,7 +90,15 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     ending = _ending(problem, s, begins, ends, closed)
     latency = 0 if final else int(problem.latency[s])
     later = behind(problem.overlap, b, latency, passed_back, returned[ends]) + (0 if s else ending)
-    delay = np.maximum.reduce(np.broadcast_arrays(*delays(problem.overlap, count, f, b, sent[ends], passed_back)))
+    every = [*delays(problem.overlap, count, f, b, sent[ends], passed_back)]
+    if problem.wires:
+        passed_on = _at_boundary(problem.send[s - 1])[begins] if s else 0
+        before = Hop(passed_on, passed_back, int(problem.latency[s - 1]) if s else 0)
+        beyond = Hop(sent[ends], returned[ends], latency)
+        every += delays_of_wires(
+            problem, s, f, b, before, beyond, lambda link, row: _at_boundary(row)[ends if link == s else begins]
+        )
+    delay = np.maximum.reduce(np.broadcast_arrays(*every))
     return Spans(
         starts,
         ends,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
+from pipeplan_formulations.partition.wire import Hop, delays_of_wires
 
 if TYPE_CHECKING:
     from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPartition
@@ -40,8 +41,11 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
         later = behind(problem.overlap, backward[t], latency, into[t], returned)
         head += ahead(problem.overlap, forward[t], latency, out[t]) + later
         slack += later
-    for times, count in zip(stages, problem.through, strict=True):
+    hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *problem.latency.tolist(), 0], strict=True)]
+    for t, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
         least = max(least, head + max(delays(problem.overlap, count, *times)))
+        shared = delays_of_wires(problem, t, *times[:2], hops[t], hops[t + 1], lambda at, row: int(row[cut[at]]))
+        least = max(least, head + max(shared, default=0))
     return int(max([least, *(path.length(forward, backward, update, reduce, send, back) for path in problem.paths)]))
 
 

@@ -15,7 +15,7 @@ from pipeplan.schedules import Family
 from pipeplan.search.flights import FREE, free_family
 from pipeplan.tied import with_sums
 from pipeplan.wishes import Mask
-from pipeplan_formulations.partition import ChainPartition
+from pipeplan_formulations.partition import ChainPartition, Wire
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Candidate:
         Whether layer i may lie on stage s.
     free : bool
         Whether 1F1B may hold other numbers of micro-batches than the named families do.
+    wires : tuple of Wire
+        What transfers share.
     """
 
     chain: Chain
@@ -43,6 +45,7 @@ class Candidate:
     cuts: Mask
     where: Mask
     free: bool = False
+    wires: tuple[Wire, ...] = ()
 
     @property
     def depth(self) -> int:
@@ -118,7 +121,7 @@ class Candidate:
         kept = tuple(rows)
         free = self.family.name == FREE  # whose counts belong to stages
         family = free_family(tuple(self.in_flight[s] for s in kept)) if free else self.family
-        return replace(self, chain=self.chain.select(kept), where=self.where[list(kept)], family=family)
+        return replace(self, chain=self.chain.select(kept), where=self.where[list(kept)], family=family, wires=())
 
 
 def _listed(numbers: Sequence[int], most: int = 8) -> str:
@@ -170,6 +173,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         link_counts=chain.link_counts(candidate.micro_batches),
         counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
         alternating=not two_lanes,
+        wires=candidate.wires,
         cuts=candidate.cuts,
         where=candidate.where,
         ties=tuple(shared.as_tie() for shared in chain.shared),

@@ -17,10 +17,12 @@ from pipeplan.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
 from pipeplan.search.candidates import Candidate, in_flight
 from pipeplan.search.flights import FREE, between
+from pipeplan.search.wires import wires
 from pipeplan.structure import Groups, all_modes, structures
 from pipeplan.wishes import Wishes
+from pipeplan_formulations.partition import Wire
 
-FEW = 40
+FEW = 300
 """Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in lumps."""
 MANY = 4_000
 """With more shapes than this, heuristics have their turn after the search instead of before it."""
@@ -112,8 +114,11 @@ class Space:
             others = between(chain.replicas, count) or []
             families += [each for each in others if each.in_flight(chain.replicas, count) not in taken]
             families = families or [FAMILIES["1f1b-sno"]]
+        shared: tuple[Wire, ...] = ()
+        if self.job.objective is Objective.STEP:
+            shared = wires(self.cluster, groups, count, lambda link: self.prices.occupancy(link, chain.boundary))
         return [
-            Candidate(chain, count, each, self.job.objective, self.wishes.cuts, where, self.chooses_flights)
+            Candidate(chain, count, each, self.job.objective, self.wishes.cuts, where, self.chooses_flights, shared)
             for each in families
         ]
 
