@@ -55,6 +55,12 @@ def home(action: Action, pipeline: Pipeline, onward: int = 0) -> int:
     return devices[action.micro_batch % len(devices)]
 
 
+def meeting(action: Action, pipeline: Pipeline) -> Moment:
+    """When a reduction begins, under the name of the first stage that takes part."""
+    group = next((group for group in pipeline.tied if action.stage in group), (action.stage,))
+    return (-1, action._replace(stage=min(group))), "start"
+
+
 def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:
     """The arcs that hold whatever the wires do: ``arcs[later][earlier]`` is the least distance."""
     items = all_items(schedule)
@@ -63,7 +69,7 @@ def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:
     def after(later: Moment, earlier: Moment, distance: int = 0) -> None:
         (_, action), name = later
         if action.kind is R and name == "start":
-            later = ((-1, action), name)
+            later = meeting(action, pipeline)
         known = arcs.setdefault(later, {})
         known[earlier] = max(distance, known.get(earlier, 0))
 
@@ -71,7 +77,7 @@ def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:
     for a in items:
         after((a, "end"), (a, "start"), duration(a[1], schedule, pipeline))
         if a[1].kind is R:
-            arcs[a, "start"] = {((-1, a[1]), "start"): 0}
+            arcs[a, "start"] = {meeting(a[1], pipeline): 0}
         transfer = way(a[1], pipeline)
         released[a] = (a, "gone") if transfer and pipeline.overlap is Overlap.NONE else (a, "end")
         if transfer:

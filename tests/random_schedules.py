@@ -1,11 +1,12 @@
 """Random pipelines and random action lists that can be played to the end, from a seed.
 
 Wider than what any family writes: several stages on a device, several replicas of a stage, devices without a stage,
-split and joined backwards side by side, token slices, reductions, two lanes, wires that transfers share.
+split and joined backwards side by side, token slices, reductions, stages that
+reduce together, two lanes, wires that transfers share.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import lcm
 from random import Random
@@ -35,8 +36,17 @@ def random_case(seed: int, *, least_time: int = 0, least_latency: int = 0, share
     random = Random(seed)
     devices = random.randint(1, 5)
     placement = random_placement(random, random.randint(1, 4), devices)
-    schedule = random_schedule(random, placement, devices)
-    return Case(schedule, random_pipeline(random, placement, devices, least_time, shared_wires, least_latency))
+    tied = random_ties(random, placement)
+    schedule = random_schedule(random, placement, devices, tied=tied)
+    pipeline = random_pipeline(random, placement, devices, least_time, shared_wires, least_latency)
+    return Case(schedule, replace(pipeline, tied=tied))
+
+
+def random_ties(random: Random, placement: Placement) -> Placement:
+    """Now and then a group of stages that share no device."""
+    stages = random.sample(range(len(placement)), min(len(placement), random.choice([0, 0, 2, 3])))
+    homes = [device for stage in stages for device in placement[stage]]
+    return (tuple(sorted(stages)),) if len(stages) > 1 and len(set(homes)) == len(homes) else ()
 
 
 def random_placement(random: Random, stages: int, devices: int) -> Placement:
@@ -89,9 +99,18 @@ def random_pipeline(
 
 
 def random_schedule(
-    random: Random, placement: Placement, devices: int, *, joined: bool = False, reduces: bool | None = None
+    random: Random,
+    placement: Placement,
+    devices: int,
+    *,
+    joined: bool = False,
+    reduces: bool | None = None,
+    tied: Placement = (),
 ) -> Schedule:
-    """Play every action once, each time a random one of those whose needs are met; all replicas reduce at once."""
+    """Play every action once, each time a random one of those whose needs are met.
+
+    All replicas reduce at once, and so do all stages of a group in ``tied``.
+    """
     stages, micro_batches, slices = len(placement), random.randint(1, 4), random.randint(1, 2)
     reduces = random.random() < 0.3 if reduces is None else reduces
     left: list[Action] = []
@@ -103,7 +122,9 @@ def random_schedule(
     items: list[tuple[Item, ...]] = [((owner(a, placement), a),) for a in left]
     for s, homes in enumerate(placement):
         items += [((device, Action(U, s)),) for device in homes]
-        items += [tuple((device, Action(R, s)) for device in homes)] if reduces or len(homes) > 1 else []
+        alone = s not in {stage for group in tied for stage in group}
+        items += [tuple((device, Action(R, s)) for device in homes)] if alone and (reduces or len(homes) > 1) else []
+    items += [tuple((device, Action(R, s)) for s in group for device in placement[s]) for group in tied]
     needs = all_needs([item for together in items for item in together])
     orders: list[list[Action]] = [[] for _ in range(devices)]
     done: set[Item] = set()

@@ -16,7 +16,7 @@ from pipeplan.files.model_file import read_model, write_model
 from pipeplan.files.plan_file import read_plan, write_plan
 from pipeplan.files.repeat import Group, fold
 from pipeplan.job import Job, Objective, Order, Recompute
-from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Work
+from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Action, Kind, Schedule
@@ -120,7 +120,19 @@ def models(draw: st.DrawFn) -> Model:
         profiles=tuple(draw(st.lists(profiles, max_size=2))),
         dtype=draw(st.sampled_from(["float32", "bfloat16"])),
         notes=tuple(draw(st.lists(word, max_size=2))),
+        ties=draw(some_ties(layers)),
     )
+
+
+@st.composite
+def some_ties(draw: st.DrawFn, layers: list[Layer]) -> tuple[Tie, ...]:
+    """None, or one of some layers that begins with one that has parameters."""
+    first = draw(st.sampled_from(range(len(layers))))
+    if first == len(layers) - 1 or not layers[first].parameters or draw(st.booleans()):
+        return ()
+    others = draw(st.sets(st.sampled_from(range(first + 1, len(layers))), min_size=1, max_size=3))
+    names = tuple(layers[i].name for i in (first, *sorted(others)))
+    return (Tie(names, draw(st.integers(1, layers[first].parameters))),)
 
 
 jobs = st.builds(
@@ -188,6 +200,7 @@ def plans(draw: st.DrawFn) -> Plan:
             overlap=draw(st.sampled_from(Overlap)),
             runtime=row(whole, ranks),
             limits=row(whole, ranks),
+            tied=draw(st.sampled_from([(), ((0, len(replicas) - 1),)])),
         ),
     )
 

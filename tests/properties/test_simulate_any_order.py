@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naive_timing import Moment, lists_and_needs, longest_paths, with_wires
+from naive_timing import Moment, lists_and_needs, longest_paths, meeting, with_wires
 from pipelines import line
 from pipeplan.cluster import Overlap
 from pipeplan.errors import PlanError
@@ -24,7 +24,7 @@ F, B, DX, DW, R, U = Kind  # forward, backward, input and weight gradient, reduc
 seeds = st.integers(0, 2**32)
 
 
-def moments(timeline: Timeline) -> dict[Moment, int]:
+def moments(timeline: Timeline, pipeline: Pipeline) -> dict[Moment, int]:
     """Every moment on a time line, under the names that the oracle uses."""
     found: dict[Moment, int] = {}
     home = {span.action: span.device for span in timeline.spans}
@@ -32,7 +32,7 @@ def moments(timeline: Timeline) -> dict[Moment, int]:
         a = (span.device, span.action)
         found |= {(a, "start"): span.start, (a, "end"): span.end}
         if span.action.kind is R:
-            assert found.setdefault(((-1, span.action), "start"), span.start) == span.start
+            assert found.setdefault(meeting(span.action, pipeline), span.start) == span.start
     for flight in timeline.flights:
         kinds = (F,) if flight.source < flight.target else (B, DX)
         senders = [Action(kind, flight.source, flight.micro_batch, flight.slice) for kind in kinds]
@@ -50,7 +50,7 @@ def test_every_moment_is_the_longest_path_to_it(seed: int, share: bool) -> None:
     timeline = simulate(case.schedule, case.pipeline, share=share)
     arcs = lists_and_needs(case.schedule, case.pipeline)
     expected = longest_paths(with_wires(arcs, case.schedule, case.pipeline, timeline if share else None))
-    assert moments(timeline) == expected
+    assert moments(timeline, case.pipeline) == expected
     assert timeline.makespan == max(time for (_, name), time in expected.items() if name == "end")
     assert longest_path(case.schedule, case.pipeline, share=share) == timeline.critical
     assert makespan(case.schedule, case.pipeline) == timeline.makespan or not share
@@ -61,7 +61,9 @@ def test_every_moment_is_the_longest_path_to_it(seed: int, share: bool) -> None:
 def test_sharing_wires_never_helps(seed: int) -> None:
     """Without sharing nothing happens later than with it, which makes it a relaxation."""
     case = random_case(seed)
-    shared, relaxed = (moments(simulate(case.schedule, case.pipeline, share=share)) for share in (True, False))
+    shared, relaxed = (
+        moments(simulate(case.schedule, case.pipeline, share=share), case.pipeline) for share in (True, False)
+    )
     assert all(relaxed[moment] <= time for moment, time in shared.items())
 
 
@@ -168,7 +170,7 @@ def test_orders_that_cannot_finish_are_refused_by_all(seed: int) -> None:
         with pytest.raises(PlanError, match=r"device \d+ waits at"):
             simulate(schedule, case.pipeline)
     if ends(one_lane, case.pipeline):
-        validate_schedule(schedule, *size, case.pipeline.placement)
+        validate_schedule(schedule, *size, case.pipeline.placement, case.pipeline.tied)
         simulate(schedule, case.pipeline)  # what runs on one lane runs on two
     else:
         with pytest.raises(PlanError, match=r"stands ahead of|waits at"):

@@ -95,14 +95,6 @@ def test_a_module_used_twice_is_named() -> None:
         find_layers(Twice(), ROWS)
 
 
-def test_shared_parameters_are_named() -> None:
-    """Tied weights would be trained apart on two devices."""
-    net = Net()
-    net.second.weight = net.first.weight
-    with pytest.raises(InputError, match=r"'first' and 'second' share the parameter 'weight'"):
-        find_layers(net, ROWS)
-
-
 def test_an_unused_parameter_is_named() -> None:
     """A parameter that no layer owns would silently not be trained."""
     net = Net()
