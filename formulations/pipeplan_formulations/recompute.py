@@ -30,6 +30,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.span_knapsack import SpanKnapsack
+from pipeplan_formulations.span_largest import SpanLargest
 from pipeplan_formulations.undominated import sweep
 
 Array = NDArray[np.int64]
@@ -158,12 +160,17 @@ class Recomputation:
     forward, saved, output, workspace : array of int, shape (n,)
     recomputable : array of bool, shape (n,)
         A layer whose output is not smaller than what it saves is never recomputed: that saves nothing.
+
+    Attributes
+    ----------
+    workspace : SpanLargest
+        The largest workspace of any span.
     """
 
     def __init__(
         self, forward: Array, saved: Array, output: Array, workspace: Array, recomputable: NDArray[np.bool_]
     ) -> None:
-        self._workspace = workspace
+        self.workspace = SpanLargest(workspace)
         useful = recomputable & (saved > output)
         self._sorts = [
             _Sort(int(forward[i]), int(saved[i] - output[i]), int(saved[i] + workspace[i])) if useful[i] else None
@@ -171,15 +178,10 @@ class Recomputation:
         ]
         self._all_sorts = len({sort for sort in self._sorts if sort is not None})
         self._cost, self._savings = np.where(useful, forward, 0), np.where(useful, saved - output, 0)
-        ratio = np.where(useful, self._cost / np.maximum(self._savings, 1), np.inf)
-        self._by_ratio = np.argsort(ratio, kind="stable")[: int(useful.sum())]
-        self._rank = np.full(len(forward), len(forward))
-        self._rank[self._by_ratio] = np.arange(len(self._by_ratio))
         nothing = np.zeros(1, np.int64)
         empty = _Curve(nothing, nothing, nothing, nothing, nothing)
         self._curves: dict[frozenset[tuple[_Sort, int]], _Curve] = {frozenset(): empty}
         self._of_span: list[list[_Curve]] = [[empty] for _ in self._sorts]
-        self._workspaces: list[list[int]] = [[] for _ in self._sorts]
 
     def least(self, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
         """Cost of recomputing as little as possible of layers start … end − 1.
@@ -208,26 +210,32 @@ class Recomputation:
         down = np.floor(floor * (1 - 1e-12)).astype(np.int64)
         return np.where(cost == IMPOSSIBLE, IMPOSSIBLE, np.minimum(down, cost)), cost
 
-    def crowded(self, start: int, end: int) -> bool:
-        """Whether a span may hold so many sorts of layers that its list takes long; then `rough` is at hand."""
-        return end - start > CROWD and self._all_sorts > CROWD
+    def crowded(self, starts: Array, ends: Array) -> NDArray[np.bool_]:
+        """Whether spans may hold so many sorts of layers that their lists take long; then `rough` is at hand."""
+        crowd: NDArray[np.bool_] = ends - starts > (CROWD if self._all_sorts > CROWD else len(self._sorts))
+        return crowd
 
     def content(self, start: int, end: int) -> tuple[int, int]:
         """What a span shares with all spans to which `least` gives the same answers: its list, its workspace."""
         return id(self._curve(start, end)), self._largest_workspace(start, end)
 
-    def rough(self, start: int, end: int, in_flight: Array, spare: Array) -> Array:
-        """A bound on the first answer of `least` without any list: the fractional knapsack, whatever the peaks."""
-        order = np.sort(self._rank[start:end])
-        order = order[order < len(self._by_ratio)]
-        layers = self._by_ratio[order]
-        savings = np.concatenate([[0.0], np.cumsum(self._savings[layers], dtype=np.float64)])
-        cost = np.concatenate([[0.0], np.cumsum(self._cost[layers], dtype=np.float64)])
-        need = np.maximum(-((spare - self._largest_workspace(start, end)) // in_flight), 0).astype(np.float64)
-        floor = np.interp(need, savings, cost)
+    def rough(self, starts: Array | int, ends: Array | int, in_flight: Array, spare: Array) -> Array:
+        """A bound on the first answer of `least` without any list: the fractional knapsack, whatever the peaks.
+
+        Parameters
+        ----------
+        starts, ends, in_flight, spare : int or array of int
+            Shapes broadcast.
+        """
+        need = np.maximum(-((spare - self.workspace.of(starts, ends)) // in_flight), 0)
+        floor = self._knapsack.least(*np.broadcast_arrays(starts, ends, need))
         # Rounded down by more than a double can be wrong.
-        down: Array = np.floor(floor * (1 - 1e-12)).astype(np.int64)
-        return np.where(need > savings[-1], IMPOSSIBLE, down)
+        down: Array = np.floor(np.minimum(floor, IMPOSSIBLE) * (1 - 1e-12)).astype(np.int64)
+        return np.where(np.isinf(floor), IMPOSSIBLE, down)
+
+    @cached_property
+    def _knapsack(self) -> SpanKnapsack:
+        return SpanKnapsack(self._cost, self._savings)
 
     def least_each(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> tuple[Array, Array]:
         """`least` for questions on spans that differ; those that hold the same sorts are answered together.
@@ -263,11 +271,7 @@ class Recomputation:
         return tuple(layers)
 
     def _largest_workspace(self, start: int, end: int) -> int:
-        known = self._workspaces[start]
-        while len(known) < end - start:
-            size = int(self._workspace[start + len(known)])
-            known.append(max(size, known[-1]) if known else size)
-        return known[end - start - 1]
+        return int(self.workspace.of(start, end)) if end > start else 0
 
     def _climb(self, curve: _Curve, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
         """Cost and index of the best choice of a curve for each question: the first that fits, as they come by cost."""

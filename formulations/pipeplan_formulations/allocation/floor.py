@@ -26,10 +26,12 @@ from pipeplan_formulations.allocation.trace import follow, roots
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
-RESOLUTION = 2000
-"""Intervals are split down to a 2000th of the bound."""
+RESOLUTION = 16_000
+"""Intervals are split down to such a part of the bound."""
 SHRINKS = 3
 """How often the highest interval's end is brought down before intervals are split."""
+WORTH = 64
+"""That is stopped when it brings less than a 64th of the end."""
 STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
 """Targets tried, as multiples of the free bound, before one that excludes nothing."""
 
@@ -112,8 +114,10 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
             if tables is None or int(tables.whole.min()) == IMPOSSIBLE:
                 return IMPOSSIBLE, IMPOSSIBLE
             found = tables
-        for root in roots(found, 1):
-            _offer(bracket, follow(problem, base.grid, spans, found, root, ceiling))
+            stages = follow(problem, base.grid, spans, found, roots(found, 1)[0], ceiling)
+            if stages is not None:  # so telling ranges of excess apart would not raise V*
+                bracket.offer(stages)
+                break
         return int(found.whole.min()), int(found.whole_trip.min())
 
     value, alone = int(base.tables.whole.min()), int(base.tables.whole_trip.min())
@@ -124,7 +128,7 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
         value, alone = corner(high, 0)
         bracket.raise_low(min(max(value, alone), bracket.horizon))
         lower = min(high, bracket.horizon - 1 - alone)
-        if high - lower <= max(1, bracket.low // RESOLUTION):
+        if high - lower <= high // WORTH:
             break
         high = lower
     intervals = [(max(value, alone), 0, max(high, 0), value, alone)]

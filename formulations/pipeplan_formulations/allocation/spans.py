@@ -45,7 +45,6 @@ class Spans:
         useful = problem.recomputable & (problem.saved > problem.output)
         self._savings = np.insert(np.cumsum(np.where(useful, problem.saved - problem.output, 0)), 0, 0)
         self._received = np.append(np.insert(problem.received, 0, 0), 0)
-        self._workspace = _Largest(problem.workspace)
         self._known: dict[tuple[int, int], _Known] = {}
 
     def extra(self, kind: int, w: int, starts: Array, ends: Array, flights: Array | int) -> Array:
@@ -53,20 +52,26 @@ class Spans:
 
         `IMPOSSIBLE` where a span does not fit whatever is recomputed.
         """
-        problem = self._problem
+        problem, recomputation = self._problem, self._problem.recomputations[kind]
+        top = recomputation.workspace
         starts, ends, flights = np.broadcast_arrays(starts, ends, flights)
         resident, saved = problem.prefix["resident"][kind, w], problem.prefix["saved"]
         spare = problem.limit[kind] - (resident[ends] - resident[starts])
         spare = spare - flights * (saved[ends] - saved[starts] + self._received[starts])
         found = np.zeros(spare.shape, np.int64)
-        if spare.min(initial=IMPOSSIBLE) >= self._workspace.of_all:
+        if spare.min(initial=IMPOSSIBLE) >= top.of_all:
             return found
-        workspace = self._workspace.of(starts, ends)
+        workspace = top.of(starts, ends)
         short = spare < workspace
         if not short.any():
             return found
         found[short] = IMPOSSIBLE
         tight = short & (spare + flights * (self._savings[ends] - self._savings[starts]) >= workspace)
+        crowded = tight & recomputation.crowded(starts, ends)
+        if crowded.any():
+            some = starts[crowded], ends[crowded], flights[crowded], spare[crowded]
+            found[crowded] = recomputation.rough(*some)
+            tight &= ~crowded
         if tight.any():
             found[tight] = self._asked(kind, w, starts[tight], ends[tight], flights[tight])
         return found
@@ -113,32 +118,11 @@ class Spans:
         flights = np.arange(1, known.rows.shape[1] + 1)
         spare = problem.spare(start, end, kind, problem.widths[w], flights)
         recomputation = problem.recomputations[kind]
-        if recomputation.crowded(start, end):
-            return recomputation.rough(start, end, flights, spare)
         content = *recomputation.content(start, end), int(spare[0]), int(spare[-1])
         row = known.by_content.get(content)
         if row is None:
             row = known.by_content[content] = recomputation.least(start, end, flights, spare)[0]
         return row
-
-
-class _Largest:
-    """The largest entry of any span of an array, from those of spans of 1, 2, 4 … entries."""
-
-    def __init__(self, values: Array) -> None:
-        self.of_all = int(values.max(initial=0))
-        self._rows = [values]
-        while 2 ** len(self._rows) <= len(values):
-            row, step = self._rows[-1], 2 ** (len(self._rows) - 1)
-            self._rows.append(np.append(np.maximum(row[:-step], row[step:]), row[-step:]))
-        self._table = np.stack(self._rows)
-        lengths = np.arange(1, len(values) + 1)
-        self._level = np.insert(np.floor(np.log2(lengths)).astype(np.int64), 0, 0)
-
-    def of(self, starts: Array, ends: Array) -> Array:
-        level = self._level[ends - starts]
-        found: Array = np.maximum(self._table[level, starts], self._table[level, ends - (1 << level)])
-        return found
 
 
 def best_before(problem: ChainAllocation) -> Array:

@@ -81,6 +81,13 @@ class Layers:
         """A of whole allocations."""
         return self.levels[-1][0].trip[:, :, 0]
 
+    def meets(self, bound: "Layers | None") -> bool:
+        """Whether no allocation is better than those of ``bound``, by V or by A; that is known to be impossible too."""
+        if bound is None:
+            return False
+        pairs = (self.whole, bound.whole), (self.whole_trip, bound.whole_trip)
+        return all(int(own.min()) == int(least.min()) for own, least in pairs)
+
     def behind(
         self, position: int, end: Array, kind: Array, usage: Array, excess: Array | None = None
     ) -> tuple[Array, Array]:
@@ -140,9 +147,10 @@ def run(
         levels.append(tables)
         starts.append(excess.start if excess is not None else 0)
         below = tables
-        if not sweep.refused:  # no stage asks for more than this range
+        found = Layers(levels, starts)
+        if not sweep.refused or found.meets(within):  # no stage asks for more than this range, or nothing is better
             break
-    return Layers(levels, starts)
+    return found
 
 
 @dataclass(frozen=True)

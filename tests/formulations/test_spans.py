@@ -1,0 +1,52 @@
+"""Questions on many spans of an array at once: the largest entry, and the fractional knapsack."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeplan_formulations import span_knapsack
+from pipeplan_formulations.span_knapsack import SpanKnapsack
+from pipeplan_formulations.span_largest import SpanLargest
+
+
+def every_span(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends of all spans of n entries."""
+    spans = np.array([(a, b) for a in range(n) for b in range(a + 1, n + 1)])
+    return spans[:, 0], spans[:, 1]
+
+
+def by_hand(cost: list[int], savings: list[int], need: int) -> float:
+    """The fractional knapsack: the cheapest per saving first, a part of the last one."""
+    total = 0.0
+    for price, saved in sorted(zip(cost, savings, strict=True), key=lambda thing: thing[0] / max(thing[1], 1e-9)):
+        part = min(need, saved)
+        total += price * part / saved if saved else 0.0
+        need -= part
+    return total if need <= 0 else np.inf
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_the_largest_of_every_span(values: list[int]) -> None:
+    """It is what looking at each entry finds."""
+    largest, (starts, ends) = SpanLargest(np.array(values)), every_span(len(values))
+    assert largest.of(starts, ends).tolist() == [max(values[a:b]) for a, b in zip(starts, ends, strict=True)]
+    assert largest.of_all == max(values)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9), st.integers(0, 40))
+@settings(max_examples=300, deadline=None)
+def test_the_knapsack_of_every_span(things: list[tuple[int, int]], need: int) -> None:
+    """With a rank for each thing it is the textbook's; with fewer ranks it is never more, and as often impossible."""
+    cost, savings = (np.array(column) for column in zip(*things, strict=True))
+    starts, ends = every_span(len(things))
+    needs = np.full(len(starts), need)
+    exact = SpanKnapsack(cost, savings).least(starts, ends, needs)
+    expected = [by_hand(cost[a:b].tolist(), savings[a:b].tolist(), need) for a, b in zip(starts, ends, strict=True)]
+    assert exact.tolist() == pytest.approx(expected)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(span_knapsack, "RANKS", 3)
+        rough = SpanKnapsack(cost, savings).least(starts, ends, needs)
+    assert (rough <= exact + 1e-9).all()
+    assert (np.isinf(rough) == np.isinf(exact)).all()
