@@ -7,17 +7,15 @@ hits all alike; a row shows medians over all rounds. Nothing else should run mea
 from dataclasses import dataclass, field
 from statistics import median
 
-import torch
-
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
-from pipeplan.profile import profile
+from pipeplan.profile import profile_workload
 from pipeplan.search.baselines import ranked
 from pipeplan.solve import solve
-from pipeplan_executor import describe_machine, run, zoo
+from pipeplan_executor import describe_machine, run
 from pipeplan_executor.commands.run import predicted_peak
 from pipeplan_executor.demo import layers_by_stage
 
@@ -67,17 +65,8 @@ def main() -> None:
 
 
 def profiled(name: str) -> Model:
-    """The model, measured as crowded as it will run."""
-    workload = getattr(zoo, name)()
-    generator = torch.Generator().manual_seed(0)
-    return profile(
-        workload.module,
-        lambda samples: workload.draw(samples, generator),
-        micro_batches=SIZES,
-        loss=workload.loss,
-        name=name,
-        crowd=PROCESSES,
-    )
+    """The model, measured as crowded as it will run, in a process like the workers."""
+    return profile_workload(f"pipeplan_executor.zoo:{name}", micro_batches=SIZES, name=name, crowd=PROCESSES)
 
 
 def contestants(model: Model, cluster: Cluster) -> list[Contestant]:

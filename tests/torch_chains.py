@@ -1,8 +1,13 @@
 """Small chains of modules that the profile tests share."""
 
+import os
+import signal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from pipeplan.workload import Workload
 
 
 class Block(nn.Module):
@@ -52,3 +57,18 @@ def transformer() -> tuple[nn.Sequential, Tensor]:
 
 
 CHAINS = {"perceptron": perceptron, "convolutions": convolutions, "transformer": transformer}
+
+
+def perceptron_workload() -> Workload:
+    """The perceptron with what a step needs; importable by name, for processes of their own."""
+    return Workload(perceptron()[0], _draw, functional.mse_loss)
+
+
+def fatal_workload() -> Workload:
+    """Kills the process that builds it, as the system does when memory is out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return perceptron_workload()
+
+
+def _draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randn(samples, 16, generator=generator), torch.zeros(samples, 8)

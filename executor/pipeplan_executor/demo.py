@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import torch
-
 from pipeplan.cluster import Cluster
 from pipeplan.commands.compare import show
 from pipeplan.commands.progress import solving
@@ -17,11 +15,10 @@ from pipeplan.model import Model
 from pipeplan.plan import Plan
 from pipeplan.plot.gantt import save_gantt
 from pipeplan.plot.labels import device_labels
-from pipeplan.profile import profile
+from pipeplan.profile import profile_workload
 from pipeplan.search.baselines import ranked
 from pipeplan.simulate import simulate
 from pipeplan.units import format_bytes, format_time
-from pipeplan.workload import load_workload
 from pipeplan_executor.commands.run import predicted_peak
 from pipeplan_executor.machine import describe_machine
 from pipeplan_executor.runner import RunReport, run
@@ -40,7 +37,8 @@ def demonstrate(folder: Path, names: tuple[str, ...], batch: int, steps: int) ->
     cluster = describe_machine(PROCESSES)
     write_cluster(cluster, folder / "cluster.yaml")
     kind, link = cluster.devices[0].kind, cluster.nodes[0].link
-    print(f"{cluster.notes[0]}: {(link.bandwidth or 0) / 1e9:.2f} GB/s, latency {format_time(link.latency)}")
+    rate = f"{(link.bandwidth or 0) / 1e9:.2f} GB/s, {link.collective_efficiency:.0%} of it in an all-reduce"
+    print(f"{cluster.notes[0]}: {rate}, latency {format_time(link.latency)}")
     print(f"memory {format_bytes(kind.memory or 0)} a worker, of which the runtime takes {format_bytes(kind.runtime)}")
     for name in names:
         _one(name, cluster, folder, batch, steps)
@@ -74,13 +72,9 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
 
 
 def _profiled(name: str, batch: int) -> Model:
-    workload = load_workload(f"pipeplan_executor.zoo:{name}")
-    generator = torch.Generator().manual_seed(0)
-    model = profile(
-        workload.module,
-        lambda samples: workload.draw(samples, generator),
+    model = profile_workload(
+        f"pipeplan_executor.zoo:{name}",
         micro_batches=[size for size in SIZES if batch % size == 0],
-        loss=workload.loss,
         name=name,
         crowd=PROCESSES,  # the workers will share caches and memory with each other
         progress=lambda text: print(f"  {text}"),

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.errors import PipeplanError
-from pipeplan_executor.allocator import allocator_settings
+from pipeplan.profile.allocator import workers_allocator
 
 PULSE = 0.5
 """Seconds between two signs of life of a rank."""
@@ -149,8 +149,6 @@ def _local(function: Callable[..., Any], world: int, arguments: tuple[Any, ...],
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the one error is ours to tell
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // world)))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    for name, value in allocator_settings().items():
-        os.environ.setdefault(name, value)
     with tempfile.TemporaryDirectory(prefix="pipeplan-run-") as folder:
         task = Path(folder) / "task"
         task.write_bytes(pickle.dumps((function, arguments)))
@@ -170,7 +168,8 @@ def _local(function: Callable[..., Any], world: int, arguments: tuple[Any, ...],
         watch = threading.Thread(target=_watch, args=(Path(folder), world, timeout, done, still), daemon=True)
         watch.start()
         try:
-            elastic_launch(config, _worker)(str(task), folder, timeout)
+            with workers_allocator():
+                elastic_launch(config, _worker)(str(task), folder, timeout)
         except ChildFailedError as error:
             raise RunError(_cause(Path(folder), error, still, timeout)) from None
         finally:

@@ -1,20 +1,28 @@
 """Describes this machine as a cluster of worker processes, by measurement.
 
 Two processes exchange tensors of growing size through torch.distributed, both ways at once, as neighbours in a pipeline
-and replicas in a reduction do; the time is fitted by latency + size / bandwidth (least squares on relative errors, over
-medians). One way alone is two to three times as fast on 2 cores, because here processes move the bytes themselves.
+do; the time is fitted by latency + size / bandwidth (least squares on relative errors, over medians). One way alone is
+two to three times as fast on 2 cores, because here processes move the bytes themselves.
+
+Then all processes sum large tensors as replicas do. The ring formula of `pipeplan.network` says which bandwidth that
+time stands for; its ratio to the fitted one is the link's efficiency in collectives. Gloo reached about a half on 2
+cores: it adds, and copies, between one round and the next.
 """
 
 import os
 import platform
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.errors import InputError
+from pipeplan.network import Ring
 from pipeplan_executor.launcher import launch
 from pipeplan_executor.memory import resident
 from pipeplan_executor.observe import now
@@ -22,6 +30,10 @@ from pipeplan_executor.observe import now
 SIZES = tuple(2**power for power in range(12, 25, 2))
 """Bytes: 4 KiB to 16 MiB."""
 ROUNDS = 15
+SUMMED = tuple(2**power for power in (22, 24, 26))
+"""Bytes that are summed: 4 to 64 MiB, what the gradients of a stage take."""
+SUMS = 6
+"""Of each size; the first two do not count."""
 KIND = "cpu-worker"
 
 
@@ -31,16 +43,18 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
     Memory is each worker's share of what is free now; the link, and the bytes that a worker takes before it holds any
     layer, are measured between the first two of them.
     """
-    bandwidth, latency, runtime = launch(_exchange, max(2, processes), timeout=timeout)
+    if processes < 1:
+        raise InputError(f"{processes} processes: at least one worker is needed")
+    measured = launch(_measure, max(2, processes), timeout=timeout)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     kind = DeviceKind(
         name=KIND,
         memory=free_memory() // processes,
-        runtime=runtime,
+        runtime=measured.bare,
         source=f"measured on {platform.node() or 'this machine'}, {cores} cores for {processes} processes",
     )
-    node = Node((KIND,) * processes, Link(bandwidth, latency))
-    notes = (f"{cores} cores; link measured over gloo, both ways at once",)
+    node = Node((KIND,) * processes, measured.link())
+    notes = (f"{cores} cores; link measured over gloo, both ways at once; all-reduce among {max(2, processes)}",)
     return Cluster(f"{processes} workers of this machine", {KIND: kind}, (node,), overlap=Overlap.COPY, notes=notes)
 
 
@@ -54,23 +68,63 @@ def free_memory() -> int:
     return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
 
 
-def _exchange() -> tuple[int, int, int]:
-    """Bandwidth in bytes per second, latency in nanoseconds, bytes of a bare worker."""
-    rank = dist.get_rank()
+@dataclass(frozen=True)
+class Measured:
+    """Nanoseconds of an exchange and of an all-reduce by bytes, members of the latter, bytes of a bare worker."""
+
+    exchanges: dict[int, float]
+    sums: dict[int, float]
+    members: int
+    bare: int
+
+    def link(self) -> Link:
+        """The link that fits."""
+        bandwidth, latency = fit_link(list(self.exchanges), list(self.exchanges.values()))
+        return Link(bandwidth, latency, collective_efficiency(Link(bandwidth, latency), self.members, self.sums))
+
+
+def collective_efficiency(link: Link, members: int, sums: dict[int, float]) -> float:
+    """The share of the link's bandwidth at which the ring formula gives the measured times; two digits, the median."""
+    found = []
+    for size, time in sums.items():
+        ring = Ring(members, link)
+        found.append(int(ring.times(np.array([size]))[0]) / max(time - ring.base, 1.0))
+    return max(round(median(found), 2), 0.01)
+
+
+def _measure() -> Measured:
     bare = _bare_worker()
-    ways = []
-    for size in SIZES:
-        tensor, buffer = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
-        times = []
-        for _ in range(ROUNDS if rank < 2 else 0):
-            start = now()
-            sent = dist.isend(tensor, 1 - rank)
-            dist.recv(buffer, 1 - rank)
-            sent.wait()
-            times.append(now() - start)
-        ways.append(median(times[ROUNDS // 3 :]) if times else 0.0)
+    exchanges = {size: _exchange(size) for size in SIZES}
     dist.barrier()
-    return (*fit_link(list(SIZES), ways), bare) if rank == 0 else (1, 0, bare)
+    return Measured(exchanges, {size: _sum(size) for size in SUMMED}, dist.get_world_size(), bare)
+
+
+def _exchange(size: int) -> float:
+    """Nanoseconds in which the first two ranks give each other so many bytes; 0 on others."""
+    rank = dist.get_rank()
+    if rank > 1:
+        return 0.0
+    tensor, buffer = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
+    times = []
+    for _ in range(ROUNDS):
+        start = now()
+        sent = dist.isend(tensor, 1 - rank)
+        dist.recv(buffer, 1 - rank)
+        sent.wait()
+        times.append(now() - start)
+    return median(times[ROUNDS // 3 :])
+
+
+def _sum(size: int) -> float:
+    """Nanoseconds in which all ranks sum so many bytes."""
+    gradients = torch.zeros(size // 4)
+    times = []
+    for _ in range(SUMS):
+        dist.barrier()
+        start = now()
+        dist.all_reduce(gradients)
+        times.append(now() - start)
+    return median(times[2:])
 
 
 def _bare_worker() -> int:

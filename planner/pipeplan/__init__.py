@@ -18,7 +18,7 @@ from pipeplan.frontier import Frontier, fewest_devices, frontier
 from pipeplan.job import Job, Objective
 from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
 from pipeplan.plan import Plan
-from pipeplan.profile import profile
+from pipeplan.profile import profile, profile_workload
 from pipeplan.result import Result
 from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.simulate import simulate
@@ -67,6 +67,7 @@ __all__ = [
     "load_cluster",
     "load_model",
     "profile",
+    "profile_workload",
     "remedies",
     "simulate",
     "solve",

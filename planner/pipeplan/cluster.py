@@ -11,6 +11,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from pipeplan.errors import InputError
 
@@ -80,14 +81,30 @@ class DeviceKind:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Bytes per second (None: free) and nanoseconds before the first byte arrives."""
+    """Bytes per second (None: free) and nanoseconds before the first byte arrives.
+
+    ``collective_efficiency`` is the share of the bandwidth that each member of a ring all-reduce reaches, where that
+    was measured: libraries copy and add between one round and the next. Above 1 where the network itself adds.
+    """
 
     bandwidth: int | None = None
     latency: int = 0
+    collective_efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.collective_efficiency < inf:
+            raise InputError(f"collective_efficiency must be a number above 0, not {self.collective_efficiency}")
 
     def occupancy(self, size: int) -> int:
         """Nanoseconds that ``size`` bytes keep the link busy (rounded up)."""
         return 0 if self.bandwidth is None else -(-size * 10**9 // self.bandwidth)
+
+    @property
+    def in_collectives(self) -> "Link":
+        """The link as the rounds of a collective find it."""
+        if self.bandwidth is None or self.collective_efficiency == 1.0:
+            return self
+        return Link(max(round(self.bandwidth * self.collective_efficiency), 1), self.latency)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ class Ring:
     """A ring all-reduce among the replicas of a stage: 2 (r − 1) rounds, each of which moves 1/r of the bytes.
 
     The rounds of a ring pass its slowest link. Rings of several stages that leave their nodes share the nodes' cards
-    all the time (Patarasuk and Yuan, 2009, for the ring; the standing share of a card is our assumption).
+    all the time (Patarasuk and Yuan, 2009, for the ring; the standing share of a card is our assumption). A round runs
+    at the link's bandwidth, or at the share of it that was measured for collectives.
     """
 
     replicas: int
@@ -56,7 +57,7 @@ class Ring:
 
     def _time(self, size: int, rounds: int) -> int:
         """What there is to reduce takes a nanosecond at least, so that its stage counts as one that reduces."""
-        return max(rounds * self.link.occupancy(-(-size // self.replicas)), 1) if size and rounds else 0
+        return max(rounds * self.link.in_collectives.occupancy(-(-size // self.replicas)), 1) if size and rounds else 0
 
 
 def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Ring, ...]:
@@ -101,7 +102,7 @@ def together(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequ
     if len(members) < 2:
         return 0
     rows = [members, *(combinations(members, 2) if len(members) > 2 else ())]
-    return max(_alone(joint_ring(cluster, groups, row), size) for row in rows)
+    return max(alone(joint_ring(cluster, groups, row), size) for row in rows)
 
 
 def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: int, ends: bool) -> NDArray[np.int64]:
@@ -116,7 +117,7 @@ def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: i
         return np.full(count, together(cluster, groups, (0, count - 1), size))
     if count > PAIRED:
         links = {node.link for node in cluster.nodes} | ({cluster.network} - {None})
-        return np.full(count, min(_alone(Ring(2, link), size) for link in links if link is not None))
+        return np.full(count, min(alone(Ring(2, link), size) for link in links if link is not None))
     least = np.full((count, count), np.iinfo(np.int64).max)
     for pair in combinations(range(count), 2):
         least[pair] = least[pair[::-1]] = together(cluster, groups, pair, size)
@@ -124,5 +125,6 @@ def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: i
     return found
 
 
-def _alone(ring: Ring, size: int) -> int:
+def alone(ring: Ring, size: int) -> int:
+    """Nanoseconds in which a ring sums so many bytes and nothing else."""
     return ring.base + int(ring.times(np.array([size], np.int64))[0])

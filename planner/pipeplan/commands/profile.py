@@ -16,6 +16,13 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--kind", metavar="NAME", help="name of the device kind that the numbers belong to")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU worker (1)")
+    parser.add_argument(
+        "--crowd",
+        type=int,
+        default=1,
+        metavar="N",
+        help="CPU workers that are busy at once, this one included: as many as will train on this machine (1)",
+    )
     parser.add_argument("--repeats", type=int, default=7, help="of which the median is taken (7)")
     parser.add_argument("--optimizer", default="sgd", help="whose update is timed: sgd, momentum or adam")
     parser.add_argument("--seed", type=int, default=0)
@@ -24,27 +31,23 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Measure and write."""
-    import torch
-
     from pipeplan.commands.questions import numbers
     from pipeplan.files.model_file import write_model
-    from pipeplan.profile import profile
-    from pipeplan.workload import load_workload
+    from pipeplan.profile import profile_workload
 
-    workload = load_workload(options.workload, options.input)
-    generator = torch.Generator().manual_seed(options.seed)
-    model = profile(
-        workload.module,
-        lambda samples: workload.draw(samples, generator),
+    model = profile_workload(
+        options.workload,
+        input_spec=options.input,
+        seed=options.seed,
+        progress=lambda text: print(f"profiling  {text}", file=sys.stderr),
         micro_batches=numbers(options.batch, "--batch"),
         repeats=options.repeats,
-        loss=workload.loss,
         optimizer=options.optimizer,
         device=options.device,
         device_name=options.kind,
         threads=options.threads,
+        crowd=options.crowd,
         name=options.workload.partition(":")[2],
-        progress=lambda text: print(f"profiling  {text}", file=sys.stderr),
     )
     write_model(model, options.output)
     print(f"{model.name}: {len(model.layers)} layers, {len(model.profiles)} profiles, written to {options.output}")

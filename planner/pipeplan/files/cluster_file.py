@@ -15,6 +15,9 @@
 
 A kind with ``speed: {relative_to: X}`` is timed as X, and takes X's figures for analytic estimates (peaks, bandwidth,
 efficiency, overhead) where it gives none itself. ``timed_as: X`` with a plain ``speed`` does the first only.
+
+A link or network may say ``collective_efficiency: 0.6``: the share of its bandwidth that a ring all-reduce was measured
+to reach (``pipeplan machine`` writes it); left out, it is 1.
 """
 
 from itertools import groupby
@@ -68,10 +71,11 @@ class LinkEntry(Strict):
 
     bandwidth: Bandwidth | None = None
     latency: Nanoseconds = 0
+    collective_efficiency: Annotated[Number, Field(gt=0, allow_inf_nan=False)] = 1.0
 
     def link(self) -> Link:
         """The link it describes."""
-        return Link(self.bandwidth, self.latency)
+        return Link(self.bandwidth, self.latency, self.collective_efficiency)
 
 
 class DevicesEntry(Strict):
@@ -187,4 +191,11 @@ def _node_data(node: Node, count: int) -> dict[str, Any]:
 
 def _link_data(link: Link) -> Row:
     bandwidth = None if link.bandwidth is None else written_bandwidth(link.bandwidth)
-    return Row(lean(bandwidth=bandwidth, latency=written_time(link.latency) if link.latency else None))
+    efficiency = None if link.collective_efficiency == 1.0 else link.collective_efficiency
+    return Row(
+        lean(
+            bandwidth=bandwidth,
+            latency=written_time(link.latency) if link.latency else None,
+            collective_efficiency=efficiency,
+        )
+    )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeplan.model import Model
+from pipeplan.profile.apart import profile_workload
 
 Progress = Callable[[str], None]
 """Called with a line of text as the measurement goes on."""
@@ -32,7 +33,10 @@ def profile(
     group: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Model:
-    """Measure what every layer of a torch module costs on this machine.
+    """Measure what every layer of a torch module costs on this machine, in this process.
+
+    On a CPU times depend on how the process hands out memory, which the provenance tells; `profile_workload` measures
+    in a process that does it as a local worker does.
 
     The layers run as a pipeline stage runs them: all forward in order, keeping what backward needs, then backward in
     reverse order into gradients that are already there. So caches are as cold, and memory as fresh, as in training.
@@ -106,4 +110,4 @@ def profile(
     return run(module, example_inputs, targets, request, progress or (lambda _: None))
 
 
-__all__ = ["Progress", "profile"]
+__all__ = ["Progress", "profile", "profile_workload"]

@@ -6,6 +6,7 @@ On a 2-core machine a second process that runs the same passes was seen to slow 
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,7 @@ def busy_siblings(count: int, layers: Sequence[nn.Module], feed: Feed) -> Iterat
 
 
 def _work(layers: Sequence[nn.Module], feed: Feed, started: Any, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the measuring process's to answer
     while os.getppid() == parent:  # an orphan stops
         joined_pass(layers, feed, _ignore, _ignore)
         started.set()

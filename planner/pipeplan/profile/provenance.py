@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from pipeplan.model import Provenance
+from pipeplan.profile.allocator import allocator_here
 
 
 def provenance(device: torch.device, threads: int, crowd: int = 1) -> Provenance:
@@ -17,7 +18,7 @@ def provenance(device: torch.device, threads: int, crowd: int = 1) -> Provenance
         versions["cuda"] = str(torch.version.cuda)
     else:
         source = f"{cpu_name()}, {threads} thread{'s' * (threads != 1)}"
-        source += f", {crowd} workers busy" * (crowd > 1)
+        source += f", {crowd} workers busy" * (crowd > 1) + f", {allocator_here()}"
     return Provenance("measured", source, datetime.now(UTC).strftime("%Y-%m-%d"), versions)
 
 

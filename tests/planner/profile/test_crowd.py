@@ -36,7 +36,7 @@ def test_a_crowded_profile_says_so() -> None:
     """The provenance tells that other workers were busy."""
     module, batch = perceptron()
     model = profile(module, batch, micro_batches=(2,), repeats=1, warmup=0, crowd=2)
-    assert model.profiles[0].provenance.source.endswith("2 workers busy")
+    assert "2 workers busy" in model.profiles[0].provenance.source
 
 
 def test_an_empty_crowd_is_refused() -> None:

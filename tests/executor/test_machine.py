@@ -1,0 +1,50 @@
+"""What is made of a machine's measurements, and that they can be taken."""
+
+import pytest
+
+from pipeplan.cluster import Link
+from pipeplan.errors import PipeplanError
+from pipeplan_executor.machine import KIND, SIZES, collective_efficiency, describe_machine, fit_link
+
+
+def test_a_straight_line_is_found_again() -> None:
+    """Times that are latency + size / bandwidth give both back."""
+    sizes = list(SIZES)
+    assert fit_link(sizes, [2_000 + size / 4 for size in sizes]) == (4 * 10**9, 2_000)
+
+
+def test_a_line_below_the_origin_gets_no_latency() -> None:
+    """Where the fit would ask for a negative latency, the bandwidth alone is fitted."""
+    sizes = list(SIZES)
+    bandwidth, latency = fit_link(sizes, [size / 4 - 500 for size in sizes])
+    assert latency == 0
+    assert bandwidth >= 4 * 10**9
+
+
+@pytest.mark.parametrize("members", [2, 3, 4])
+def test_the_share_makes_the_ring_formula_true(members: int) -> None:
+    """Sums that took 2 (r - 1) rounds at 60 % of the link, and its latencies, give 60 %."""
+    link, rounds = Link(10**9, 30_000), 2 * (members - 1)
+    sums = {size: rounds * (30_000 + size / members / 0.6) for size in (4 * 10**6, 16 * 10**6, 64 * 10**6)}
+    assert collective_efficiency(link, members, sums) == 0.6
+    sums[4 * 10**6] *= 5  # one disturbed measurement does not count
+    assert collective_efficiency(link, members, sums) == 0.6
+
+
+def test_this_machine_is_described() -> None:
+    """Two workers with memory, a runtime that fits into it, and a link that was measured, collectives included."""
+    cluster = describe_machine(2)
+    kind, link = cluster.devices[0].kind, cluster.nodes[0].link
+    assert [device.kind.name for device in cluster.devices] == [KIND, KIND]
+    assert kind.memory is not None
+    assert 10**7 < kind.runtime < kind.memory
+    assert link.bandwidth is not None
+    assert 10**6 < link.bandwidth < 10**12
+    assert link.latency < 10**9
+    assert 0.01 <= link.collective_efficiency < 100
+
+
+def test_no_worker_is_refused() -> None:
+    """A machine is described for at least one worker."""
+    with pytest.raises(PipeplanError, match="at least one worker"):
+        describe_machine(0)
