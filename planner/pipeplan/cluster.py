@@ -11,6 +11,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from math import inf
 
 from pipeplan.errors import InputError
@@ -157,7 +158,7 @@ class Cluster:
         if len(self.nodes) > 1 and self.network is None:
             raise InputError(f"cluster {self.name!r} has {len(self.nodes)} nodes; give the network between them")
 
-    @property
+    @cached_property
     def devices(self) -> tuple[Device, ...]:
         """Every device, node by node."""
         pairs = [(self.kinds[kind], number) for number, node in enumerate(self.nodes) for kind in node.kinds]

@@ -18,6 +18,7 @@ tensors stay in the node and gradients leave it, or the other way round.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, pairwise
 
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link
@@ -27,7 +28,7 @@ Groups = tuple[tuple[Device, ...], ...]
 """For each stage its devices, one a replica."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeviceClass:
     """Devices of one kind with one link inside their nodes, in the cluster's order."""
 
@@ -35,10 +36,15 @@ class DeviceClass:
     link: Link
     devices: tuple[Device, ...]
 
-    @property
+    @cached_property
     def per_node(self) -> int:
         """The most of them that share a node."""
         return max(len(list(own)) for _, own in groupby(self.devices, key=lambda device: device.node))
+
+    @cached_property
+    def nodes(self) -> frozenset[int]:
+        """Those that it lies in."""
+        return frozenset(device.node for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +177,7 @@ def _tiled(classes: tuple[DeviceClass, ...], modes: Modes, tile: int) -> Groups 
         per_node, nodes_a_stage = each.per_node, replicas // tile
         row, column = divmod(stage, per_node // tile)
         numbers = [(row * nodes_a_stage + j // tile) * per_node + column * tile + j % tile for j in range(replicas)]
-        if numbers[-1] >= len(each.devices) or len({d.node for d in each.devices}) * per_node != len(each.devices):
+        if numbers[-1] >= len(each.devices) or len(each.nodes) * per_node != len(each.devices):
             return None
         groups.append(tuple(each.devices[number] for number in numbers))
     return tuple(groups)

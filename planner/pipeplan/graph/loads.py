@@ -24,7 +24,6 @@ from pipeplan.schedules import Family
 from pipeplan.search.candidates import Candidate, in_flight
 from pipeplan.search.space import Space
 from pipeplan.structure import Mode as Width
-from pipeplan.structure import device_classes
 from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
 
 LARGEST = 2**52
@@ -46,7 +45,7 @@ def widths(space: Space, size: int) -> list[Width]:
     count = space.job.batch // size
     return [
         Width(c, r)
-        for c, each in enumerate(device_classes(space.cluster))
+        for c, each in enumerate(space.classes)
         for r in range(1, min(len(each.devices), count) + 1)
         if not space.job.replicas or r in space.job.replicas
     ]
@@ -54,7 +53,7 @@ def widths(space: Space, size: int) -> list[Width]:
 
 def graph_problem(space: Space, size: int, family: Family, link: Link) -> GraphPartition:
     """The partition problem of the space's model at one micro-batch size, in nanoseconds and bytes."""
-    model, classes = space.model, device_classes(space.cluster)
+    model, classes = space.model, space.classes
     index = {name: i for i, name in enumerate(model.names)}
     readers: list[list[int]] = [[] for _ in model.layers]
     for i, layer in enumerate(model.layers):
@@ -105,7 +104,7 @@ def _mode(
     widest: int,
 ) -> Mode:
     """One class with so many replicas."""
-    classes = device_classes(space.cluster)
+    classes = space.classes
     each, r, many = classes[way.device_class], way.replicas, space.job.batch // size
     table = space.prices.table(each.kind, size)
     sizes = np.array([table.output[star.source] for star in stars], np.int64)

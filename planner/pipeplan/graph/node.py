@@ -10,8 +10,8 @@ from pipeplan.model import Model
 from pipeplan.search.judge import Judged
 from pipeplan.search.prove import Node, Prover
 from pipeplan.search.shapes import ShapeNode
-from pipeplan.search.space import Floors, Space
-from pipeplan.structure import Mode, arrange, device_classes
+from pipeplan.search.space import Space
+from pipeplan.structure import Mode, arrange
 from pipeplan_formulations import graph
 from pipeplan_formulations.graph import Stages
 from pipeplan_formulations.report import Limits, Progress, Status, Stop
@@ -29,7 +29,7 @@ def applies(space: Space) -> bool:
         return False
     if space.model.ties:  # the formulation knows no copies
         return False
-    if job.equal_replicas or (job.order is Order.GIVEN and len(device_classes(space.cluster)) > 1):
+    if job.equal_replicas or (job.order is Order.GIVEN and len(space.classes) > 1):
         return False
     ways = [widths(space, size) for size in space.sizes]
     if not all(0 < len(way) <= MOST_WIDTHS for way in ways):
@@ -46,21 +46,16 @@ def is_chain(model: Model) -> bool:
 def graph_nodes(space: Space) -> Iterator["GraphNode"]:
     """One question a micro-batch size."""
     for size in space.sizes:
-        yield GraphNode(Floors(space, size).together(space.cluster), space, size)
+        yield GraphNode(space.floors(size).together(space.cluster), space, size)
 
 
 @dataclass
-class GraphNode:
+class GraphNode(Node):
     """Everything that lies open at one micro-batch size."""
 
     bound: int
     space: Space
     size: int
-
-    @property
-    def quick(self) -> bool:
-        """It has a bound of its own from the start."""
-        return False
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -104,7 +99,7 @@ class GraphNode:
 
     def _offer(self, prover: Prover, family: str, stages: Stages) -> None:
         """The plan of a solution, read on the model in the order of its stages."""
-        ways, classes = widths(self.space, self.size), device_classes(self.space.cluster)
+        ways, classes = widths(self.space, self.size), self.space.classes
         modes = tuple(Mode(ways[stage.mode].device_class, ways[stage.mode].replicas) for stage in stages)
         groups = arrange(classes, modes)
         assert groups is not None

@@ -36,12 +36,13 @@ def opened(space: Space) -> Iterator[Node]:
     from pipeplan.search.lumps import LumpNode
     from pipeplan.search.tilings import TilingsNode
 
+    layers = len(space.model.layers)
     kinds = sorted({alternates(name) for name in space.schedules}, reverse=True)
     for size in space.sizes:
         for _, alike in groupby(layouts(space, space.job.batch // size), key=lambda layout: layout.unit):
             bounds = {layout: floor(space, size, layout) for layout in alike}
             known = {layout: bound for layout, bound in bounds.items() if bound is not None}
-            tiled = tuple(layout for layout in known if layout.tile is not None and not layout.small)
+            tiled = tuple(layout for layout in known if layout.tile is not None and not layout.small(layers))
             for each in kinds:
                 if len(tiled) > 1:
                     yield TilingsNode(min(known[layout] for layout in tiled), space, tiled, size, each)

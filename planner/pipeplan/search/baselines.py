@@ -7,6 +7,7 @@ which devices share a stage. Either takes the micro-batch size and schedule fami
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from pipeplan.balance import BALANCERS, NotApplicable
 from pipeplan.balance.structured import STRUCTURES, outside
@@ -17,7 +18,8 @@ from pipeplan.search.judge import Judged, judge, overflow, without_empty_stages
 from pipeplan.search.space import Space
 
 LATE = "the time was over before its turn"
-"""Why a heuristic has no plan although it may have one."""
+CUT_SHORT = "the time was over before all that it proposes was simulated"
+"""Why a heuristic has no plan, or not its best, although it may have one."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def baselines(
     Parameters
     ----------
     seconds : float
-        Heuristics that have not begun by then say so, once some plan is known; each goes on to its end.
+        Heuristics that have not begun by then, or not come to their end, say so, once some plan is known.
     report : callable
         Hears of every plan that was simulated.
     known : bool
@@ -77,9 +79,13 @@ def baselines(
         if found and some and time.monotonic() >= end:
             found[name] = Baseline(name, None, LATE)
             return
-        why = _Why()
-        best = _best_of(space, proposals(why), why, report)
-        found[name] = Baseline(name, best, "" if best else why.text)
+        why, until = _Why(), end if found and some else inf
+        best = _best_of(space, proposals(why), why, report, until)
+        if time.monotonic() >= until:
+            why.text = CUT_SHORT
+        elif best is not None:
+            why.text = ""
+        found[name] = Baseline(name, best, why.text)
 
     if space.job.objective is Objective.STEP:  # peers first: they choose more, so theirs are the better starts
         for name in STRUCTURES:
@@ -126,10 +132,14 @@ def _arranged(name: str, space: Space, why: _Why) -> Proposals:
                     yield candidate, arrangement.boundaries
 
 
-def _best_of(space: Space, proposals: Proposals, why: _Why, report: Callable[[Judged], None]) -> Judged | None:
-    """Simulate those whose bounds promise most, until no bound is below the best value."""
+def _best_of(
+    space: Space, proposals: Proposals, why: _Why, report: Callable[[Judged], None], end: float
+) -> Judged | None:
+    """Simulate those whose bounds promise most, until none is below the best value or ``end`` (seconds) has come."""
     promising = []
     for number, (candidate, boundaries) in enumerate(proposals):
+        if time.monotonic() >= end:
+            break
         excess = overflow(candidate, boundaries)
         if excess is not None:
             why.text = excess
@@ -138,7 +148,7 @@ def _best_of(space: Space, proposals: Proposals, why: _Why, report: Callable[[Ju
         promising.append((shorter.problem.evaluate(kept), sum(shorter.in_flight), number, shorter, kept))
     best: Judged | None = None
     for bound, _, _, candidate, boundaries in sorted(promising, key=lambda entry: entry[:3]):
-        if best is not None and bound >= best.value:
+        if (best is not None and bound >= best.value) or time.monotonic() >= end:
             break
         judged = judge(space.cluster, candidate, boundaries)
         report(judged)

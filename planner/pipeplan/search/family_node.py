@@ -27,7 +27,7 @@ FIRST_SLICE = 2.0
 
 
 @dataclass
-class FamilyNode:
+class FamilyNode(Node):
     """A candidate that may still hold the best plan."""
 
     bound: int
@@ -36,11 +36,6 @@ class FamilyNode:
     slice: float = FIRST_SLICE
     best: Boundaries | None = None
     paths: list[PathCut] = field(default_factory=list)
-
-    @property
-    def quick(self) -> bool:
-        """No."""
-        return False
 
     @property
     def rank(self) -> tuple[int, ...]:

@@ -16,14 +16,19 @@ from pipeplan.cluster import Overlap
 from pipeplan.job import Job, Objective
 from pipeplan.network import Ring, shared
 from pipeplan.pricing import device_room
-from pipeplan.search.space import Floors, Space
-from pipeplan.structure import DeviceClass, Mode, Modes, device_classes, tiles
+from pipeplan.search.copies import with_certain_copies
+from pipeplan.search.space import Space
+from pipeplan.structure import DeviceClass, Mode, Modes, tiles
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Flight
 
 UNITS = 64
 """Most units of all classes in an unequal layout: the unit is chosen so large that there are no more."""
+CELLS = 2**19
+"""Most layers x units x widths of an unequal layout: the effort of its dynamic programme grows with them."""
 SMALL = 16
-"""Most units of all classes in a layout whose shapes are all looked at."""
+"""Most units of all classes in a layout whose shapes are all looked at,"""
+SMALL_CELLS = 2**16
+"""and most layers x units x widths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,13 @@ class Layout:
     per_node: tuple[int, ...]
     tile: int | None = None
 
-    @property
-    def small(self) -> bool:
+    def cells(self, layers: int) -> int:
+        """Layers x units x widths."""
+        return layers * sum(self.units) * len(self.widths)
+
+    def small(self, layers: int) -> bool:
         """Whether the shapes are few enough to be looked at in a tree."""
-        return sum(self.units) <= SMALL
+        return sum(self.units) <= SMALL and self.cells(layers) <= SMALL_CELLS
 
     def before(self, last: Modes) -> Iterator[Mode]:
         """The modes for which there are still units."""
@@ -69,14 +77,16 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
 
     Where single devices are the units of the unequal layout, it holds all that is packed.
     """
-    classes, job = device_classes(space.cluster), space.job
+    classes, job = space.classes, space.job
     most = min(max(len(each.devices) for each in classes), micro_batches)
-    unequal = None if job.equal_replicas or len(set(job.replicas)) == 1 else _unequal_layout(job, classes, most)
+    layers = len(space.model.layers)
+    unequal = None if job.equal_replicas or len(set(job.replicas)) == 1 else _unequal_layout(job, classes, most, layers)
+    whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it holds all that is packed
     for replicas in _equal(job, classes, most):
         for tile in tiles(classes, replicas) or (None,):
             packed = tile in (None, replicas)
             layout = _equal_layout(classes, replicas, tile)
-            if any(layout.units) and not (packed and unequal is not None and unequal.small and unequal.unit == 1):
+            if any(layout.units) and not (packed and whole):
                 yield layout
     if unequal is not None:
         yield unequal
@@ -84,7 +94,7 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
 
 def floor(space: Space, size: int, layout: Layout) -> int | None:
     """A bound on all plans of the layout that costs next to nothing; None if none of them fits."""
-    classes, floors = device_classes(space.cluster), Floors(space, size)
+    classes, floors = space.classes, space.floors(size)
     if len(layout.widths) > 1:
         return floors.together(space.cluster)
     share = layout.unit if space.job.zero1 else 1
@@ -109,7 +119,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     Otherwise it is relaxed to what holds for the families that are not 1F1B. ``last``: modes of the last stages, if
     they are known.
     """
-    classes = device_classes(space.cluster)
+    classes = space.classes
     prices, job = space.prices, space.job
     tables = [prices.table(each.kind, size) for each in classes]
     boundary = tables[0].boundary
@@ -122,7 +132,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         return np.stack([getattr(table, name) for table in tables])
 
     fixed = 2 * prices.parameters
-    return ChainAllocation(
+    problem = ChainAllocation(
         forward=rows("forward"),
         backward=rows("backward"),
         update=np.stack([[-(-table.update // share) for share in shares] for table in tables]),
@@ -150,6 +160,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         flight=_flight(space) if alternating else "fbp" if space.cluster.overlap is Overlap.STREAM else "full",
         alternating=alternating,
     )
+    return with_certain_copies(space, problem)
 
 
 def _flight(space: Space) -> Flight:
@@ -167,7 +178,7 @@ class _Hops:
         for a, source in enumerate(classes):
             for b, target in enumerate(classes):
                 inside, across = source.link, space.cluster.network or source.link
-                if a != b and any(x.node == y.node for x in source.devices for y in target.devices):
+                if a != b and source.nodes & target.nodes:
                     across = inside
                 for entry, link in enumerate((inside, across)):
                     self.send[a, b, entry] = space.prices.occupancy(link, boundary)
@@ -200,21 +211,22 @@ def _equal_layout(classes: tuple[DeviceClass, ...], replicas: int, tile: int | N
     return Layout(replicas, (1,), tuple(row * p for row, p in zip(rows, per_node, strict=True)), per_node, tile)
 
 
-def _unequal_layout(job: Job, classes: tuple[DeviceClass, ...], most: int) -> Layout | None:
+def _unequal_layout(job: Job, classes: tuple[DeviceClass, ...], most: int, layers: int) -> Layout | None:
     """None if it holds stages of one width only."""
-    unit = _unit(classes)
+    unit = _unit(classes, layers)
     widths = tuple(w for w in range(1, most // unit + 1) if not job.replicas or w * unit in job.replicas)
     units = tuple(len(each.devices) // unit for each in classes)
     per_node = tuple(max(each.per_node // unit, 1) for each in classes)
     return Layout(unit, widths, units, per_node) if len(widths) > 1 else None
 
 
-def _unit(classes: tuple[DeviceClass, ...]) -> int:
-    """The least divisor or multiple of a node that leaves at most `UNITS` units."""
+def _unit(classes: tuple[DeviceClass, ...], layers: int) -> int:
+    """The least divisor or multiple of a node that leaves at most `UNITS` units, and `CELLS`."""
     node = max(each.per_node for each in classes)
     devices = sum(len(each.devices) for each in classes)
     choices = [u for u in range(1, node + 1) if node % u == 0] + [node << i for i in range(1, devices.bit_length())]
-    return next(unit for unit in choices if devices // unit <= UNITS)
+    most = max(SMALL, min(UNITS, int((CELLS / layers) ** 0.5)))
+    return next(unit for unit in choices if devices // unit <= most)
 
 
 def _ring(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> Ring:

@@ -1,31 +1,32 @@
 """Very many shapes at once: one dynamic programme bounds all that a layout can make, and names the best one."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pipeplan.search.candidates import Candidate
+from pipeplan.search.climb import Climb, Question, at_once
 from pipeplan.search.flights import free_family
 from pipeplan.search.layouts import Layout, allocation_problem
 from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
-from pipeplan.structure import Groups, Modes, arrange, device_classes
+from pipeplan.structure import Groups, Modes, arrange
 from pipeplan_formulations import allocation
 from pipeplan_formulations.report import Limits, Status, Stop
 
 FIRST_SLICE = 8.0
 """Seconds that a lump gets at first; four times as many each time it was not enough."""
-CLOSE = 5e-4
-"""The relative gap at which the most promising shape is good enough: simulation decides the rest."""
 
 
 @dataclass
-class LumpNode:
+class LumpNode(Node):
     """All shapes of a layout at a micro-batch size, under 1F1B with any in-flight counts or under the other families.
 
     Where there are few devices the lump is a tree, and every shape is looked at whose bound does not exclude it: below
     a node lie the shape of its ``last`` modes alone, and one node for each mode that may stand before them.
+
+    A large lump is asked for what is much better than the incumbent first (`pipeplan.search.climb`).
     """
 
     bound: int
@@ -36,40 +37,45 @@ class LumpNode:
     last: Modes = ()
     slice: float = FIRST_SLICE
     proved: int = 0
+    climb: Climb = field(default_factory=Climb)
 
     @property
-    def quick(self) -> bool:
-        """Equal layouts take little time and give good plans, with which the others are soon done."""
-        return not self.last and self.slice == FIRST_SLICE and (len(self.layout.widths) == 1 or self.layout.small)
+    def small(self) -> bool:
+        """Whether it is a tree."""
+        return self.layout.small(len(self.space.model.layers))
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """Few replicas first: that takes the least time. In a tree, what is nearly a shape.
+        """What takes the least time first. In a tree, what is nearly a shape."""
+        cost = self.layout.unit if self.small else self.layout.cells(1)
+        return (2, int(self.slice), not self.alternating, cost, -len(self.last))
 
-        Equal layouts begin with 1F1B, which gives good plans; with these the rest of a large unequal one is soon done.
-        """
-        unequal = len(self.layout.widths) > 1 and not self.layout.small
-        return (2, self.alternating == unequal, len(self.layout.widths), self.layout.unit, -len(self.last))
+    def early(self, prover: Prover) -> bool:
+        """Roots of trees take little time; and with large lumps somebody has to find a first plan."""
+        return not self.last and self.slice == FIRST_SLICE and (self.small or prover.value is None)
 
     def advance(self, prover: Prover) -> Iterable[Node]:
-        """Bound the lump, simulate its most promising shape, and open what lies below.
+        """Ask for something better, simulate it, and open what lies below.
 
-        In a large layout that is this shape; what the others may still hold is settled with the lump's bound, unless
+        In a large layout that is its shape; what the others may still hold is settled with the lump's bound, unless
         there is more time to raise it.
         """
+        asked = self._question(prover)
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(prover.left / 2, self.slice)  # others have something to do as well
-        gap = max(prover.limits.gap, CLOSE)
-        report = allocation.solve(problem, Limits(slice_, gap), cutoff=prover.value, known=self.proved)
+        report = allocation.solve(problem, Limits(slice_, asked.accuracy), cutoff=asked.cutoff, known=self.proved)
         if report.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         if report.status is Status.INFEASIBLE:
             return
         self.bound, self.proved = max(self.bound, report.bound), report.bound
+        unfinished = report.stop is Stop.TIME
+        self.slice *= 4 if unfinished else 1
         if report.solution is None:
-            if report.stop is Stop.TIME:  # otherwise nothing better than what is known
-                self.slice *= 4
+            if unfinished or not asked.last:  # otherwise nothing is better than what is known, or better enough
                 yield self
+            elif prover.value is None or self.bound < prover.value:
+                prover.settle(self.bound)
             return
         groups = self._groups(self.layout.modes(report.solution))
         if groups is not None:
@@ -77,17 +83,21 @@ class LumpNode:
             candidates = self._alike(self.space.candidates(groups, self.size))
             chosen = _held(candidates, problem.flights(report.solution))
             offer_all(prover, [*candidates, *chosen], boundaries)
-        if self.layout.small:
+        if self.small:
             yield from self._below()
-            return
-        if report.stop is Stop.TIME and prover.left > FIRST_SLICE:
-            self.slice *= 4
+        elif unfinished and prover.left > FIRST_SLICE:
             yield self
-            return
-        if prover.value is None or self.bound < prover.value:
-            prover.settle(self.bound)
-        if groups is not None:
-            yield ShapeNode(self.bound, self.space, groups, self.size, self.alternating)
+        elif not asked.last and not unfinished:
+            self.climb.up()
+            yield self
+        else:
+            if prover.value is None or self.bound < prover.value:
+                prover.settle(self.bound)
+            if groups is not None:
+                yield ShapeNode(self.bound, self.space, groups, self.size, self.alternating)
+
+    def _question(self, prover: Prover) -> Question:
+        return at_once(prover) if self.small else self.climb.question(prover, self.bound)
 
     def _below(self) -> Iterable[Node]:
         groups = self._groups(self.last) if self.last else None
@@ -100,7 +110,7 @@ class LumpNode:
                 yield replace(self, last=(mode, *self.last))
 
     def _groups(self, modes: Modes) -> Groups | None:
-        return arrange(device_classes(self.space.cluster), modes, self.layout.tile)
+        return arrange(self.space.classes, modes, self.layout.tile)
 
     def _alike(self, candidates: list[Candidate]) -> list[Candidate]:
         return [each for each in candidates if each.family.alternates == self.alternating]

@@ -34,14 +34,13 @@ class Node(Protocol):
     bound: int
 
     @property
-    def quick(self) -> bool:
-        """Whether to advance it before all that are not, whatever its bound."""
-        ...
-
-    @property
     def rank(self) -> tuple[int, ...]:
         """Among equal bounds."""
         ...
+
+    def early(self, prover: "Prover") -> bool:  # noqa: ARG002
+        """Whether to advance it before all that are not, whatever its bound: a good plan closes many others unseen."""
+        return False
 
     def advance(self, prover: "Prover") -> Iterable["Node"]:
         """One step; what is open then. May settle a bound that nothing can raise (`Prover.settle`)."""
@@ -70,6 +69,9 @@ class Prover:
     stop: Stop = Stop.OPTIMALITY
     opened: int = 0
     _heap: list[tuple[int, tuple[int, ...], int, Node]] = field(default_factory=list)
+    _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list)
+    _current: Node | None = None
+    _reserve: float = 0.0
     _pushed: int = 0
     _settled: int | None = None
     _offers: dict[str, Judged] = field(default_factory=dict)
@@ -79,14 +81,21 @@ class Prover:
     def bound(self) -> int:
         """No plan of the searched space beats this."""
         known = [self._heap[0][0]] if self._heap else []
+        known += [min(bound for _, bound, _, _ in self._early)] if self._early else []
+        known += [self._current.bound] if self._current is not None else []
         known += [self._settled] if self._settled is not None else []
         known += [self.incumbent.value] if self.incumbent else []
         return min(known, default=0)
 
     @property
+    def open(self) -> int:
+        """Number of nodes."""
+        return len(self._heap) + len(self._early)
+
+    @property
     def left(self) -> float:
-        """Seconds."""
-        return self.limits.time - (time.monotonic() - self._began)
+        """Seconds of this run."""
+        return self.limits.time - self._reserve - (time.monotonic() - self._began)
 
     @property
     def value(self) -> int | None:
@@ -107,7 +116,10 @@ class Prover:
         if self.incumbent is not None and node.bound >= self.incumbent.value:
             return
         self._pushed += 1
-        heapq.heappush(self._heap, (node.bound, node.rank, self._pushed, node))
+        if node.early(self):
+            heapq.heappush(self._early, ((node.bound.bit_length(), *node.rank), node.bound, self._pushed, node))
+        else:
+            heapq.heappush(self._heap, (node.bound, node.rank, self._pushed, node))
 
     def settle(self, bound: int) -> None:
         """Nothing more will be learned about some plans, none of which beats ``bound``."""
@@ -115,46 +127,41 @@ class Prover:
 
     def run(self, reserve: float = 0.0) -> None:
         """Search until the gap is closed or the limits say stop, or until only ``reserve`` seconds are left."""
-        self.stop = Stop.OPTIMALITY
+        self.stop, self._reserve = Stop.OPTIMALITY, reserve
         try:
-            self._begin_quickly()
-            while self._heap and not self._good_enough():
-                if self.left <= reserve:
+            while self.open and not self._good_enough():
+                if self.left <= 0:
                     self.stop = Stop.TIME
                     break
-                self._step(heapq.heappop(self._heap))
+                self._step(self._next())
                 self._tell()
         except KeyboardInterrupt:
             self.stop = Stop.INTERRUPT
         if self.stop is Stop.OPTIMALITY and self.incumbent and self.bound < self.incumbent.value:
-            self.stop = Stop.GAP if self._heap else Stop.EXHAUSTED
+            self.stop = Stop.GAP if self.open else Stop.EXHAUSTED
 
     def ranking(self, most: int = 5) -> tuple[tuple[str, int], ...]:
         """The best plan under each label, best first: label and value."""
         best = sorted(self._offers.values(), key=lambda judged: judged.value)
         return tuple((judged.label, judged.value) for judged in best[:most])
 
-    def _begin_quickly(self) -> None:
-        """Advance the quick nodes once, least bound first: a good plan early closes many others unseen."""
-        quick = sorted((entry for entry in self._heap if entry[3].quick), key=lambda entry: entry[:3])
-        for entry in quick:
-            if self.left <= 0 or self._good_enough():
-                return
-            if self.incumbent is None or entry[0] < self.incumbent.value:
-                self._heap.remove(entry)
-                heapq.heapify(self._heap)
-                self._step(entry)
-                self._tell()
-
-    def _step(self, entry: tuple[int, tuple[int, ...], int, Node]) -> None:
-        try:
-            after = list(entry[3].advance(self))
-        except KeyboardInterrupt:
-            heapq.heappush(self._heap, entry)
-            raise
-        self.opened += 1
-        for node in after:
+    def _next(self) -> Node:
+        while self._early:
+            node = heapq.heappop(self._early)[-1]
+            if node.early(self) or not self._heap:
+                return node
             self.push(node)
+        return heapq.heappop(self._heap)[-1]
+
+    def _step(self, node: Node) -> None:
+        if self.incumbent is not None and node.bound >= self.incumbent.value:
+            return
+        self._current = node  # stays so if it is interrupted
+        after = list(node.advance(self))
+        self._current = None
+        self.opened += 1
+        for other in after:
+            self.push(other)
 
     def _good_enough(self) -> bool:
         if self.incumbent is None:
@@ -162,4 +169,4 @@ class Prover:
         return self.incumbent.value - self.bound <= self.limits.gap * self.incumbent.value
 
     def _tell(self) -> None:
-        self.watch(self.value, self.bound, len(self._heap))
+        self.watch(self.value, self.bound, self.open)

@@ -21,7 +21,7 @@ from pipeplan_formulations.report import Limits, Status, Stop
 
 
 @dataclass
-class ShapeNode:
+class ShapeNode(Node):
     """A shape and a micro-batch size; below it lies one node a family.
 
     ``alternating``: only 1F1B families, or only the others; all if None.
@@ -32,11 +32,6 @@ class ShapeNode:
     groups: Groups
     size: int
     alternating: bool | None = None
-
-    @property
-    def quick(self) -> bool:
-        """No."""
-        return False
 
     @property
     def rank(self) -> tuple[int, ...]:

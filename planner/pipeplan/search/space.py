@@ -18,7 +18,7 @@ from pipeplan.schedules import FAMILIES, Family, family
 from pipeplan.search.candidates import Candidate, in_flight
 from pipeplan.search.flights import FREE, between
 from pipeplan.search.wires import wires
-from pipeplan.structure import Groups, all_modes, structures
+from pipeplan.structure import DeviceClass, Groups, all_modes, device_classes, structures
 from pipeplan.wishes import Wishes
 from pipeplan_formulations.partition import Wire
 
@@ -54,6 +54,7 @@ class Space:
         names = job.schedules or default_schedules(cluster, job)
         self.families = tuple(family(name) for name in names if name != FREE)
         self.free = FREE in names
+        self._floors: dict[int, Floors] = {}
         _check_lanes(self.families, cluster)
 
     @property
@@ -78,11 +79,22 @@ class Space:
     def shapes(self, size: int) -> Iterator[tuple[Groups, int]]:
         """Every shape for a micro-batch size, with a bound on the step (or bottleneck) that costs next to nothing."""
         count = self.job.batch // size
-        floors = Floors(self, size)
+        floors = self.floors(size)
         if self.job.objective is Objective.BOTTLENECK:
             count = 1  # replication of an endless pipeline is the graph formulation's
         for groups in structures(self.cluster, self.job, len(self.model.layers), count):
             yield groups, floors.floor((group[0].kind.name, len(group)) for group in groups)
+
+    @cached_property
+    def classes(self) -> tuple[DeviceClass, ...]:
+        """Devices that are alike."""
+        return device_classes(self.cluster)
+
+    def floors(self, size: int) -> "Floors":
+        """Bounds that cost nothing, for a micro-batch size."""
+        if size not in self._floors:
+            self._floors[size] = Floors(self, size)
+        return self._floors[size]
 
     @cached_property
     def few(self) -> bool:

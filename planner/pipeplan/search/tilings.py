@@ -1,10 +1,11 @@
 """Equal layouts that differ in their tiles only: one look at what the best tile could offer closes most of them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from pipeplan.search.climb import Climb
 from pipeplan.search.layouts import Layout, allocation_problem
-from pipeplan.search.lumps import CLOSE, FIRST_SLICE, LumpNode
+from pipeplan.search.lumps import FIRST_SLICE, LumpNode
 from pipeplan.search.prove import Node, Prover
 from pipeplan.search.space import Space
 from pipeplan_formulations import allocation
@@ -12,7 +13,7 @@ from pipeplan_formulations.report import Limits, Status, Stop
 
 
 @dataclass
-class TilingsNode:
+class TilingsNode(Node):
     """The layouts of one number of replicas at a micro-batch size; below it lies one lump a layout."""
 
     bound: int
@@ -20,33 +21,36 @@ class TilingsNode:
     layouts: tuple[Layout, ...]
     size: int
     alternating: bool
-
-    @property
-    def quick(self) -> bool:
-        """Like the lumps below it."""
-        return True
+    climb: Climb = field(default_factory=Climb)
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """Few replicas first."""
-        return (2, not self.alternating, 1, self.layouts[0].unit, 0)
+        """Like the lumps below it."""
+        return self._lump(_best_of(self.layouts)).rank
+
+    def early(self, prover: Prover) -> bool:
+        """Like the lumps below it."""
+        return prover.value is None
 
     def advance(self, prover: Prover) -> Iterable[Node]:
-        """Bound all tiles at once, then, if that does not exclude them, each."""
+        """Ask for something better under all tiles at once; if there is, ask each."""
         if prover.value is not None:
+            asked = self.climb.question(prover, self.bound)
             problem = allocation_problem(self.space, self.size, _best_of(self.layouts), self.alternating)
-            slice_ = min(prover.left / 2, FIRST_SLICE)
-            report = allocation.solve(problem, Limits(slice_, CLOSE), cutoff=prover.value)
+            limits = Limits(min(prover.left / 2, FIRST_SLICE), asked.accuracy)
+            report = allocation.solve(problem, limits, cutoff=asked.cutoff, known=self.bound)
             if report.stop is Stop.INTERRUPT:
                 raise KeyboardInterrupt
             if report.status is Status.INFEASIBLE:
                 return
             self.bound = max(self.bound, report.bound)
-        for layout in self.layouts:
-            lump = LumpNode(self.bound, self.space, layout, self.size, self.alternating)
-            if prover.value is not None and self.bound >= prover.value:
+            if report.solution is None and report.stop is not Stop.TIME and not asked.last:
+                yield self
                 return
-            yield from lump.advance(prover) if prover.left > 0 else [lump]
+        yield from map(self._lump, self.layouts)
+
+    def _lump(self, layout: Layout) -> LumpNode:
+        return LumpNode(self.bound, self.space, layout, self.size, self.alternating, climb=replace(self.climb))
 
 
 def _best_of(layouts: tuple[Layout, ...]) -> Layout:
