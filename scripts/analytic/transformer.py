@@ -10,13 +10,13 @@ dropout:
        output, 2 f or 3 f inner part)
 
 For GPT with f = 4 h and 2-byte numbers this is 32 h: the 34 h of Korthikanti et al. (2022, section 4.1) less the two
-dropout masks. Head and embedding may share one matrix (``tied``); it is then counted with the embedding.
+dropout masks. Head and embedding may share one matrix (``tied``); it then counts as the embedding's, and ties the two.
 """
 
 from dataclasses import dataclass
 
 from pipeplan.memory import item_size
-from pipeplan.model import Layer, Model, Work
+from pipeplan.model import Layer, Model, Tie, Work
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,6 @@ def transformer(shape: Shape) -> Model:
     """Embedding, blocks, head."""
     e = item_size(shape.dtype)
     layers = (_embedding(shape, e), *(_block(shape, e, i) for i in range(shape.blocks)), _head(shape, e))
-    notes = [f"hyper-parameters: {shape.source}; one sample is one sequence of {shape.tokens} tokens"]
-    if shape.tied:
-        notes.append(
-            "head and embedding share a matrix; it is counted with the embedding, and a second copy is not priced"
-        )
-    return Model(shape.name, layers, dtype=shape.dtype, notes=tuple(notes))
+    notes = (f"hyper-parameters: {shape.source}; one sample is one sequence of {shape.tokens} tokens",)
+    ties = (Tie(("embedding", "head"), e * shape.vocabulary * shape.hidden),) if shape.tied else ()
+    return Model(shape.name, layers, dtype=shape.dtype, notes=notes, ties=ties)
