@@ -127,5 +127,4 @@ def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: i
 
 def alone(ring: Ring, size: int) -> int:
     """Nanoseconds in which a ring sums so many bytes and nothing else."""
-    """Nanoseconds in which a ring sums so many bytes and nothing else."""
     return ring.base + int(ring.times(np.array([size], np.int64))[0])

@@ -17,7 +17,6 @@ from pipeplan.job import Job, Objective
 from pipeplan.network import Ring, shared
 from pipeplan.pricing import device_room
 from pipeplan.search.copies import with_certain_copies
-from pipeplan.search.copies import with_certain_copies
 from pipeplan.search.space import Space
 from pipeplan.structure import DeviceClass, Mode, Modes, tiles
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Flight
