@@ -123,10 +123,8 @@ def _least_held(
         extra[more] = again(more, held[more])
 
 
-def of_first(problem: ChainAllocation, sight: Sight, c: int, w: int) -> Array:
+def finish_by_end(problem: ChainAllocation, c: int, w: int) -> Array:
     """E_0 of a first stage by its end."""
-    if sight.quantity == "load":
-        return np.zeros(problem.layers + 1, np.int64)
     reduction = problem.prefix["reduce"][c, w]
     base = np.where(reduction > 0, problem.reduce_base[c, w], 0)
     finish: Array = problem.prefix["update"][c, w] + reduction + base

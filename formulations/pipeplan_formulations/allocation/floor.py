@@ -18,6 +18,7 @@ import numpy as np
 
 from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.crowding import overcrowded
+from pipeplan_formulations.allocation.heads import heads_of
 from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, best_before
@@ -105,12 +106,15 @@ def _offer(bracket: Bracket, stages: Allocation | None) -> None:
 def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     """Raise the bracket by (4), until splitting intervals no longer helps."""
 
+    reached = bracket.horizon - 1
+    heads = heads_of(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
+
     def corner(ceiling: int, floor: int) -> tuple[int, int]:
         """V* and A* with no e above the ceiling, for a largest e from ``floor`` on; `IMPOSSIBLE` beyond the horizon."""
         target = bracket.horizon - 1
         spans, found = base.spans.narrowed(target), base.tables
         for coarse in [True, False] if problem.chooses else [False]:
-            tables = run(problem, base.grid, spans, bracket.clock, target, ceiling, floor, found, coarse)
+            tables = run(problem, base.grid, spans, bracket.clock, target, ceiling, floor, heads, found, coarse)
             if tables is None or int(tables.whole.min()) == IMPOSSIBLE:
                 return IMPOSSIBLE, IMPOSSIBLE
             found = tables

@@ -44,8 +44,7 @@ class Behind:
     leaves : array of int, shape (size,)
         Which row of ``send`` a usage takes.
     hops : list of (kind behind, array of shape (2, n + 1))
-        What a hop adds to V and A, or the load of its wire, by whether it leaves a node; `IMPOSSIBLE` at cuts that are
-        not allowed or whose wire is too slow.
+        See `hop_between`.
     """
 
     value: Array
@@ -69,7 +68,10 @@ class Tail:
                 if ends and behind == 0:
                     value[0, -1] = trip[0, -1] = 0
                 send = self._send(behind) if sight.apart else None
-                hops = [(b, self._hop(b, key)) for b in ([behind] if sight.apart else range(problem.kinds))]
+                hops = [
+                    (b, hop_between(problem, sight, c, b, key))
+                    for b in ([behind] if sight.apart else range(problem.kinds))
+                ]
                 self._parts[key, behind] = Behind(value, trip, send, grid.leaves[behind], hops)
 
     def parts(self, w: int) -> list[Behind]:
@@ -96,19 +98,6 @@ class Tail:
             send[0] = send[1]
         return send
 
-    def _hop(self, behind: int, key: int) -> Array:
-        problem, found = self._problem, np.full((2, self._problem.layers + 1), IMPOSSIBLE)
-        send, back = problem.send[self._kind, behind], problem.send_back[self._kind, behind]
-        if self._sight.quantity == "load":
-            hop = np.maximum(send, back) // key if problem.overlap != "none" else np.zeros_like(send)
-        else:
-            hop = step_on(problem.overlap, 0, send, back, problem.latency[self._kind, behind][:, None])
-            hop = np.broadcast_to(hop, send.shape)
-            if self._sight.ceiling is not None and problem.overlap == "copy":
-                hop = np.where((key - 1) * np.maximum(send, back) > self._sight.ceiling, IMPOSSIBLE, hop)
-        found[:, 1:-1] = np.where(problem.cuts, hop, IMPOSSIBLE)
-        return found
-
     def _key(self, w: int) -> int:
         """Widths that see the same behind them share one table: by L_w, or by the period of a wire, or all."""
         problem, width = self._problem, self._problem.widths[w]
@@ -117,3 +106,22 @@ class Tail:
         if self._sight.ceiling is not None and problem.overlap == "copy":
             return problem.wire_shares[width]
         return 0
+
+
+def hop_between(problem: ChainAllocation, sight: Sight, kind: int, behind: int, key: int) -> Array:
+    """What a hop adds to V and A, or its load, by whether it leaves a node, and boundary: shape (2, n + 1).
+
+    ``key`` is L_w under a ceiling, or the period of a wire. `IMPOSSIBLE` at cuts that are not allowed or whose wire is
+    too slow.
+    """
+    found = np.full((2, problem.layers + 1), IMPOSSIBLE)
+    send, back = problem.send[kind, behind], problem.send_back[kind, behind]
+    if sight.quantity == "load":
+        hop = np.maximum(send, back) // key if problem.overlap != "none" else np.zeros_like(send)
+    else:
+        step = step_on(problem.overlap, 0, send, back, problem.latency[kind, behind][:, None])
+        hop = np.broadcast_to(step, send.shape)
+        if sight.ceiling is not None and problem.overlap == "copy":
+            hop = np.where((key - 1) * np.maximum(send, back) > sight.ceiling, IMPOSSIBLE, hop)
+    found[:, 1:-1] = np.where(problem.cuts, hop, IMPOSSIBLE)
+    return found

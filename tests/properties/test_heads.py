@@ -1,0 +1,67 @@
+"""The allocation programme from the front: the least heads against allocations tried one by one."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from allocations import chain_allocations, every_allocation, objective, wished
+from pipeplan_formulations.allocation import ChainAllocation
+from pipeplan_formulations.allocation.corridor import Corridor
+from pipeplan_formulations.allocation.heads import heads_of
+from pipeplan_formulations.allocation.spans import Spans
+from pipeplan_formulations.allocation.suffix import run
+from pipeplan_formulations.allocation.usage import Grid
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.report import Limits
+
+
+def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[int, tuple[int, ...], int, int]]]]:
+    """Of each allocation within the target: its value, and kind, usage, boundary and E_0 + H before each stage."""
+    found = []
+    for stages in every_allocation(problem):
+        value = objective(problem, stages)
+        if value is None or value > target or not wished(problem, stages):
+            continue
+        head, states = problem.finish(stages[0]), []
+        hops = [*problem.hops(stages), (0, 0, 0)]
+        again = problem.recompute(stages)
+        for s, (place, usage) in enumerate(zip(stages, problem.usages(stages), strict=True)):
+            states.append((place.kind, usage, place.start, head if s else 0))
+            layers = slice(place.start, place.end)
+            work = int(problem.forward[place.kind, layers].sum() + problem.backward[place.kind, layers].sum())
+            work += sum(int(problem.forward[place.kind, i]) for i in again[s] or ())
+            send, back, latency = hops[s]
+            head += work + 2 * latency + (0 if problem.overlap == "stream" else send + back)
+        found.append((value, states))
+    return found
+
+
+@given(chain_allocations(), st.floats(0, 1))
+@settings(max_examples=200, deadline=None)
+def test_no_way_within_the_target_is_cut_off(problem: ChainAllocation, share: float) -> None:
+    """Whatever the target, the states of an allocation within it lie in the corridor, with heads no less than told."""
+    problem = replace(problem, first=(), objective="step")
+    every = ways(problem, problem.largest)
+    assume(every)
+    values = sorted(value for value, _ in every)
+    target = values[int(share * (len(values) - 1))]
+    grid = Grid(problem)
+    spans, clock = Spans(problem, grid, target), Clock(Limits(time=30))
+    corridor = Corridor(problem, grid, spans, None)
+    tables = run(problem, grid, spans, clock, target)
+    assert tables is not None
+    heads = heads_of(problem, grid, spans, clock, target, tables)
+    assert heads is not None
+    again = run(problem, grid, spans, clock, target, heads=heads)
+    assert again is not None
+    assert int(again.whole.min()) == int(tables.whole.min())
+    for value, states in every:
+        if value > target:
+            continue
+        for kind, usage, start, head in states:
+            place = int(np.dot(usage, grid.stride))
+            assert corridor.first[place] <= start <= corridor.last[place]
+            assert heads[kind, place, start] <= head
+            assert tables.levels[-1][0].time[kind, place, start] + (head if start else 0) <= target
