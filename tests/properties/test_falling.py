@@ -1,6 +1,7 @@
 """In-flight counts that fall along the pipeline, and the dynamic programme over them."""
 
 from dataclasses import replace
+from random import Random
 from unittest.mock import patch
 
 from hypothesis import assume, given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from allocations import brute_force, chain_allocations, every_allocation, right_sides, wished
 from pipeplan.schedules import FAMILIES, first_deadlock
 from pipeplan.search.filled import filled
-from pipeplan.search.flights import between
+from pipeplan.search.flights import Box, between
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, exact
 from pipeplan_formulations.allocation.falling import excesses, falls
@@ -36,10 +37,30 @@ def test_what_falls_never_deadlocks(replicas: list[int], micro_batches: int, dat
     rooms = data.draw(st.lists(st.integers(0, 40), min_size=len(replicas), max_size=len(replicas)))
     drawn = tuple(data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True))
     shares = [-(-micro_batches // r) for r in replicas]
-    for counts in (least, most, filled(replicas, micro_batches, rooms)):
+    for counts in (least, most, filled(Box.of(replicas, micro_batches), rooms)):
         assert falls(replicas, shares, least, counts)
     for counts in (least, most, drawn):
         assert not falls(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 12), st.integers(0, 2**32))
+@settings(max_examples=400, deadline=None)
+def test_parts_of_a_box_hold_all_counts_that_fall(replicas: list[int], micro_batches: int, seed: int) -> None:
+    """However a box is split, each row of counts that falls is in just one part, and no end of a part can be spared."""
+    random = Random(seed)
+    boxes = [Box.of(replicas, micro_batches)]
+    every = sorted(boxes[0].counts())
+    for _ in range(random.randint(1, 4)):
+        wide = [box for box in boxes if box.low != box.high]
+        if not wide:
+            break
+        box = random.choice(wide)
+        stage = random.choice([s for s, (a, b) in enumerate(zip(box.low, box.high, strict=True)) if a < b])
+        boxes.remove(box)
+        boxes += box.split(stage, random.randint(box.low[stage], box.high[stage] - 1))
+    assert sorted(counts for box in boxes for counts in box.counts()) == every
+    assert all(box.low in box and box.high in box for box in boxes)
+    assert all(counts in box for box in boxes for counts in box.counts())
 
 
 @given(st.integers(1, 8), st.integers(1, 20), st.data())

@@ -19,13 +19,18 @@ def solve(
     hint: Boundaries | None = None,
     progress: Progress | None = None,
     backend: str = "cpsat",
+    cutoff: int | None = None,
 ) -> Report[Boundaries]:
     """Solve by one of `BACKENDS`; a solver's package is imported when it is asked for.
+
+    ``cutoff``: values from here on do not matter; only 'exact' makes use of it.
 
     Raises
     ------
     ValueError
         If there is no such backend.
     """
-    report: Report[Boundaries] = backend_of(__name__, backend, BACKENDS).solve(problem, limits, hint, progress)
+    chosen = backend_of(__name__, backend, BACKENDS)
+    more = {"cutoff": cutoff} if backend == "exact" else {}
+    report: Report[Boundaries] = chosen.solve(problem, limits, hint, progress, **more)
     return report

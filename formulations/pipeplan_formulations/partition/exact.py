@@ -13,7 +13,11 @@ NAME = "exact"
 
 
 def solve(
-    problem: ChainPartition, limits: Limits, hint: Boundaries | None = None, progress: Progress | None = None
+    problem: ChainPartition,
+    limits: Limits,
+    hint: Boundaries | None = None,
+    progress: Progress | None = None,
+    cutoff: int | None = None,
 ) -> Report[Boundaries]:
     """Minimise T under (1) to (5) and (8); (6) only judges the answer.
 
@@ -26,6 +30,9 @@ def solve(
         Partition to start from; ignored if it breaks (1).
     progress : callable, optional
         See `Progress`.
+    cutoff : int, optional
+        Values from here on do not matter: it is enough to know that there are none below it. Then there may be no
+        solution although there are partitions.
 
     Returns
     -------
@@ -40,7 +47,7 @@ def solve(
     """
     if problem.largest >= NEVER // 2:
         raise ValueError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
-    bracket = Bracket(problem, limits, progress)
+    bracket = Bracket(problem, limits, progress, cutoff)
     stop = Stop.OPTIMALITY
     try:
         room = windows(problem)

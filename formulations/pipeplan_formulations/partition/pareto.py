@@ -36,14 +36,18 @@ BEAM = 12
 
 def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket) -> None:
     """Close the bracket for the problem without (6). Some partition must keep (1)."""
-    target = max(1, bracket.low) if bracket.high is None else bracket.high
-    while True:
+    target = max(1, bracket.low)
+    if bracket.horizon is not None:
+        target = max(target, bracket.horizon - (bracket.horizon == bracket.cutoff))
+    while not bracket.beyond:
         stages = _Stages(problem, room, target)
         view = _look_back(stages, target, bracket)
         if view.possible:
             break
         bracket.raise_low(target + 1)
         target *= 2
+    if bracket.beyond:
+        return
     bracket.offer(view.follow(stages.tables))
 
     while bracket.low < target and not bracket.closed:  # without labels
@@ -54,8 +58,8 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket) -> None
             target = middle
         else:
             bracket.raise_low(middle + 1)
-    assert bracket.high is not None
-    stages = _Stages(problem, room, bracket.high)
+    assert bracket.high is not None and bracket.horizon is not None
+    stages = _Stages(problem, room, bracket.horizon)
     target, failures = bracket.low, 0
     while not bracket.closed:
         found = _labels(stages, target, bracket, BEAM) or _labels(stages, target, bracket)
@@ -65,8 +69,8 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket) -> None
         else:
             bracket.offer(found)
             failures = 0
-        # Two failures in a row suggest that the incumbent is optimal; one test just below it then proves that.
-        target = bracket.high - 1 if failures == 2 else (bracket.low + bracket.high - 1) // 2
+        # Two failures in a row suggest that nothing is better; one test just below the horizon then proves that.
+        target = bracket.horizon - 1 if failures == 2 else (bracket.low + bracket.horizon - 1) // 2
 
 
 class _Stages:

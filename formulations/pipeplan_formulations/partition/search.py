@@ -19,9 +19,13 @@ class Bracket:
         The least optimistic value, without (6), of all that was offered.
     best : boundaries or None
         The incumbent, by its true value without (6).
+    cutoff : int or None
+        Values from here on do not matter: once ``low`` gets there, there is nothing more to do.
     """
 
-    def __init__(self, problem: ChainPartition, limits: Limits, progress: Progress | None) -> None:
+    def __init__(
+        self, problem: ChainPartition, limits: Limits, progress: Progress | None, cutoff: int | None = None
+    ) -> None:
         self._problem = problem.with_paths(())
         self._full = problem
         self._gap = limits.gap
@@ -31,6 +35,7 @@ class Bracket:
         self.low = problem.lower_bound()
         self.high: int | None = None
         self.best: Boundaries | None = None
+        self.cutoff = cutoff
 
     def raise_low(self, low: int) -> None:
         """Everything below ``low`` is proven impossible."""
@@ -54,8 +59,19 @@ class Bracket:
 
     @property
     def closed(self) -> bool:
-        """Whether both ends meet, or are as close as the limits ask."""
-        return self.high is not None and self.high - self.low <= self._gap * self.high
+        """Whether both ends meet, or are as close as the limits ask, or nothing below the cutoff is left."""
+        return self.beyond or (self.high is not None and self.high - self.low <= self._gap * self.high)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether nothing below the cutoff is left."""
+        return self.cutoff is not None and self.low >= self.cutoff
+
+    @property
+    def horizon(self) -> int | None:
+        """Values from here on do not matter: the incumbent's, or the cutoff."""
+        known = [value for value in (self.high, self.cutoff) if value is not None]
+        return min(known, default=None)
 
     def _tell(self) -> None:
         if self._progress is not None:

@@ -14,13 +14,13 @@ from pipeplan.job import Objective
 from pipeplan.paths import find_path_cut
 from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
+from pipeplan.search.cutoff import closed, cutoff, precise
 from pipeplan.search.filled import fuller
 from pipeplan.search.judge import judge
-from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
 from pipeplan_formulations import partition
 from pipeplan_formulations.partition import PathCut
-from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.report import Status, Stop
 
 FIRST_SLICE = 2.0
 """Seconds a solver gets for one step at first; doubled each time it was not enough."""
@@ -45,24 +45,27 @@ class FamilyNode(Node):
     def advance(self, prover: Prover) -> Iterable[Node]:
         """One solve and one simulation; the node stays open unless it is infeasible, solved or beyond help."""
         slice_ = min(prover.left, self.slice)
-        limits = Limits(slice_, prover.limits.gap, prover.limits.workers, prover.limits.seed)
         step = self.candidate.objective is Objective.STEP
         problem = self.candidate.problem.with_paths(tuple(self.paths) if step else ())
         backend = prover.backend if self.relaxed else "exact"
-        report = partition.solve(problem, limits, hint=self.best, backend=backend)
+        limits, most = precise(prover, slice_), cutoff(prover)
+        report = partition.solve(problem, limits, hint=self.best, backend=backend, cutoff=most)
         if report.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         if report.status is Status.INFEASIBLE:
             return
-        first, self.relaxed = not self.relaxed, True
         grown = report.bound > self.bound
         self.bound = max(self.bound, report.bound)
+        if report.solution is None and closed(self, prover):
+            yield self
+            return
+        first, self.relaxed = not self.relaxed, True
         learned = self._simulate(prover, report.solution) if report.solution is not None else False
         if report.solution is not None and prover.value is not None and prover.value <= self.bound:
             prover.settle(self.bound)
         elif first or grown or learned:
             yield self
-        elif report.status is not Status.OPTIMAL and slice_ >= self.slice and prover.left > 0:
+        elif report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
             self.slice *= 2
             yield self
         else:
@@ -74,8 +77,8 @@ class FamilyNode(Node):
         candidate = self.candidate
         prover.offer(judge(prover.cluster, candidate, boundaries))
         other = fuller(prover.cluster, candidate, boundaries)
-        if other is not None:
-            offer_all(prover, [other], boundaries)
+        if other is not None and (prover.value is None or other.problem.evaluate(boundaries) < prover.value):
+            prover.offer(judge(prover.cluster, other, boundaries))
         if candidate.objective is not Objective.STEP:
             return False
         pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))

@@ -15,14 +15,16 @@ from dataclasses import replace
 from pipeplan.chain import UNLIMITED, Boundaries
 from pipeplan.cluster import Cluster
 from pipeplan.pricing import assemble
-from pipeplan.schedules import FAMILIES
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.flights import free_family
+from pipeplan.search.flights import Box, free_family
 from pipeplan_formulations.allocation.falling import UNBOUNDED
 
 
-def fuller(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Candidate | None:
-    """The candidate with as many micro-batches in flight as fit on this partition; None if that is nothing new."""
+def fuller(cluster: Cluster, candidate: Candidate, boundaries: Boundaries, box: Box | None = None) -> Candidate | None:
+    """The candidate with as many micro-batches in flight as fit on this partition; None if that is nothing new.
+
+    ``box``: the counts that are asked for; by default all.
+    """
     if not candidate.free or not candidate.family.alternates:
         return None
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
@@ -32,23 +34,22 @@ def fuller(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Ca
         left = limit - pipeline.runtime[device] - stage.resident - stage.workspace
         rooms.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
         device += replicas
-    counts = filled(candidate.replicas, candidate.micro_batches, rooms)
+    counts = filled(box or Box.of(candidate.replicas, candidate.micro_batches), rooms)
     if counts == candidate.in_flight:
         return None
     other = replace(candidate, family=free_family(counts))
     return other if other.fits(boundaries) else None
 
 
-def filled(replicas: Sequence[int], micro_batches: int, rooms: Sequence[int]) -> tuple[int, ...]:
-    """Micro-batches in flight for each stage, where ``rooms`` are those that fit."""
-    least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
-    most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
+def filled(box: Box, rooms: Sequence[int]) -> tuple[int, ...]:
+    """Micro-batches in flight for each stage, where ``rooms`` are those that fit; at least the box's least."""
+    replicas = box.replicas
     counts: list[int] = []
     allowed = UNBOUNDED  # excess that the stages before leave
-    for s, (low, high, room) in enumerate(zip(least, most, rooms, strict=True)):
+    for s, (low, high, room) in enumerate(zip(box.low, box.high, rooms, strict=True)):
         width, units = replicas[s], sum(replicas[s:])
         count = max(low, min(high, room, (units + allowed) // width))
         counts.append(count)
-        if count * width < micro_batches:
+        if count < box.shares[s]:
             allowed = min(allowed, count * width - units)
     return tuple(counts)

@@ -1,0 +1,26 @@
+"""The dynamic programme told from which value on nothing matters."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partitions import brute_force, chain_partitions
+from pipeplan_formulations.partition import ChainPartition, exact
+from pipeplan_formulations.report import Limits, Status
+
+
+@given(chain_partitions(cuts=0), st.integers(0, 4), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_a_cutoff_spares_work_and_no_better_partition(problem: ChainPartition, fifths: int, near: bool) -> None:
+    """Below the cutoff the optimum is found; where there is none, the bound reaches the cutoff or the optimum."""
+    optimum = brute_force(problem)
+    base = optimum or 5
+    cutoff = base + fifths - 2 if near else base * (3 + fifths) // 5
+    report = exact.solve(problem, Limits(60), cutoff=cutoff)
+    if optimum is None:
+        assert report.status is Status.INFEASIBLE
+        return
+    assert report.bound <= optimum
+    if problem.recomputable is None and optimum < cutoff:
+        assert report.objective == report.bound == optimum
+    if optimum >= cutoff:
+        assert report.bound >= min(cutoff, optimum) or problem.recomputable is not None
