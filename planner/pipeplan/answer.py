@@ -35,6 +35,7 @@ def in_words(result: "Result") -> str:
         f"{meaning} {format_time(result.value)}, proven bound {format_time(result.bound)}, gap {result.gap:.2%} "
         f"({result.status}: {REASONS[result.stop]}, {result.wall:.1f} s with {result.backend})",
         *_stages(plan),
+        *_sums(plan),
     ]
     others = [entry for entry in result.runners_up if entry[1] > result.value]
     if others:
@@ -47,7 +48,7 @@ def in_words(result: "Result") -> str:
 
 def as_json(result: "Result") -> dict[str, object]:
     """The object that ``pipeplan solve --json`` prints. Times are seconds."""
-    searched = result.searched
+    searched, tied = result.searched, result.plan.pipeline.tied
     return {
         "status": result.status.value,
         "stop": result.stop.value,
@@ -74,7 +75,7 @@ def as_json(result: "Result") -> dict[str, object]:
             "opened": searched.opened,
             "not_searched": list(searched.not_searched),
         },
-    }
+    } | ({"tied_stages": [list(group) for group in tied]} if tied else {})
 
 
 def _stages(plan: Plan) -> list[str]:
@@ -88,6 +89,14 @@ def _stages(plan: Plan) -> list[str]:
         else:
             lines.append(f"  stages {numbers[0]} to {numbers[-1]}: {_alike(stages, plan)}")
     return lines
+
+
+def _sums(plan: Plan) -> list[str]:
+    return [
+        f"  stages {', '.join(map(str, group[:-1]))} and {group[-1]} share weights: each has a copy, and they sum its "
+        "gradients before they update"
+        for group in plan.pipeline.tied
+    ]
 
 
 def _sort(stage: PlanStage, plan: Plan) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models import WORKLOADS, layers_of, random_cuts, tiny_tied
+from models import WORKLOADS, layers_of, random_cuts, tiny_thrice, tiny_tied
 
 from pipeplan.plan import Plan
 from pipeplan.schedule import Kind
@@ -27,9 +27,9 @@ class Case:
 def random_case(generator: random.Random, world: int, tied: bool = False) -> Case:
     """Any model, cuts and replicas on ``world`` ranks, in one of three kinds of order.
 
-    ``tied``: the model whose ends share weights, and no rank with several stages.
+    ``tied``: a model whose layers share weights, and no rank with several stages.
     """
-    build = tiny_tied if tied else generator.choice(WORKLOADS)
+    build = generator.choice((tiny_tied, tiny_thrice) if tied else WORKLOADS)
     workload = build()
     names = layers_of(workload)
     kind = generator.choice(("family", "in flight", "split" if tied else "any order"))

@@ -3,6 +3,9 @@
 import random
 from collections.abc import Callable
 
+import torch
+from torch import nn
+
 from pipeplan.workload import Workload
 from pipeplan_executor.zoo import decoder, mlp, resnet50, vgg16
 
@@ -15,6 +18,19 @@ def tiny_decoder() -> Workload:
 def tiny_tied() -> Workload:
     """The same with embedding and head tied."""
     return decoder(blocks=3, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)
+
+
+def tiny_thrice() -> Workload:
+    """Three linear layers with one matrix, two of which have one bias too: ties of different layers that overlap."""
+    layers = [nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5)]
+    first, second, third = (layers[i] for i in (0, 2, 3))
+    second.weight = third.weight = first.weight
+    third.bias = second.bias
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(samples, 16, generator=generator), torch.randint(5, (samples,), generator=generator)
+
+    return Workload(nn.Sequential(*layers), draw, nn.functional.cross_entropy)
 
 
 def tiny_vgg() -> Workload:

@@ -6,14 +6,19 @@ import pytest
 import yaml
 
 from instances import model_of
+from pipeplan.answer import as_json
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.errors import InputError, PlanError
+from pipeplan.explain.levers import possible
+from pipeplan.explain.setting import Setting
 from pipeplan.files.model_file import model_data, model_from_data
 from pipeplan.files.text import yaml_text
 from pipeplan.job import Job
 from pipeplan.model import Layer, Model, Tie
 from pipeplan.pricing import assemble, price
 from pipeplan.schedule import Schedule
+from pipeplan.search.layouts import allocation_problem, layouts
+from pipeplan.search.space import Space
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
 from pipeplan.tied import joined, tied_stages, with_sums
@@ -171,3 +176,22 @@ def test_divided_layers_do_not_go_with_ties() -> None:
     streaming = replace(cluster(), overlap=Overlap.STREAM)
     with pytest.raises(InputError, match="l0 and l3"):
         solve(tied_ends(), streaming, job=Job(2, intra_layer=True))
+
+
+def test_the_answer_says_who_shares() -> None:
+    """In words, in JSON, and as one reduction of both stages among what may bind."""
+    result = solve(tied_ends(), cluster(), job=Job(4, depths=(2,)))
+    assert "stages 0 and 1 share weights" in str(result)
+    assert as_json(result)["tied_stages"] == [[0, 1]]
+    reductions = [lever for lever in possible(Setting(result.plan, result.timeline)) if lever.kind == "reduction"]
+    assert [lever.stages for lever in reductions] == [(0, 1)]
+
+
+@pytest.mark.parametrize(("memory", "copies"), [(None, 0), (2 * 3 * 8 * MIB - 1, 1), (2 * 3 * 8 * MIB, 0)])
+def test_lumps_count_copies_that_are_certain(memory: int | None, copies: int) -> None:
+    """Where no device has room for all layers, the last one's stage holds a copy in every plan."""
+    space = Space(tied_ends(), cluster(memory=memory), Job(4))
+    layout = next(iter(layouts(space, 4)))
+    problem = allocation_problem(space, 1, layout, alternating=True)
+    assert problem.resident[0, 0].tolist() == [16 * MIB, 16 * MIB, 16 * MIB, copies * 16 * MIB]
+    assert (problem.reduce[0, 0, [0, 3]] > 0).all() == bool(copies)

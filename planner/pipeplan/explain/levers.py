@@ -33,7 +33,8 @@ class Lever:
     Attributes
     ----------
     kind : {'devices', 'wire', 'network', 'reduction'}
-        The devices of some stages; one wire between two devices; all network cards; the gradient reduction of a stage.
+        The devices of some stages; one wire between two devices; all network cards; the gradient reduction of a stage,
+        or of stages that share weights.
     name : str
     fall : float
         By which fraction the step falls if this alone takes a tenth less time.
@@ -103,9 +104,11 @@ def possible(setting: Setting) -> Iterator[Lever]:
     for placement in dict.fromkeys(pipeline.placement):
         own = tuple(s for s, devices in enumerate(pipeline.placement) if devices == placement)
         yield Lever("devices", setting.devices(own[0]), stages=own)
-    for s, stage in enumerate(pipeline.stages):
-        if stage.reduce:
-            yield Lever("reduction", f"gradient reduction of {setting.stage(s)}", stages=(s,))
+    tied = {s for group in pipeline.tied for s in group}
+    alone = [(s,) for s in range(len(pipeline.stages)) if s not in tied]
+    for group in sorted([*alone, *pipeline.tied]):
+        if any(pipeline.stages[s].reduce for s in group):
+            yield Lever("reduction", f"gradient reduction of {' and '.join(map(setting.stage, group))}", stages=group)
     names = sorted({name for ways in _ways(pipeline) for way in ways if way.occupancy for name in way.resources})
     cards = tuple(name for name in names if is_card(name))
     if cards:

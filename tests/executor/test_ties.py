@@ -1,0 +1,106 @@
+"""Copies of shared weights: which stages have them, which values they begin with, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeplan.errors import PlanError
+from pipeplan.schedules import FAMILIES
+from pipeplan.workload import Workload
+from pipeplan_executor.order import check_order, find_owners
+from pipeplan_executor.split import StageModule, build_stage, fit, materialised
+from pipeplan_executor.zoo import decoder
+from plans import plan_for
+
+NAMES = ("embedding", "block0", "block1", "norm", "head")
+
+
+def tied() -> Workload:
+    """Two blocks between a tied embedding and head."""
+    return decoder(blocks=2, width=8, heads=2, vocabulary=11, length=4, hidden=16, tied=True)
+
+
+def tied_plan(cuts: tuple[int, ...]):
+    """One rank a stage."""
+    stages = len(cuts) - 1
+    return plan_for(tied().module, NAMES, cuts, FAMILIES["1f1b-sno"].write((1,) * stages, 4))
+
+
+def test_stages_with_copies_are_found() -> None:
+    """Split ends are summed under the names that each stage knows them by; on one stage there is nothing to sum."""
+    (copies,) = fit(tied_plan((0, 2, 4, 5)), tied).copies
+    assert copies.stages == (0, 2)
+    assert [copies.on(stage) for stage in range(3)] == [("embedding.tokens.weight",), (), ("head.weight",)]
+    assert fit(tied_plan((0, 5)), tied).copies == ()
+
+
+@pytest.mark.parametrize("source", [tied, tied()])
+def test_copies_begin_alike(source) -> None:
+    """Drawn on a stage alone or taken from a module, a copy is the unsplit model's matrix to the last bit."""
+    plan = tied_plan((0, 2, 5))
+    fitted = fit(plan, source)
+    whole = materialised(fitted, NAMES, seed=3)
+    assert whole.head.weight is whole.embedding.tokens.weight
+    for stage in range(2):
+        module = build_stage(fitted, stage, seed=3)
+        state = whole.state_dict()
+        assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+        assert not any(parameter.is_meta for parameter in module.parameters())
+
+
+def test_copies_are_read_from_a_file(tmp_path) -> None:
+    """A state-dict file of the unsplit model gives every stage its copy, and one stage one parameter."""
+    torch.save(tied().module.state_dict(), tmp_path / "w.pt")
+    fitted = fit(tied_plan((0, 2, 5)), tied)
+    last = build_stage(fitted, 1, weights=tmp_path / "w.pt")
+    first = build_stage(fitted, 0, weights=tmp_path / "w.pt")
+    assert torch.equal(
+        dict(last.named_parameters())["head.weight"], dict(first.named_parameters())["embedding.tokens.weight"]
+    )
+    alone = build_stage(fit(tied_plan((0, 5)), tied), 0, weights=tmp_path / "w.pt")
+    assert isinstance(alone, StageModule)
+    assert "head.weight" in alone.state_dict()
+    assert "head.weight" not in dict(alone.named_parameters())  # it is the embedding's
+
+
+def test_a_plan_that_does_not_sum_copies_is_refused() -> None:
+    """Without the sum, copies would drift apart."""
+    plan = tied_plan((0, 2, 5))
+    with pytest.raises(PlanError, match=r"between stages none.*lie on"):
+        fit(replace(plan, pipeline=replace(plan.pipeline, tied=())), tied)
+    untied = decoder(blocks=2, width=8, heads=2, vocabulary=11, length=4, hidden=16)
+    with pytest.raises(PlanError, match="another"):
+        fit(plan, untied)
+
+
+def test_tied_stages_reduce_together() -> None:
+    """A tied stage without a reduction is refused, and one that would wait in a circle."""
+    schedule = FAMILIES["gpipe"].write((1, 1), 2)
+    with pytest.raises(PlanError, match="0R is missing on rank 0"):
+        find_owners(schedule, ((0, 1),))
+    circle = type(schedule).from_text("x", ["0F0 0R 0B0 0U", "1F0 1B0 1R 1U"])
+    with pytest.raises(PlanError, match="rank 1 stands at 1R and waits for rank 0 to come to 0R"):
+        check_order(circle, find_owners(circle, ((0, 1),)), tied=((0, 1),))
+
+
+def test_a_shared_buffer_is_refused() -> None:
+    """Buffers are a stage's own, so two layers cannot have one."""
+
+    class Shift(nn.Module):
+        def __init__(self, by: Tensor) -> None:
+            super().__init__()
+            self.register_buffer("by", by)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.by
+
+    by = torch.ones(4)
+    module = nn.Sequential(nn.Linear(4, 4), Shift(by), nn.Linear(4, 4), Shift(by))
+    workload = Workload(
+        module, lambda n, g: (torch.randn(n, 4, generator=g), torch.zeros(n, 4)), nn.functional.mse_loss
+    )
+    plan = plan_for(module, ("0", "1", "2", "3"), (0, 2, 4), FAMILIES["gpipe"].write((1, 1), 2))
+    with pytest.raises(PlanError, match="1 and 3 share a buffer"):
+        fit(plan, workload)
