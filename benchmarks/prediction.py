@@ -1,11 +1,17 @@
 """Predicted beside measured, on two processes here: pipeplan's plan, every other method's, and a recomputing one.
 
 Three real models. Every plan runs in each of several rounds, one after the other, so that what else the machine does
-hits all alike; a row shows medians over all rounds. Nothing else should run meanwhile.
+hits all alike; a row shows medians over all rounds, and by how much actions of each kind (forward, backward, reduction,
+update), all together, took longer than predicted: what is left of the difference is waiting. Nothing else should run
+meanwhile; the CPU time that other programs took all the same stands under each table.
 """
 
+import os
+from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
+from time import monotonic
 
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
@@ -13,8 +19,11 @@ from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
 from pipeplan.profile import profile_workload
+from pipeplan.schedule import Action, Kind
 from pipeplan.search.baselines import ranked
+from pipeplan.simulate import simulate
 from pipeplan.solve import solve
+from pipeplan.timeline import Timeline
 from pipeplan_executor import describe_machine, run
 from pipeplan_executor.commands.run import predicted_peak
 from pipeplan_executor.demo import layers_by_stage
@@ -34,6 +43,7 @@ class Contestant:
     plan: Plan
     times: list[int] = field(default_factory=list)
     peaks: list[tuple[int, ...]] = field(default_factory=list)
+    busy: list[dict[Kind, int]] = field(default_factory=list)
 
     @property
     def time(self) -> float:
@@ -44,6 +54,12 @@ class Contestant:
     def off(self) -> float:
         """How far the measured time lies above the predicted one."""
         return self.time / self.plan.step_time - 1
+
+    @property
+    def off_by_kind(self) -> dict[Kind, float]:
+        """The same for the actions of each kind."""
+        predicted = busy(simulate(self.plan.schedule, self.plan.pipeline))
+        return {kind: median(row[kind] for row in self.busy) / time - 1 for kind, time in predicted.items() if time}
 
     def memory(self, rank: int) -> tuple[int, float]:
         """Predicted and measured peak of a rank, bytes."""
@@ -56,12 +72,39 @@ def main() -> None:
     print(f"{cluster.notes[0]}; runtime {cluster.devices[0].kind.runtime / 2**20:.0f} MiB a worker")
     for name in MODELS:
         rows = contestants(profiled(name), cluster)
+        others, began = all_cpu() - own_cpu(), monotonic()
         for _ in range(ROUNDS):
             for row in rows:
                 report = run(row.plan, f"pipeplan_executor.zoo:{name}", steps=STEPS)
                 row.times += report.step_times
                 row.peaks.append(report.peaks)
+                row.busy.append(busy(report.timeline))
+        others = all_cpu() - own_cpu() - others
         show(name, rows)
+        print(f"  other programs took {others / (monotonic() - began):.0%} of a core meanwhile", flush=True)
+
+
+def busy(timeline: Timeline) -> dict[Kind, int]:
+    """Nanoseconds that all ranks spend on each kind of action; in a collective as much as the last one to join it."""
+    times: dict[Action, list[int]] = defaultdict(list)
+    for span in timeline.spans:
+        times[span.action].append(span.end - span.start)
+    total: dict[Kind, int] = defaultdict(int)
+    for action, row in times.items():
+        total[action.kind] += min(row) * len(row) if action.kind is Kind.REDUCE else sum(row)
+    return dict(total)
+
+
+def all_cpu() -> float:
+    """Seconds that all cores have computed so far, for anybody, other guests of the host included."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
+    user, nice, system, _idle, _wait, interrupts, soft, steal = fields
+    return (user + nice + system + interrupts + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def own_cpu() -> float:
+    """Seconds of this process and of the workers that have ended."""
+    return sum(os.times()[:4])
 
 
 def profiled(name: str) -> Model:
@@ -93,15 +136,17 @@ def show(name: str, rows: list[Contestant]) -> None:
     """The table of one model."""
     print(f"{name}, batch {BATCH}, medians of {ROUNDS} rounds of {STEPS} steps")
     print(
-        "  layers            micro-batches  schedule     predicted   measured    off  peaks, MiB: predicted, measured"
+        "  layers            micro-batches  schedule     predicted   measured    off  by kind of action"
+        "                peaks, MiB: predicted, measured"
     )
     for row in rows:
         memory = [row.memory(rank) for rank in range(len(row.plan.ranks))]
         peaks = ", ".join(f"{told / 2**20:.0f} {seen / 2**20:.0f} ({seen / told - 1:+.0%})" for told, seen in memory)
+        kinds = ", ".join(f"{kind.value} {off:+.0%}" for kind, off in row.off_by_kind.items())
         print(
             f"  {layers_by_stage(row.plan):17} {row.plan.micro_batches:4} x {row.plan.micro_batch:<8}"
             f"{row.plan.schedule.family:10} {row.plan.step_time / 1e6:8.1f} ms {row.time / 1e6:7.1f} ms "
-            f"{row.off:+6.1%}  {peaks}  {', '.join(row.methods)}",
+            f"{row.off:+6.1%}  {kinds:32}  {peaks}  {', '.join(row.methods)}",
             flush=True,
         )
     chosen, others = rows[0], rows[1:]

@@ -33,6 +33,7 @@ class _Arrival:
     def get(self) -> Tensor:
         if self.work is not None:
             self.work.wait()
+            self.work = None
         return self.tensor
 
 
@@ -78,6 +79,8 @@ class Engine:
         self._inbox, self._outbox, self._under_way = {}, {}, {}
         for step in self._steps:
             if isinstance(step, Action):
+                if step in self._inbox:
+                    self._inbox[step].get()  # to wait is not the action's time
                 with self._recorder.during(step):
                     self._act(step, inputs, targets)
             elif self._carries(step.message):

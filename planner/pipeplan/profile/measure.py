@@ -69,9 +69,9 @@ def measure(
                         if round_number >= warmup:
                             times[size, what, number].append(value)
                 tick(f"round {round_number + 1} of {warmup + repeats}, {size} samples")
+        updates = update_times(segment.layers, segment.elsewhere, optimizer, clock, repeats, warmup)
     held = {size: saved_bytes(segment.layers, segment.feeds[size]) for size in sizes}
     spaces = {size: workspace_bytes(segment.layers, segment.feeds[size], held[size][0].saved, device) for size in sizes}
-    updates = update_times(segment.layers, segment.elsewhere, optimizer, clock, repeats, warmup)
     costs = {
         size: tuple(
             LayerCost(
