@@ -185,7 +185,10 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
     for path in p.paths:  # (6)
         rows = [(path.forward, forward), (path.backward, backward), (path.update, update), (path.reduce, reduce)]
         rows += [(path.send, send), (path.send_back, back)]
-        sides.append(path.constant + sum(a * x for row, times in rows for a, x in zip(row, times, strict=bool(row))))
+        surplus = sum(row[cut[s]] for s, row in path.surplus)
+        sides.append(
+            path.constant + surplus + sum(a * x for row, times in rows for a, x in zip(row, times, strict=bool(row)))
+        )
     return max(sides)
 
 
@@ -227,6 +230,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False)
             counts(depth - 1),
             int(rng.integers(9)),
             counts(depth) if rng.integers(2) else (),
+            ((0, tuple(rng.integers(0, 9 * largest, n - 1).tolist())),) if depth > 1 and rng.integers(2) else (),
         )
         for _ in range(draw(st.integers(0, cuts)) if kind == "step" else 0)
     )

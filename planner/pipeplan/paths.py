@@ -14,13 +14,15 @@ the last replica comes to it, so a path may change replicas there:
 
     1F1 (device 2)  1B1 (device 2)  1R (all replicas)  1U
 
-Transfers between different pairs of replicas may differ. A path then counts the least of its boundary's, which keeps it
-a bound, if no longer always the step time where it was found.
+Transfers between different pairs of replicas may differ. A path counts the least of its boundary's, which keeps it a
+bound, and, where it is told what each pair's takes beyond that, the difference too.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pipeplan.chain import Array
 from pipeplan.cluster import Overlap
 from pipeplan.errors import PlanError
 from pipeplan.pipeline import Pipeline, Transfer
@@ -28,6 +30,8 @@ from pipeplan.schedule import Kind, Schedule
 from pipeplan.simulate import longest_path
 from pipeplan.timeline import Flight, Span, Timeline
 from pipeplan_formulations.partition import PathCut
+
+Surplus = Callable[[int, int], Array]
 
 _HALVES = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
 
@@ -42,6 +46,8 @@ class Path:
         One a stage.
     send, send_back, latency, latency_back : tuple of int
         One a boundary.
+    turns : tuple of (boundary, turn)
+        What ``send`` and ``send_back`` count, one by one: between which of a boundary's pairs (see `Pipeline`).
     """
 
     forward: tuple[int, ...]
@@ -54,6 +60,7 @@ class Path:
     send_back: tuple[int, ...]
     latency: tuple[int, ...]
     latency_back: tuple[int, ...]
+    turns: tuple[tuple[int, int], ...] = ()
 
     def length(self, pipeline: Pipeline) -> int:
         """Nanoseconds: no more than the step time of any pipeline with the same schedule, replicas and overlap."""
@@ -87,25 +94,38 @@ def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path
     return _as_cut(timeline.critical, pipeline, schedule)
 
 
-def find_path_cut(schedule: Schedule, pipeline: Pipeline) -> PathCut:
+def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None) -> PathCut:
     """What `path_cut` makes of a simulation with ``share=False``, of which nothing but the path is looked at.
+
+    ``surplus(boundary, turn)``: for each cut, what a transfer between these devices takes beyond the least.
 
     Raises
     ------
     PlanError
         As in `path_cut` and `pipeplan.simulate.simulate`.
     """
-    return _as_cut(longest_path(schedule, pipeline, share=False), pipeline, schedule)
+    return _as_cut(longest_path(schedule, pipeline, share=False), pipeline, schedule, surplus)
 
 
-def _as_cut(critical: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule) -> PathCut:
+def _as_cut(
+    critical: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule, surplus: Surplus | None = None
+) -> PathCut:
     path = _read(critical, pipeline, schedule)
     if any(path.input_gradient) or any(path.weight_gradient):
         halves = (item.action for item in critical if isinstance(item, Span) and item.action.kind in _HALVES)
         raise PlanError(f"the critical path holds {next(halves)}, for which the partition problem has no term")
     ways = zip((*path.latency, *path.latency_back), (*pipeline.transfers, *pipeline.returns), strict=True)
     constant = sum(count * least_latency(row) for count, row in ways)
-    return PathCut(path.forward, path.backward, path.update, path.send, path.send_back, constant, path.reduce)
+    more = _beyond(path.turns, surplus) if surplus is not None else ()
+    return PathCut(path.forward, path.backward, path.update, path.send, path.send_back, constant, path.reduce, more)
+
+
+def _beyond(turns: Sequence[tuple[int, int]], surplus: Surplus) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    rows: dict[int, Array] = {}
+    for (boundary, turn), count in Counter(turns).items():
+        row = count * surplus(boundary, turn)
+        rows[boundary] = rows[boundary] + row if boundary in rows else row
+    return tuple((boundary, tuple(row.tolist())) for boundary, row in sorted(rows.items()) if row.any())
 
 
 def read_path(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path:
@@ -123,6 +143,7 @@ def read_path(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Pat
 def _read(path: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule) -> Path:
     actions = {kind: [0] * len(pipeline.stages) for kind in Kind}
     boundaries = range(len(pipeline.stages) - 1)
+    turns: list[tuple[int, int]] = []
     sends, latencies = ([[0 for _ in boundaries] for _ in range(2)] for _ in range(2))  # forward, back
     for before, item, after in zip([None, *path[:-1]], path, [*path[1:], None], strict=True):
         if isinstance(item, Span):
@@ -132,6 +153,7 @@ def _read(path: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule)
         link, way = min(item.source, item.target), int(item.source > item.target)
         if not _left_with_its_action(item, before, pipeline.overlap):
             sends[way][link] += 1
+            turns.append((link, item.micro_batch % pipeline.periods[link]))
         if isinstance(after, Flight) and _wire(after, pipeline) != _wire(item, pipeline):
             raise PlanError("the critical path holds two transfers that share a wire; simulate with share=False")
         if isinstance(after, Span) and _read_by(item, after):  # not a sender that waited
@@ -147,6 +169,7 @@ def _read(path: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule)
         send_back=tuple(sends[1]),
         latency=tuple(latencies[0]),
         latency_back=tuple(latencies[1]),
+        turns=tuple(turns),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,6 +61,40 @@ def priced(
         )
 
     return replace(pipeline, transfers=late(pipeline.transfers, "down"), returns=late(pipeline.returns, "up"))
+
+
+@given(widths, st.integers(1, 6), st.integers(0, 2**32))
+@settings(max_examples=300, deadline=None)
+def test_paths_over_unlike_wires_are_exact(replicas, micro_batches, seed):
+    """Told what each pair's wire takes more, a path's length is the step time at hand, and no more than any other's."""
+    random = Random(seed)
+    placement, devices = stage_by_stage(replicas), sum(replicas)
+    latencies = [random.randint(0, 9) for _ in placement[1:]]
+    schedule = random.choice([FAMILIES[name] for name in ("gpipe", "1f1b-sno", "1f1b-so")]).write(
+        replicas, micro_batches
+    )
+    here = mirrored(priced(random, placement, devices, latencies, wires=False, alike=False))
+    numbers = {key: i for i, key in enumerate((s, m) for s, period in enumerate(here.periods) for m in range(period))}
+    cut = find_path_cut(schedule, here, lambda s, m: np.eye(len(numbers), dtype=np.int64)[numbers[s, m]])
+    assert beyond(cut, here) + length(cut, here) == simulate(schedule, here, share=False).makespan
+    for _ in range(4):
+        other = mirrored(priced(random, placement, devices, latencies, wires=True, alike=False))
+        there = replace(other, overlap=here.overlap)
+        assert beyond(cut, there) + length(cut, there) <= simulate(schedule, there).makespan
+
+
+def mirrored(pipeline: Pipeline) -> Pipeline:
+    """Gradients travel as long as activations do."""
+    rows = zip(pipeline.transfers, pipeline.returns, strict=True)
+    pairs = (zip(down, up, strict=True) for down, up in rows)
+    returns = tuple(tuple(replace(b, occupancy=a.occupancy) for a, b in row) for row in pairs)
+    return replace(pipeline, returns=returns)
+
+
+def beyond(cut: PathCut, pipeline: Pipeline) -> int:
+    """What the cut's transfers take more than the least; entries of its rows stand for pairs of devices."""
+    more = [way.occupancy - min(w.occupancy for w in ways) for ways in pipeline.transfers for way in ways]
+    return sum(count * time for _, row in cut.surplus for count, time in zip(row, more, strict=True))
 
 
 def check(random: Random, schedule: Schedule, placement: Placement, devices: int) -> None:

@@ -34,6 +34,8 @@ def check(problem: "ChainPartition") -> None:
     for path in problem.paths:
         if path.sizes != (stages, stages, stages, stages, stages - 1, stages - 1):
             raise ValueError(f"a path cut has rows of {list(path.sizes)} coefficients; there are {stages} stages")
+        if any(not 0 <= link < stages - 1 or len(row) != layers - 1 for link, row in path.surplus):
+            raise ValueError(f"a path cut tells of links or cuts that there are not: {path.surplus}")
 
 
 def _check_arrays(problem: "ChainPartition", stages: int, layers: int) -> None:

@@ -41,8 +41,12 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
         return model
     reduce = [_reduction(model, problem, scale, s, on, splits) for s in range(problem.stages)]
     _step(model, problem, scale, stages, [u + r for u, r in zip(update, reduce, strict=True)])
+
+    def held(link: int, row: Sequence[int]) -> Expression:
+        return model.define(model.chosen(link, scale.down(np.array(row))))
+
     for path in problem.paths:  # (6): an order's path is at least so long in every partition
-        length = path.length(forward, backward, update, reduce, send, back)
+        length = path.length(forward, backward, update, reduce, send, back, held)
         model.at_least(length - path.constant + scale.down(path.constant))
     return model
 

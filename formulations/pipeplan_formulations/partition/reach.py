@@ -24,4 +24,9 @@ def largest(problem: "ChainPartition") -> int:
     sends = sum(int(table.max(axis=1).sum(dtype=object)) for table in links if table.size)
     shared = sum(int(row.max(initial=0)) for w in problem.wires for row in (w.busy, w.beyond) if row is not None)
     step = (problem.micro_batches + 1) * (work + sends) + once + shared + 2 * int(problem.latency.sum(dtype=object))
-    return max([step, *(abs(path.constant) + path.largest * (work + sends + once) for path in problem.paths)])
+    return max(
+        [
+            step,
+            *(abs(path.constant) + path.most_surplus + path.largest * (work + sends + once) for path in problem.paths),
+        ]
+    )

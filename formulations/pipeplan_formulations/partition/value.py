@@ -46,7 +46,9 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
         least = max(least, head + max(delays(problem.overlap, count, *times)))
         shared = delays_of_wires(problem, t, *times[:2], hops[t], hops[t + 1], lambda at, row: int(row[cut[at]]))
         least = max(least, head + max(shared, default=0))
-    return int(max([least, *(path.length(forward, backward, update, reduce, send, back) for path in problem.paths)]))
+    lengths = forward, backward, update, reduce, send, back
+    paths = (path.length(*lengths, lambda at, row: int(row[cut[at]])) for path in problem.paths)
+    return int(max([least, *paths]))
 
 
 def per_micro_batch(problem: "ChainPartition", count: int, time: int) -> int:

@@ -27,6 +27,14 @@ def closed(node: Node, prover: Prover) -> bool:
     return least is not None and node.bound >= least
 
 
+def done(node: Node, prover: Prover) -> bool:
+    """The same, and the prover keeps the bound in mind. The cutoff never rises, so the node need not be kept."""
+    if closed(node, prover):
+        prover.settle(node.bound)
+        return True
+    return False
+
+
 def precise(prover: Prover, time: float) -> Limits:
     """Limits for a part of the search."""
     return Limits(time, ACCURACY * prover.limits.gap, prover.limits.workers, prover.limits.seed)

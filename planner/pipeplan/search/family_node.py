@@ -8,16 +8,18 @@ finitely many steps.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from pipeplan.chain import Boundaries
 from pipeplan.job import Objective
 from pipeplan.paths import find_path_cut
 from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.cutoff import closed, cutoff, precise
+from pipeplan.search.cutoff import cutoff, done, precise
 from pipeplan.search.filled import fuller
 from pipeplan.search.judge import judge
 from pipeplan.search.prove import Node, Prover
+from pipeplan.search.wires import surplus
 from pipeplan_formulations import partition
 from pipeplan_formulations.partition import PathCut
 from pipeplan_formulations.report import Status, Stop
@@ -56,8 +58,7 @@ class FamilyNode(Node):
             return
         grown = report.bound > self.bound
         self.bound = max(self.bound, report.bound)
-        if report.solution is None and closed(self, prover):
-            yield self
+        if report.solution is None and done(self, prover):
             return
         first, self.relaxed = not self.relaxed, True
         learned = self._simulate(prover, report.solution) if report.solution is not None else False
@@ -82,7 +83,8 @@ class FamilyNode(Node):
         if candidate.objective is not Objective.STEP:
             return False
         pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))
-        cut = find_path_cut(candidate.schedule(pipeline), candidate.certain(pipeline))
+        slower = partial(surplus, prover.cluster, candidate.chain)
+        cut = find_path_cut(candidate.schedule(pipeline), candidate.certain(pipeline), slower)
         if cut in self.paths:
             return False
         self.paths.append(cut)

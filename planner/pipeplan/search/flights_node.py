@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from pipeplan.chain import Boundaries
 from pipeplan.search.candidates import Candidate, partition_problem
-from pipeplan.search.cutoff import closed, cutoff, precise
+from pipeplan.search.cutoff import cutoff, done, precise
 from pipeplan.search.family_node import FamilyNode
 from pipeplan.search.filled import fuller
 from pipeplan.search.flights import Box, free_family
@@ -53,7 +53,9 @@ class FlightsNode(Node):
         if report.solution is not None:
             fullest = fuller(prover.cluster, least, report.solution, self.box) or least
             offer_all(prover, [fullest, *self.named], report.solution)
-        if closed(self, prover) or prover.left <= 0:
+        if done(self, prover):
+            return
+        if prover.left <= 0:
             yield self
         elif self.box.few:
             for counts in self.box.counts():

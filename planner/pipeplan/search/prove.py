@@ -138,7 +138,7 @@ class Prover:
         except KeyboardInterrupt:
             self.stop = Stop.INTERRUPT
         if self.stop is Stop.OPTIMALITY and self.incumbent and self.bound < self.incumbent.value:
-            self.stop = Stop.GAP if self.open else Stop.EXHAUSTED
+            self.stop = Stop.GAP if self._good_enough() else Stop.EXHAUSTED
 
     def ranking(self, most: int = 5) -> tuple[tuple[str, int], ...]:
         """The best plan under each label, best first: label and value."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeplan.search.candidates import Candidate, partition_problem
-from pipeplan.search.cutoff import closed, cutoff, precise
+from pipeplan.search.cutoff import cutoff, done, precise
 from pipeplan.search.family_node import FamilyNode
 from pipeplan.search.flights import Box
 from pipeplan.search.flights_node import FlightsNode
@@ -41,6 +41,8 @@ class ShapeNode(Node):
 
     def advance(self, prover: Prover) -> Iterable[Node]:
         """Bound all families at once, try the partition found under each, and open what lies below."""
+        if done(self, prover):
+            return
         below = self.space.candidates(self.groups, self.size)
         alike = [each for each in below if each.family.alternates and self.alternating is not False]
         others = [each for each in below if not each.family.alternates and self.alternating is not True]
@@ -75,8 +77,7 @@ class ShapeNode(Node):
         self.bound = max(self.bound, report.bound)
         if report.solution is not None:
             offer_all(prover, candidates, report.solution)
-        if closed(self, prover):
-            yield self
+        if done(self, prover):
             return
         for node in below:
             node.bound = max(node.bound, self.bound)

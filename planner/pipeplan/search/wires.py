@@ -10,13 +10,13 @@
 
 from collections import Counter
 from collections.abc import Callable
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import pairwise
 from math import lcm
 
 import numpy as np
 
-from pipeplan.chain import Array
+from pipeplan.chain import Array, Chain
 from pipeplan.cluster import Cluster, Device, Link, Overlap
 from pipeplan.network import transfer
 from pipeplan.structure import Groups
@@ -53,6 +53,22 @@ def wires(cluster: Cluster, groups: Groups, micro_batches: int, occupancy: Calla
                 found += [Wire(s - 1, first, second, back) for first, second in pairs.values()]
             before = busy
     return tuple(found)
+
+
+def surplus(cluster: Cluster, chain: Chain, link: int, turn: int) -> Array:
+    """For each cut, how much longer than the fastest one a pair of replicas keeps its wire busy.
+
+    ``turn``: the number of a micro-batch that they pass on, or its remainder by the turns of the link.
+    """
+    source, target = chain.groups[link], chain.groups[link + 1]
+    wire = cluster.link(source[turn % len(source)], target[turn % len(target)])
+    slower: Array = _occupancy(wire, chain.boundary.tobytes()) - chain.send[link]
+    return slower
+
+
+@lru_cache(maxsize=256)
+def _occupancy(link: Link, sizes: bytes) -> Array:
+    return np.array([link.occupancy(size) for size in np.frombuffer(sizes, np.int64).tolist()], np.int64)
 
 
 def _loads(
