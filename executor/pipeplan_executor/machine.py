@@ -32,7 +32,7 @@ SIZES = tuple(2**power for power in range(12, 25, 2))
 ROUNDS = 15
 SUMMED = tuple(2**power for power in (22, 24, 26))
 """Bytes that are summed: 4 to 64 MiB, what the gradients of a stage take."""
-SUMS = 6
+SUMS = 10
 """Of each size; the first two do not count."""
 KIND = "cpu-worker"
 
