@@ -187,6 +187,11 @@ class Chain:
         """What a stage on the layers a … b − 1 has copies of, beside those of other stages."""
         return tuple(shared for shared in self.shared if shared.copied(a, b))
 
+    def stays(self, s: int, a: int, b: int) -> int:
+        """Bytes that stay on a replica of stage s with the layers a … b − 1, copies of shared weights included."""
+        own = int((self.parameters + self.gradients + self.optimizer[s])[a:b].sum())
+        return own + sum(int(shared.resident[s]) for shared in self.copies(a, b))
+
     def link_counts(self, micro_batches: int) -> Array:
         """Micro-batches that pass the busiest wire of each link in a step, shape (S − 1,)."""
         counts = [sum(-(-(micro_batches - m) // turn) for m in busiest) for turn, busiest in self.turns]

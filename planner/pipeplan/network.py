@@ -117,7 +117,7 @@ def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: i
         return np.full(count, together(cluster, groups, (0, count - 1), size))
     if count > PAIRED:
         links = {node.link for node in cluster.nodes} | ({cluster.network} - {None})
-        return np.full(count, min(alone(Ring(2, link), size) for link in links if link is not None))
+        return np.full(count, min(least_alone(2, link, size) for link in links if link is not None))
     least = np.full((count, count), np.iinfo(np.int64).max)
     for pair in combinations(range(count), 2):
         least[pair] = least[pair[::-1]] = together(cluster, groups, pair, size)
@@ -128,3 +128,13 @@ def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: i
 def alone(ring: Ring, size: int) -> int:
     """Nanoseconds in which a ring sums so many bytes and nothing else."""
     return ring.base + int(ring.times(np.array([size], np.int64))[0])
+
+
+def least_alone(replicas: int, link: Link, size: int) -> int:
+    """Nanoseconds below which no ring of so many replicas or more sums the bytes, however its rounds are rounded.
+
+    Each replica sends (r − 1) / r of the bytes twice, which grows with r, but the pieces of the rounds are rounded up.
+    """
+    ring = Ring(replicas, link)
+    moved = 2 * (replicas - 1) * size // replicas
+    return ring.base + max(link.in_collectives.occupancy(moved) - 1, 0)

@@ -238,7 +238,7 @@ def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence
         weight_gradient=int(chain.weight_gradient[s, a:b].sum()),
         update=int(chain.update[s, a:b].sum() + sum(shared.update[s] for shared in copies)),
         reduce=sum(tied) + (int(chain.reduce[s, a:b].sum() + chain.reduce_base[s]) if reduced else 0),
-        resident=int(chain.resident[s, a:b].sum() + sum(shared.resident[s] for shared in copies)),
+        resident=chain.stays(s, a, b),
         held=int(chain.saved[a:b].sum()) + received - freed,
         workspace=max(int(chain.workspace[a:b].max()), *rebuilt, 0),
     )

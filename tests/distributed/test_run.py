@@ -28,7 +28,7 @@ EXACT = 1e-10
 
 CASES = {2: 24, 3: 24, 4: 20}
 """Random plans on so many ranks."""
-TIED = 16
+TIED = 8
 """Random plans of models whose layers share weights."""
 BESIDES = {2: (("replicas", ()),), 3: (("training", (3,)), ("tied_training", (3,)))}
 """What else runs on these ranks, once they are there."""

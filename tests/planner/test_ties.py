@@ -1,9 +1,12 @@
 """Shared weights from the model to the plan: what is refused, what is priced, what is summed."""
 
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from instances import model_of
 from pipeplan.answer import as_json
@@ -15,6 +18,7 @@ from pipeplan.files.model_file import model_data, model_from_data
 from pipeplan.files.text import yaml_text
 from pipeplan.job import Job
 from pipeplan.model import Layer, Model, Tie
+from pipeplan.network import Ring, alone, least_alone, least_together, together
 from pipeplan.pricing import assemble, price
 from pipeplan.schedule import Schedule
 from pipeplan.search.layouts import allocation_problem, layouts
@@ -195,3 +199,26 @@ def test_lumps_count_copies_that_are_certain(memory: int | None, copies: int) ->
     problem = allocation_problem(space, 1, layout, alternating=True)
     assert problem.resident[0, 0].tolist() == [16 * MIB, 16 * MIB, 16 * MIB, copies * 16 * MIB]
     assert (problem.reduce[0, 0, [0, 3]] > 0).all() == bool(copies)
+
+
+@given(st.integers(2, 12), st.integers(0, 5), st.integers(1, 300), st.sampled_from([None, 10**9, 7 * 10**8, 3]))
+def test_no_wider_ring_is_faster_than_the_least(replicas: int, more: int, size: int, bandwidth: int | None) -> None:
+    """What bounds a sum over some replicas bounds it over more of them, for sizes that rounds split badly too."""
+    link = Link(bandwidth, 3)
+    assert least_alone(replicas, link, size) <= alone(Ring(replicas + more, link), size)
+
+
+@given(st.lists(st.integers(1, 2), min_size=2, max_size=4), st.sets(st.integers(0, 3), min_size=2), st.integers(1, 40))
+def test_no_set_of_stages_is_faster_than_its_members_least(widths: list[int], wanted: set[int], size: int) -> None:
+    """`least_together` bounds `together` of every set of stages, within a node and between nodes that share cards."""
+    members = sorted(stage for stage in wanted if stage < len(widths))
+    nodes = (Node(("unit",) * 3, Link(10**9, 2)),) * 3
+    three = Cluster("three", {"unit": DeviceKind("unit")}, nodes, Link(5 * 10**8, 4), Overlap.COPY)
+    edges = [0, *accumulate(widths)]
+    groups = [three.devices[a:b] for a, b in pairwise(edges)]
+    least = least_together(three, groups, size, ends=False)
+    if len(members) > 1:
+        assert all(least[s] <= together(three, groups, members, size) for s in members)
+        if {0, len(widths) - 1} <= set(members):
+            certain = least_together(three, groups, size, ends=True)
+            assert all(certain[s] <= together(three, groups, members, size) for s in members)

@@ -24,7 +24,7 @@ def stage_bytes(chain: Chain, boundaries: Boundaries, in_flight: Sequence[int]) 
     for s, (a, b) in enumerate(pairwise(boundaries)):
         received = int(chain.boundary[a - 1]) if a else 0
         held = int(chain.saved[a:b].sum()) + received
-        fixed = int(chain.resident[s, a:b].sum()) + int(chain.workspace[a:b].max()) + int(chain.runtime[s])
+        fixed = chain.stays(s, a, b) + int(chain.workspace[a:b].max()) + int(chain.runtime[s])
         need.append(fixed + in_flight[s] * held)
     return need
 

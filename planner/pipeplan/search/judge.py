@@ -65,7 +65,7 @@ def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
     candidate, boundaries = without_empty_stages(candidate, boundaries)
     chain = candidate.chain
     for s, (a, b) in enumerate(pairwise(boundaries)):  # at once what no recomputation can help
-        limit, fixed = int(chain.limit[s]), int(chain.resident[s, a:b].sum() + chain.runtime[s])
+        limit, fixed = int(chain.limit[s]), chain.stays(s, a, b) + int(chain.runtime[s])
         if limit != UNLIMITED and fixed > limit:
             what = "parameters, gradients and optimiser state alone"
             return f"stage {s} needs {format_bytes(fixed)} of {format_bytes(limit)} for {what}"
