@@ -93,9 +93,28 @@ def wished(problem: ChainAllocation, stages: Allocation) -> bool:
 
 
 def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
-    """The largest right side of (3) and (4), or of the bottleneck; None if a stage does not fit."""
+    """The largest right side of (3) to (5), or of the bottleneck; None if a stage does not fit."""
     sides = right_sides(problem, stages)
-    return None if sides is None else max(map(max, sides))
+    return None if sides is None else max(*map(max, sides), *drains(problem, stages, sides[1][0]))
+
+
+def backwards(problem: ChainAllocation, stages: Allocation) -> list[int]:
+    """B of each stage, which fits."""
+    own = [sum(int(problem.backward[q.kind, i]) for i in range(q.start, q.end)) for q in stages]
+    again = [least_recomputation(problem, stages, s) for s in range(len(stages))]
+    return [b + x for b, x in zip(own, again, strict=True)]
+
+
+def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int]:
+    """Right sides of (5), with e = 0 first, where ``alone`` is E_0 + A."""
+    found = [alone]
+    if problem.objective == "step" and problem.alternating and len(problem.widths) == 1:
+        backward = backwards(problem, stages)
+        for s, q in enumerate(stages):
+            both = sum(int(problem.forward[q.kind, i]) for i in range(q.start, q.end)) + backward[s]
+            many, k = ceil(problem.micro_batches / (q.width * problem.unit)), flight(problem, stages, s)
+            found += [alone + (many - k) * both + (k - 1) * backward[t] for t in range(s + 1)]
+    return found
 
 
 def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int], list[int]] | None:
@@ -107,9 +126,7 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
     r = [place.width * p.unit for place in stages]
     share = [ceil(many / x) for x in r]
     forward = [sum(int(p.forward[q.kind, i]) for i in range(q.start, q.end)) for q in stages]
-    backward = [
-        sum(int(p.backward[q.kind, i]) for i in range(q.start, q.end)) + x for q, x in zip(stages, again, strict=True)
-    ]
+    backward = backwards(p, stages)
 
     def used(s: int, kind: int) -> int:
         return sum(q.width for q in stages[s:] if q.kind == kind)

@@ -7,13 +7,14 @@ from unittest.mock import patch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from allocations import brute_force, chain_allocations, every_allocation, right_sides, wished
+from allocations import backwards, brute_force, chain_allocations, drains, every_allocation, right_sides, wished
 from pipeplan.schedules import FAMILIES, first_deadlock
 from pipeplan.search.filled import filled
 from pipeplan.search.flights import Box, between
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, exact
 from pipeplan_formulations.allocation.falling import excesses, falls
+from pipeplan_formulations.allocation.floor import peak_between
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.suffix import run
 from pipeplan_formulations.allocation.usage import Grid
@@ -101,6 +102,12 @@ def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
     )
 
 
+def one_width(problem: ChainAllocation) -> dict[str, object]:
+    """What a problem has for its first width only."""
+    first = {name: getattr(problem, name)[:, :1] for name in ("update", "reduce", "resident", "reduce_base")}
+    return first | {name: tuple((c, 1) for c, _ in getattr(problem, name)) for name in ("first", "last")}
+
+
 @given(chain_allocations(), st.floats(0, 1))
 @settings(max_examples=300, deadline=None)
 def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
@@ -124,6 +131,36 @@ def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAlloca
         assert int(getattr(rough, quantity).min()) <= value <= best
         if int(grid.total.max()) <= 3:
             assert value == best
+
+
+@given(chain_allocations(), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+@settings(max_examples=300, deadline=None)
+def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
+    problem: ChainAllocation, share: float, least: float, most: float
+) -> None:
+    """V* and A* are no more than brute force finds among allocations below the ceiling, (5) included, inside the peak."""
+    problem = replace(chosen_counts(problem), widths=(1,), **one_width(problem))
+    rows = []
+    for stages in every_allocation(problem):
+        sides = right_sides(problem, stages) if wished(problem, stages) else None
+        if sides is not None:
+            third, fourth = sides
+            service = max(*fourth, *drains(problem, stages, fourth[0])) - fourth[0]
+            rows.append((max(third), fourth[0], service, max(backwards(problem, stages))))
+    assume(rows)
+    services, peaks = sorted({row[2] for row in rows}), sorted({row[3] for row in rows})
+    ceiling = services[int(share * (len(services) - 1))]
+    low, high = sorted((int(least * (len(peaks) - 1)), int(most * (len(peaks) - 1))))
+    under, over = peaks[low] - 1, peaks[high]
+    kept = [row for row in rows if row[2] <= ceiling and under < row[3] <= over]
+    assume(kept)
+    grid, clock = Grid(problem), Clock(Limits(time=30))
+    spans = Spans(problem, grid, problem.largest)
+    peak = peak_between(problem, under, over)
+    found = run(problem, grid, spans, clock, problem.largest, ceiling, peak=peak)
+    assert found is not None
+    for number, value in enumerate((found.whole, found.whole_trip)):
+        assert int(value.min()) <= min(row[number] for row in kept)
 
 
 @given(chain_allocations())

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.tails import Sight
-from pipeplan_formulations.allocation.terms import own, services
+from pipeplan_formulations.allocation.tails import Peak, Sight
+from pipeplan_formulations.allocation.terms import drained, own, services
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
@@ -80,7 +80,7 @@ def added(
         def again(some: NDArray[np.bool_], flights: Array) -> Array:
             return spans.extra(c, w, starts[some], ends[some], flights)
 
-        held = _least_held(many, sight.ceiling, forward, backward, holds, extra, again)
+        held = _least_held(many, sight.ceiling, sight.peak, forward, backward, holds, extra, again)
         refused = bool(((held > holds.top) & (held <= holds.most)).any())
         extra = np.where(held <= holds.top, extra, IMPOSSIBLE)
     is_open = extra < IMPOSSIBLE
@@ -89,6 +89,10 @@ def added(
         sends = (problem.wire_shares[width], send, into) if sight.apart else (1, 0, 0)
         lanes = services(problem.overlap, many, held, sends[0], forward, backward, sends[1], 0, sends[2])
         is_open &= reduce(np.maximum, lanes) <= sight.ceiling
+        if sight.peak is not None:
+            work = np.minimum(forward + backward, sight.peak.cap)
+            is_open &= drained(many, held, work, sight.peak.under) <= sight.ceiling
+            is_open &= backward <= sight.peak.over
     if sight.quantity == "load":
         load = own(problem.overlap, 1, forward, backward, send) + (into if problem.overlap == "none" else 0)
         return Added(load // (width * problem.unit), np.zeros_like(forward), is_open, refused)
@@ -100,6 +104,7 @@ def added(
 def _least_held(
     many: int,
     ceiling: int,
+    peak: Peak | None,
     forward: Array,
     backward: Array,
     holds: Holds,
@@ -113,8 +118,14 @@ def _least_held(
     """
     held: Array = np.full(len(extra), holds.least)
     while True:
-        room = ceiling - (many - 1) * (backward + np.where(extra < IMPOSSIBLE, extra, 0))
+        total = backward + np.where(extra < IMPOSSIBLE, extra, 0)
+        room = ceiling - (many - 1) * total
         needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
+        if peak is not None:
+            work = np.minimum(forward + total, peak.cap)
+            steep = work > peak.under  # otherwise (5) grows with k up to (M − 1) B of another stage
+            drain = many - (ceiling - (many - 1) * peak.under) // np.maximum(work - peak.under, 1)
+            needed = np.where(steep, np.maximum(needed, drain), needed)
         needed = np.where((room < 0) | (extra >= IMPOSSIBLE), IMPOSSIBLE, needed)
         more = (needed > held) & (needed <= holds.top)
         held = np.maximum(held, needed)

@@ -18,6 +18,7 @@ import numpy as np
 
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, last_that_may_fit
+from pipeplan_formulations.allocation.tails import Peak
 from pipeplan_formulations.allocation.usage import Grid
 
 
@@ -30,8 +31,10 @@ class Corridor:
         Stages with these units can begin at ``first`` … ``last`` only; nowhere if ``first`` is larger.
     """
 
-    def __init__(self, problem: ChainAllocation, grid: Grid, spans: Spans, ceiling: int | None) -> None:
-        self._problem, self._spans, self._ceiling = problem, spans, ceiling
+    def __init__(
+        self, problem: ChainAllocation, grid: Grid, spans: Spans, ceiling: int | None, peak: Peak | None = None
+    ) -> None:
+        self._problem, self._spans, self._ceiling, self._peak = problem, spans, ceiling, peak
         self._ends: dict[tuple[int, int, int, int], Array] = {}
         n = problem.layers
         self.first: Array = np.full(grid.size, n + 1)
@@ -82,6 +85,9 @@ class Corridor:
             for service in ((many - 1) * forward, late):
                 below = np.searchsorted(service, service[:-1] + self._ceiling, side="right") - 1
                 ends = np.minimum(ends, below)
+        if self._peak is not None:
+            backward = problem.prefix["backward"][c]
+            ends = np.minimum(ends, np.searchsorted(backward, backward[:-1] + self._peak.over, side="right") - 1)
         ends = np.maximum.accumulate(np.maximum(ends, np.arange(problem.layers)))
         self._ends[c, w, least, held] = ends
         return ends

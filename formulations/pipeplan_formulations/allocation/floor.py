@@ -1,4 +1,4 @@
-r"""The bound by dynamic programme: (3) exactly, and (4) by intervals of the largest e.
+r"""The bound by dynamic programme: (3) exactly, (4) by intervals of the largest e, (5) by intervals of the largest B.
 
 Whatever the optimum's largest e is, it lies in one of the intervals that cover all values. If it lies in (a, b], then
 T ≥ V*(b), the least (3) with no e above b, and T ≥ A*(b) + a, the least round trip with no e above b, plus a:
@@ -8,11 +8,17 @@ T ≥ V*(b), the least (3) with no e above b, and T ≥ A*(b) + a, the least rou
     e    0 ───────────── a ───────────── b ─────────────▶ high − A*
            V*(a), A*(a)     V*(b), A*(b) + a                         each programme runs once for each corner
 
-The interval of the least bound is split until splitting no longer raises it.
+With (5) intervals become boxes: in (u, v] lies the largest backward of any stage, so that stages obey (5) with u. Where
+that one lies behind stage s, (4) says for it, which holds no more micro-batches than s and has an F of at least B / ρ, ρ
+the largest ratio of B to F in a layer:
+
+    e  ≥  (M − k_s) (1 + 1/ρ) B + (k_s − 1) B  ≥  (M − k_s) (1 + 1/ρ) u + (k_s − 1) u
+
+The box of the least bound is split on its longer side, until splitting no longer raises it.
 """
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +29,7 @@ from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, best_before
 from pipeplan_formulations.allocation.suffix import Layers, run
+from pipeplan_formulations.allocation.tails import Peak
 from pipeplan_formulations.allocation.trace import follow, roots
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
@@ -104,17 +111,19 @@ def _offer(bracket: Bracket, stages: Allocation | None) -> None:
 
 
 def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
-    """Raise the bracket by (4), until splitting intervals no longer helps."""
+    """Raise the bracket by (4) and (5), until splitting boxes no longer helps."""
+    many = problem.share(problem.widths[0])
 
     reached = bracket.horizon - 1
     heads = heads_of(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
 
-    def corner(ceiling: int, floor: int) -> tuple[int, int]:
-        """V* and A* with no e above the ceiling, for a largest e from ``floor`` on; `IMPOSSIBLE` beyond the horizon."""
+    def corner(ceiling: int, floor: int, under: int = 0, over: int | None = None) -> tuple[int, int]:
+        """V* and A* of a box; `IMPOSSIBLE` beyond the horizon."""
         target = bracket.horizon - 1
+        peak = peak_between(problem, under, over) if over is not None else None
         spans, found = base.spans.narrowed(target), base.tables
         for coarse in [True, False] if problem.chooses else [False]:
-            tables = run(problem, base.grid, spans, bracket.clock, target, ceiling, floor, heads, found, coarse)
+            tables = run(problem, base.grid, spans, bracket.clock, target, ceiling, floor, heads, found, coarse, peak)
             if tables is None or int(tables.whole.min()) == IMPOSSIBLE:
                 return IMPOSSIBLE, IMPOSSIBLE
             found = tables
@@ -135,16 +144,50 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
         if high - lower <= high // WORTH:
             break
         high = lower
-    intervals = [(max(value, alone), 0, max(high, 0), value, alone)]
+    over = high // (many - 1) if problem.drains and many > 1 else None
+    boxes = [_Box(max(value, alone), 0, max(high, 0), 0, over, value, alone)]
     while not bracket.closed:
-        bound, low, high, value, alone = intervals[0]
-        bracket.raise_low(min(bound, bracket.horizon))
-        if bound >= bracket.horizon or high - low <= max(1, bound // RESOLUTION):
+        box = boxes[0]
+        bracket.raise_low(min(box.bound, bracket.horizon))
+        wide, tall = box.high - box.low, 0 if box.over is None else (many - 1) * (box.over - box.under)
+        if box.bound >= bracket.horizon or max(wide, tall) <= max(1, box.bound // RESOLUTION):
             return
-        # No interval raises the bound before A* + a reaches V*, or what is known already: better cut there than halve.
-        cut = max(value, bracket.low) - alone
-        middle = cut if low < cut < high else (low + high) // 2
-        value_below, alone_below = corner(middle, low)
-        heapq.heapreplace(intervals, (max(value, alone + middle), middle, high, value, alone))
-        heapq.heappush(intervals, (max(value_below, alone_below + low), low, middle, value_below, alone_below))
-        bracket.raise_low(min(intervals[0][0], bracket.horizon))
+        if box.over is not None and tall > wide:
+            middle = (box.under + box.over) // 2
+            low = max(box.low, (many - 1) * (middle + 1))
+            above, alone_above = corner(box.high, low, middle, box.over)
+            below, alone_below = corner(box.high, box.low, box.under, middle)
+            upper = _Box(max(above, alone_above + low), low, box.high, middle, box.over, above, alone_above)
+            lower = replace(box, bound=max(below, alone_below + box.low), over=middle, value=below, alone=alone_below)
+        else:
+            # No box raises the bound before A* + a reaches V*, or what is known already: better cut there than halve.
+            cut = max(box.value, bracket.low) - box.alone
+            middle = cut if box.low < cut < box.high else (box.low + box.high) // 2
+            over = None if box.over is None else min(box.over, middle // (many - 1))
+            below, alone_below = corner(middle, box.low, box.under, over)
+            upper = replace(box, bound=max(box.value, box.alone + middle), low=middle)
+            lower = _Box(max(below, alone_below + box.low), box.low, middle, box.under, over, below, alone_below)
+        heapq.heapreplace(boxes, upper)
+        heapq.heappush(boxes, lower)
+        bracket.raise_low(min(boxes[0].bound, bracket.horizon))
+
+
+@dataclass(frozen=True, order=True)
+class _Box:
+    """Allocations whose largest e lies in (``low``, ``high``], and whose largest backward in (``under``, ``over``]."""
+
+    bound: int
+    low: int
+    high: int
+    under: int
+    over: int | None
+    value: int
+    alone: int
+
+
+def peak_between(problem: ChainAllocation, under: int, over: int) -> Peak:
+    """The largest backward lies there. No stage's B is more than ρ F, the most that it is in any layer."""
+    again = np.where(problem.recomputable, problem.forward, 0)
+    worst = (problem.backward + again) / np.maximum(problem.forward, 0.5)
+    unknown = bool((problem.forward == 0)[problem.backward > 0].any())
+    return Peak(under, over, under + (0 if unknown or not worst.any() else int((1 - 1e-12) * under / worst.max())))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.terms import own, services, step_on
+from pipeplan_formulations.allocation.terms import drained, own, services, step_on
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
@@ -35,6 +35,8 @@ class Moves:
         Its largest e of (4), 0 if none is positive.
     finish : array of int
         E of the stage.
+    work, backward, flight : array of int
+        F + B, B and k for (5), all 0 where it is not asked for.
     """
 
     width: Array
@@ -47,6 +49,14 @@ class Moves:
     on: Array
     service: Array
     finish: Array
+    work: Array
+    backward: Array
+    flight: Array
+
+    def services(self, many: int, peak: int) -> Array:
+        """The largest e of (4) and (5), where ``peak`` is the largest backward of the stages before; many is M_w."""
+        found: Array = np.maximum(self.service, drained(many, self.flight, self.work, np.maximum(peak, self.backward)))
+        return found
 
     def only(self, kept: NDArray[np.bool_]) -> "Moves":
         """Some of them."""
@@ -147,7 +157,7 @@ def _row(problem: ChainAllocation, grid: Grid, span: _Span, other: int, behind: 
         load = busy // (width * problem.unit)
         if problem.overlap != "none":
             load = np.maximum(load, np.maximum(send, back) // problem.wire_loads[width])
-        return Moves(*places, load, nothing, nothing, nothing)
+        return Moves(*places, load, *[nothing] * 6)
     held = span.flights if problem.alternating else many
     each = services(problem.overlap, many, held, problem.wire_shares[width], forward, backward, send, back, into)
     return Moves(
@@ -156,4 +166,5 @@ def _row(problem: ChainAllocation, grid: Grid, span: _Span, other: int, behind: 
         step_on(problem.overlap, forward + backward, send, back, latency),
         np.maximum.reduce(np.broadcast_arrays(nothing, *each)),
         update + reduce + np.where(reduce > 0, problem.reduce_base[kind, w], 0),
+        *((forward + backward, backward, span.flights) if problem.drains else [nothing] * 3),
     )

@@ -39,6 +39,8 @@ update, the objective ``step`` is the least T with
      (L_w − 1) f,   (L_w − 1) g                             copy
      L_w f − F,   L_w ĝ − B                                 stream
 
+(5)  T ≥ E_0 + A + (M_w − k_s) (F_s + B_s) + (k_s − 1) B_t      for t ≤ s, with ``alternating`` and one width
+
 where a wire between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ (in devices) micro-batches. The
 objective ``bottleneck`` is the largest ⌊(F + B) / r⌋ (with f and ĝ if devices wait) and, if they do not wait,
 ⌊max(f, g) / max_{w'} lcm(w, w')⌋: time per micro-batch of an endless pipeline.
@@ -88,7 +90,7 @@ class ChainAllocation:
         Bytes of a device; units of a kind; units in a node of it (more than there are: hops never leave it).
     send, send_back : array of int, shape (C, C, 2, n − 1)
         f and g by kind before the hop, kind behind it, whether it leaves a node (0 or 1), and cut. Between unlike kinds
-        only entry 1 is used. For (3) and (4) to be bounds entry 0 must not exceed entry 1, unless 1 is the only width.
+        only entry 1 is used. For (3) to (5) to be bounds entry 0 must not exceed entry 1, unless 1 is the only width.
     latency : array of int, shape (C, C, 2)
     widths : tuple of int
         Units that a stage may have, ascending.
@@ -150,6 +152,11 @@ class ChainAllocation:
     def layers(self) -> int:
         """n."""
         return int(self.forward.shape[1])
+
+    @property
+    def drains(self) -> bool:
+        """Whether (5) is asked for."""
+        return self.alternating and self.objective == "step" and len(self.widths) == 1
 
     @property
     def chooses(self) -> bool:
@@ -285,7 +292,7 @@ class ChainAllocation:
         return int(update[place.end] - update[place.start]) + bytes_ + base
 
     def evaluate(self, stages: Allocation) -> int:
-        """The least T that (3) and (4), or the bottleneck, allow; the stages must be feasible."""
+        """The least T that (3) to (5), or the bottleneck, allow; the stages must be feasible."""
         return evaluate(self, stages)
 
     @cached_property

@@ -9,7 +9,8 @@ r"""The dynamic programme over suffixes: least value of what lies behind a bound
 
 ``time`` is (3) without E_0, A that of (4), ``load`` the bottleneck. With a *ceiling*, spans and hops whose e of (4)
 exceeds it are left out. With a *target*, so are states behind which no value within it can be reached, and with a
-*floor* of e those where A with it exceeds the target.
+*floor* of e those where A with it exceeds the target. With a *peak*, stages obey (5) as if the largest backward of all
+were the least that it may be, and none has a larger one than the most.
 
 Where counts fall and a ceiling asks for long warm-ups, the tables are filled once for each range of excess (see
 `falling`), over those of the ranges below:
@@ -32,7 +33,7 @@ from pipeplan_formulations.allocation.place import Mode
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.sweep import Block, Sweep
-from pipeplan_formulations.allocation.tails import Behind, Tail
+from pipeplan_formulations.allocation.tails import Behind, Peak, Tail
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.recompute import IMPOSSIBLE
@@ -113,13 +114,14 @@ def run(
     heads: Array | None = None,
     within: Layers | None = None,
     coarse: bool = False,
+    peak: Peak | None = None,
 ) -> Layers | None:
     """Fill the tables; None if it shows at once that no allocation stays within the target.
 
     ``heads`` are the least before each state (`heads_of`). ``within`` are tables whose values are no larger: states
     that they leave out are left out. ``coarse`` takes all ranges of excess for one, which bounds what they would give.
     """
-    sweep = Sweep(problem, grid, spans, clock, target, ceiling, heads)
+    sweep = Sweep(problem, grid, spans, clock, target, ceiling, heads, peak)
     if sweep.corridor.closed:
         return None
     suffixes = _Suffixes(sweep, floor, within.levels[-1] if within is not None else None)

@@ -20,7 +20,7 @@ from pipeplan_formulations.allocation.falling import excesses
 from pipeplan_formulations.allocation.place import Mode
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.tails import Quantity, Sight
+from pipeplan_formulations.allocation.tails import Peak, Quantity, Sight
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.clock import Clock
 
@@ -82,12 +82,13 @@ class Sweep:
         target: int,
         ceiling: int | None,
         heads: Array | None,
+        peak: Peak | None = None,
     ) -> None:
         self.problem, self.grid, self.spans, self.clock, self.target = problem, grid, spans, clock, target
-        self.corridor = Corridor(problem, grid, spans, ceiling)
+        self.corridor = Corridor(problem, grid, spans, ceiling, peak)
         quantity: Quantity = "load" if problem.objective == "bottleneck" else "time"
         streams = problem.overlap == "stream" and quantity == "time" and ceiling is not None
-        self.sight = Sight(quantity, ceiling, apart=problem.overlap == "none" or streams)
+        self.sight = Sight(quantity, ceiling, apart=problem.overlap == "none" or streams, peak=peak)
         before = spans.before if quantity == "time" else np.zeros(problem.layers + 1, np.int64)
         self._room = np.maximum(target - (before if heads is None else heads), -1)
         self.into = np.insert(problem.least_back, 0, 0, axis=2)

@@ -14,6 +14,18 @@ Quantity = Literal["time", "load"]
 
 
 @dataclass(frozen=True, slots=True)
+class Peak:
+    """The largest backward of all stages is more than ``under`` and no more than ``over``.
+
+    ``cap`` is no more than F + B of a stage with such a backward: B is at most a multiple of F in every layer.
+    """
+
+    under: int
+    over: int
+    cap: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sight:
     """What a run of the programme looks at.
 
@@ -24,11 +36,14 @@ class Sight:
         The largest e of (4) that is allowed.
     apart : bool
         Whether f is in a stage's own terms, so that what lies behind is kept apart by its kind.
+    peak : Peak or None
+        Where the largest backward of all stages lies, for (5).
     """
 
     quantity: Quantity
     ceiling: int | None
     apart: bool
+    peak: Peak | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Equations (3) and (4) of the chain allocation problem for one stage, for integers, arrays and linear expressions.
+"""Equations (3) to (5) of the chain allocation problem for one stage, for integers, arrays and linear expressions.
 
 ::
 
@@ -23,6 +23,11 @@ def own(overlap: Overlap, many: int, forward: Number, backward: Number, send: Nu
 def step_on(overlap: Overlap, work: Number, send: Number, back: Number, latency: Number) -> Number:
     """H_{s+1} − H_s of (3); ``work`` is F + B."""
     return work + 2 * latency if overlap == "stream" else work + 2 * latency + send + back
+
+
+def drained(many: int, held: Number, work: Number, peak: Number) -> Number:
+    """e of (5): ``work`` is F + B, ``peak`` the largest backward of the stages up to this one, this one included."""
+    return (many - held) * work + (held - 1) * peak
 
 
 def services(

@@ -39,19 +39,20 @@ def follow(
     kind, usage = root
     value = int(tables.whole[kind, usage])
     stages: list[Place] = []
-    start = head = service = 0
+    start = head = service = peak = 0
     allowed = UNBOUNDED
     while start < problem.layers:
         position = len(stages)
         choice = moves(problem, grid, spans, start, kind, usage, position, allowed)
+        each = choice.services(problem.share(problem.widths[0]), peak)
         if ceiling is not None:
-            choice = choice.only(choice.service <= ceiling)
+            choice, each = choice.only(choice.service <= ceiling), each[choice.service <= ceiling]
         base = head + (choice.finish if start == 0 else 0)
         key = position, choice.end, choice.kind, choice.usage, choice.allowed
         ahead, alone = tables.behind(*key)
         combined = np.maximum(choice.own, ahead) if problem.objective == "bottleneck" else choice.on + ahead
         fits = np.maximum(base + choice.own, base + combined) <= value
-        cost = np.maximum(service, choice.service)
+        cost = np.maximum(service, each)
         if problem.objective == "step":
             cost = cost + base + choice.on + alone
         if not fits.any():  # the tables were a bound here, not a value
@@ -59,6 +60,7 @@ def follow(
         best = int(np.argmin(np.where(fits, cost, 2 * IMPOSSIBLE)))
         stages.append(Place(start, int(choice.end[best]), kind, int(choice.width[best]), int(choice.held[best])))
         head = head + int(choice.on[best]) + (int(choice.finish[best]) if start == 0 else 0)
-        service, allowed = max(service, int(choice.service[best])), int(choice.allowed[best])
+        service, peak = max(service, int(each[best])), max(peak, int(choice.backward[best]))
+        allowed = int(choice.allowed[best])
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
     return tuple(stages)
