@@ -55,7 +55,7 @@ def kinds(draw: st.DrawFn, name: str) -> DeviceKind:
     )
 
 
-links = st.builds(Link, st.none() | positive, whole)
+links = st.builds(Link, st.none() | positive, whole, st.just(1.0) | st.floats(0.01, 100.0))
 
 
 @st.composite
