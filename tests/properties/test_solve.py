@@ -7,7 +7,7 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from instances import model_of
@@ -23,6 +23,7 @@ from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.search import space
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
+from pipeplan.structure import structures
 from pipeplan_formulations.report import Status
 
 Question = tuple[Model, Cluster, Job]
@@ -240,6 +241,38 @@ def test_any_ties_are_bounded(few: int, question: Question) -> None:
     optimum = exhaustive(model, cluster, job)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(space, "FEW", few)
+        if optimum is None:
+            with pytest.raises(InfeasibleError):
+                solve(model, cluster, job=job)
+            return
+        result = solve(model, cluster, job=job)
+    assert result.bound <= optimum <= result.value
+
+
+@st.composite
+def questions_on_nodes(draw: st.DrawFn) -> Question:
+    """Up to three devices in two nodes, with a network that is slower than the links inside."""
+    model, cluster, job = draw(questions())
+    names = tuple(device.kind.name for device in cluster.devices)
+    assume(len(names) > 1)
+    link = cluster.nodes[0].link
+    slow = Link(draw(st.sampled_from([2 * 10**8, 4 * 10**8])), link.latency + draw(st.integers(0, 3)))
+    first = draw(st.integers(1, len(names) - 1))
+    nodes = (Node(names[:first], link), Node(names[first:], link))
+    assume(cluster.overlap is not Overlap.STREAM or len(set(names)) == 1)
+    return model, replace(cluster, nodes=nodes, network=slow), job
+
+
+@given(questions_on_nodes())
+@settings(max_examples=80, deadline=None)
+@pytest.mark.parametrize("few", [space.FEW, 0])
+def test_bounds_of_nodes_are_bounds(few: int, question: Question) -> None:
+    """Whatever lies in which node, no bound exceeds the best plan, and no answer is better than it."""
+    model, cluster, job = question
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "shapes", structures)  # which device takes which stage is the planner's own rule
+        patch.setattr(space, "FEW", few)
+        optimum = exhaustive(model, cluster, job)
         if optimum is None:
             with pytest.raises(InfeasibleError):
                 solve(model, cluster, job=job)

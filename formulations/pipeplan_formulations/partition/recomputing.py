@@ -100,8 +100,10 @@ class Recomputing:
         return self._by_stage[s]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)
 def _recomputation(forward: bytes, saved: bytes, output: bytes, workspace: bytes, useful: bytes) -> Recomputation:
-    """Problems that differ in depth, replicas or memory only share their lists, which take long to make."""
+    """Problems that differ in depth, replicas or memory only share their lists, which take long to make.
+
+    A search asks about a dozen micro-batch sizes and a few kinds of device in turn."""
     tables = [np.frombuffer(table, np.int64) for table in (forward, saved, output, workspace)]
     return Recomputation(tables[0], tables[1], tables[2], tables[3], np.frombuffer(useful, np.bool_))
