@@ -126,6 +126,10 @@ def _arranged(name: str, space: Space, why: _Why) -> Proposals:
             if beyond is not None:
                 why.text = beyond
                 continue
+            widest, count = max(arrangement.replicas), space.job.batch // size
+            if widest > count:  # a plan that nobody searches: some replicas would have nothing to do
+                why.text = f"{widest} replicas of a stage share {count} micro-batches; smaller ones keep them busy"
+                continue
             groups = tuple(tuple(devices[index] for index in stage) for stage in arrangement.devices)
             for candidate in space.candidates(groups, size, free=not structure.families):
                 if len(groups) == 1 or not structure.families or candidate.family.name in structure.families:
