@@ -106,14 +106,17 @@ def backwards(problem: ChainAllocation, stages: Allocation) -> list[int]:
 
 
 def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int]:
-    """Right sides of (5), with e = 0 first, where ``alone`` is E_0 + A."""
-    found = [alone]
-    if problem.objective == "step" and problem.alternating and len(problem.widths) == 1:
-        backward = backwards(problem, stages)
-        for s, q in enumerate(stages):
-            both = sum(int(problem.forward[q.kind, i]) for i in range(q.start, q.end)) + backward[s]
-            many, k = ceil(problem.micro_batches / (q.width * problem.unit)), flight(problem, stages, s)
-            found += [alone + (many - k) * both + (k - 1) * backward[t] for t in range(s + 1)]
+    """Right sides of (5) or (6), with e = 0 first, where ``alone`` is E_0 + A."""
+    if problem.objective != "step" or len(problem.widths) > 1:
+        return [alone]
+    found, backward = [alone], backwards(problem, stages)
+    for s, q in enumerate(stages):
+        forward = sum(int(problem.forward[q.kind, i]) for i in range(q.start, q.end))
+        many, k = ceil(problem.micro_batches / (q.width * problem.unit)), flight(problem, stages, s)
+        if problem.phases:
+            found += [alone + (many - 1) * (forward + other) for other in backward]
+        if problem.alternating:
+            found += [alone + (many - k) * (forward + backward[s]) + (k - 1) * backward[t] for t in range(s + 1)]
     return found
 
 
@@ -234,7 +237,8 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
         overlap=draw(st.sampled_from(["none", "copy", "stream"])),
         objective=draw(st.sampled_from(["step", "step", "step", "bottleneck"])),
         flight=draw(st.sampled_from(["sno", "so", "fbp", "full", "falling", "falling"])),
-        alternating=draw(st.booleans()),
+        alternating=(alternating := draw(st.booleans())),
+        phases=not alternating and draw(st.booleans()),
         first=tuple(draw(modes) for _ in range(forced[0])),
         last=tuple(draw(modes) for _ in range(forced[1])),
     )

@@ -102,6 +102,7 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
         with_real_links(problem),
         objective="step",
         alternating=problem.alternating and not two_lanes,
+        phases=problem.phases and problem.flight == "full",
         first=(),
         last=(),
     )

@@ -97,6 +97,7 @@ def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
         flight="falling",
         objective="step",
         alternating=True,
+        phases=False,
         overlap="copy",
         micro_batches=problem.micro_batches + 3,
     )
@@ -151,8 +152,8 @@ def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
     services, peaks = sorted({row[2] for row in rows}), sorted({row[3] for row in rows})
     ceiling = services[int(share * (len(services) - 1))]
     low, high = sorted((int(least * (len(peaks) - 1)), int(most * (len(peaks) - 1))))
-    under, over = peaks[low] - 1, peaks[high]
-    kept = [row for row in rows if row[2] <= ceiling and under < row[3] <= over]
+    under, over = peaks[low], peaks[high]
+    kept = [row for row in rows if row[2] <= ceiling and under <= row[3] <= over]
     assume(kept)
     grid, clock = Grid(problem), Clock(Limits(time=30))
     spans = Spans(problem, grid, problem.largest)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.tails import Peak, Sight
-from pipeplan_formulations.allocation.terms import drained, own, services
+from pipeplan_formulations.allocation.terms import drained, own, services, two_phases
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
@@ -90,9 +90,12 @@ def added(
         lanes = services(problem.overlap, many, held, sends[0], forward, backward, sends[1], 0, sends[2])
         is_open &= reduce(np.maximum, lanes) <= sight.ceiling
         if sight.peak is not None:
-            work = np.minimum(forward + backward, sight.peak.cap)
-            is_open &= drained(many, held, work, sight.peak.under) <= sight.ceiling
-            is_open &= backward <= sight.peak.over
+            is_open &= backward <= sight.peak.most
+            if problem.phases:
+                is_open &= two_phases(many, forward, sight.peak.least) <= sight.ceiling
+            else:
+                work = np.minimum(forward + backward, sight.peak.cap)
+                is_open &= drained(many, held, work, sight.peak.least) <= sight.ceiling
     if sight.quantity == "load":
         load = own(problem.overlap, 1, forward, backward, send) + (into if problem.overlap == "none" else 0)
         return Added(load // (width * problem.unit), np.zeros_like(forward), is_open, refused)
@@ -123,8 +126,8 @@ def _least_held(
         needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
         if peak is not None:
             work = np.minimum(forward + total, peak.cap)
-            steep = work > peak.under  # otherwise (5) grows with k up to (M − 1) B of another stage
-            drain = many - (ceiling - (many - 1) * peak.under) // np.maximum(work - peak.under, 1)
+            steep = work > peak.least  # otherwise (5) grows with k up to (M − 1) B of another stage
+            drain = many - (ceiling - (many - 1) * peak.least) // np.maximum(work - peak.least, 1)
             needed = np.where(steep, np.maximum(needed, drain), needed)
         needed = np.where((room < 0) | (extra >= IMPOSSIBLE), IMPOSSIBLE, needed)
         more = (needed > held) & (needed <= holds.top)

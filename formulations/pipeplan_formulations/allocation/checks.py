@@ -28,6 +28,8 @@ def check(problem: "ChainAllocation") -> None:
     }.items():
         if getattr(problem, name) not in choices:
             raise ValueError(f"{name} is {getattr(problem, name)!r}; choose from {', '.join(choices)}")
+    if problem.alternating and problem.phases:
+        raise ValueError("lists either alternate or run all forwards first; choose alternating or phases")
     for kind, width in problem.first + problem.last:
         if not 0 <= kind < problem.kinds or width not in problem.widths:
             raise ValueError(f"a forced stage has kind {kind} and width {width}; widths are {problem.widths}")

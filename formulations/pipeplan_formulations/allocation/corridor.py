@@ -87,7 +87,7 @@ class Corridor:
                 ends = np.minimum(ends, below)
         if self._peak is not None:
             backward = problem.prefix["backward"][c]
-            ends = np.minimum(ends, np.searchsorted(backward, backward[:-1] + self._peak.over, side="right") - 1)
+            ends = np.minimum(ends, np.searchsorted(backward, backward[:-1] + self._peak.most, side="right") - 1)
         ends = np.maximum.accumulate(np.maximum(ends, np.arange(problem.layers)))
         self._ends[c, w, least, held] = ends
         return ends

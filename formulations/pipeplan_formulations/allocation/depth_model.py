@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pipeplan_formulations.allocation.depth_frame import Frame, Switches, sum_of
 from pipeplan_formulations.allocation.place import Allocation, Mode, Place
 from pipeplan_formulations.allocation.problem import ChainAllocation
-from pipeplan_formulations.allocation.terms import drained, own, services, step_on
+from pipeplan_formulations.allocation.terms import drained, own, services, step_on, two_phases
 from pipeplan_formulations.graph.rows import Rows
 from pipeplan_formulations.partition.expression import Expression
 from pipeplan_formulations.scaling import Scale
@@ -76,7 +76,7 @@ class _Objective(Frame):
                     self._bound(self.back[s] - (period - 1), (mode,), period)
 
     def step(self) -> None:
-        """(3) where a mode is chosen, (4) and (5) where a mode and its k are."""
+        """(3) where a mode is chosen, (4) to (6) where a mode and its k are."""
         problem, overlap = self.problem, self.problem.overlap
         times = [self._times(s) for s in range(self.depth)]
         head, heads = self._finish(), []
@@ -94,8 +94,10 @@ class _Objective(Frame):
                 parts = forward, backward, self.send[s], self.back[s], self.into[s]
                 for service in services(overlap, many, held, problem.wire_shares[width], *parts):
                     self._bound(head + service, (switch,))
-                for _, peak in times[: s + 1] if problem.drains else []:
+                for _, peak in times[: s + 1] if problem.drains and problem.alternating else []:
                     self._bound(head + drained(many, held, forward + backward, peak), (switch,))
+                for _, other in times if problem.drains and problem.phases else []:
+                    self._bound(head + two_phases(many, forward, other), (switch,))
 
     def _finish(self) -> Expression:
         """E_0; the base once if a layer with something to reduce is in the first stage."""

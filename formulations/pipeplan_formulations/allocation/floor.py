@@ -8,9 +8,9 @@ T ≥ V*(b), the least (3) with no e above b, and T ≥ A*(b) + a, the least rou
     e    0 ───────────── a ───────────── b ─────────────▶ high − A*
            V*(a), A*(a)     V*(b), A*(b) + a                         each programme runs once for each corner
 
-With (5) intervals become boxes: in (u, v] lies the largest backward of any stage, so that stages obey (5) with u. Where
-that one lies behind stage s, (4) says for it, which holds no more micro-batches than s and has an F of at least B / ρ, ρ
-the largest ratio of B to F in a layer:
+With (5) or (6) intervals become boxes: the largest backward of any stage lies between u and v, so that all stages obey
+(6) with u, and (5) too. Where that one lies behind stage s, (4) says so for it, which holds no more micro-batches than s
+and has an F of at least B / ρ, ρ the largest ratio of B to F in a layer:
 
     e  ≥  (M − k_s) (1 + 1/ρ) B + (k_s − 1) B  ≥  (M − k_s) (1 + 1/ρ) u + (k_s − 1) u
 
@@ -117,10 +117,10 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     reached = bracket.horizon - 1
     heads = heads_of(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
 
-    def corner(ceiling: int, floor: int, under: int = 0, over: int | None = None) -> tuple[int, int]:
+    def corner(ceiling: int, floor: int, least: int = 0, most: int | None = None) -> tuple[int, int]:
         """V* and A* of a box; `IMPOSSIBLE` beyond the horizon."""
         target = bracket.horizon - 1
-        peak = peak_between(problem, under, over) if over is not None else None
+        peak = peak_between(problem, least, most) if most is not None else None
         spans, found = base.spans.narrowed(target), base.tables
         for coarse in [True, False] if problem.chooses else [False]:
             tables = run(problem, base.grid, spans, bracket.clock, target, ceiling, floor, heads, found, coarse, peak)
@@ -144,29 +144,29 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
         if high - lower <= high // WORTH:
             break
         high = lower
-    over = high // (many - 1) if problem.drains and many > 1 else None
-    boxes = [_Box(max(value, alone), 0, max(high, 0), 0, over, value, alone)]
+    most = high // (many - 1) if problem.drains and many > 1 else None
+    boxes = [_Box(max(value, alone), 0, max(high, 0), 0, most, value, alone)]
     while not bracket.closed:
         box = boxes[0]
         bracket.raise_low(min(box.bound, bracket.horizon))
-        wide, tall = box.high - box.low, 0 if box.over is None else (many - 1) * (box.over - box.under)
+        wide, tall = box.high - box.low, 0 if box.most is None else (many - 1) * (box.most - box.least)
         if box.bound >= bracket.horizon or max(wide, tall) <= max(1, box.bound // RESOLUTION):
             return
-        if box.over is not None and tall > wide:
-            middle = (box.under + box.over) // 2
+        if box.most is not None and tall > wide:
+            middle = (box.least + box.most) // 2
             low = max(box.low, (many - 1) * (middle + 1))
-            above, alone_above = corner(box.high, low, middle, box.over)
-            below, alone_below = corner(box.high, box.low, box.under, middle)
-            upper = _Box(max(above, alone_above + low), low, box.high, middle, box.over, above, alone_above)
-            lower = replace(box, bound=max(below, alone_below + box.low), over=middle, value=below, alone=alone_below)
+            above, alone_above = corner(box.high, low, middle + 1, box.most)
+            below, alone_below = corner(box.high, box.low, box.least, middle)
+            upper = _Box(max(above, alone_above + low), low, box.high, middle + 1, box.most, above, alone_above)
+            lower = replace(box, bound=max(below, alone_below + box.low), most=middle, value=below, alone=alone_below)
         else:
             # No box raises the bound before A* + a reaches V*, or what is known already: better cut there than halve.
             cut = max(box.value, bracket.low) - box.alone
             middle = cut if box.low < cut < box.high else (box.low + box.high) // 2
-            over = None if box.over is None else min(box.over, middle // (many - 1))
-            below, alone_below = corner(middle, box.low, box.under, over)
+            most = None if box.most is None else min(box.most, middle // (many - 1))
+            below, alone_below = corner(middle, box.low, box.least, most)
             upper = replace(box, bound=max(box.value, box.alone + middle), low=middle)
-            lower = _Box(max(below, alone_below + box.low), box.low, middle, box.under, over, below, alone_below)
+            lower = _Box(max(below, alone_below + box.low), box.low, middle, box.least, most, below, alone_below)
         heapq.heapreplace(boxes, upper)
         heapq.heappush(boxes, lower)
         bracket.raise_low(min(boxes[0].bound, bracket.horizon))
@@ -174,20 +174,20 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
 
 @dataclass(frozen=True, order=True)
 class _Box:
-    """Allocations whose largest e lies in (``low``, ``high``], and whose largest backward in (``under``, ``over``]."""
+    """Allocations whose largest e lies in (``low``, ``high``], and whose largest backward in [``least``, ``most``]."""
 
     bound: int
     low: int
     high: int
-    under: int
-    over: int | None
+    least: int
+    most: int | None
     value: int
     alone: int
 
 
-def peak_between(problem: ChainAllocation, under: int, over: int) -> Peak:
+def peak_between(problem: ChainAllocation, least: int, most: int) -> Peak:
     """The largest backward lies there. No stage's B is more than ρ F, the most that it is in any layer."""
     again = np.where(problem.recomputable, problem.forward, 0)
     worst = (problem.backward + again) / np.maximum(problem.forward, 0.5)
     unknown = bool((problem.forward == 0)[problem.backward > 0].any())
-    return Peak(under, over, under + (0 if unknown or not worst.any() else int((1 - 1e-12) * under / worst.max())))
+    return Peak(least, most, least + (0 if unknown or not worst.any() else int((1 - 1e-12) * least / worst.max())))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.terms import drained, own, services, step_on
+from pipeplan_formulations.allocation.terms import drained, own, services, step_on, two_phases
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
@@ -53,10 +53,15 @@ class Moves:
     backward: Array
     flight: Array
 
-    def services(self, many: int, peak: int) -> Array:
-        """The largest e of (4) and (5), where ``peak`` is the largest backward of the stages before; many is M_w."""
-        found: Array = np.maximum(self.service, drained(many, self.flight, self.work, np.maximum(peak, self.backward)))
-        return found
+    def services(self, problem: ChainAllocation, front: int, peak: int) -> Array:
+        """The largest e of (4) to (6), where the stages before have F up to ``front``, B up to ``peak``."""
+        many = problem.share(problem.widths[0])
+        peaks = np.maximum(peak, self.backward)
+        if problem.phases:
+            found: Array = two_phases(many, np.maximum(front, self.work - self.backward), peaks)
+        else:
+            found = drained(many, self.flight, self.work, peaks)
+        return np.maximum(self.service, found)
 
     def only(self, kept: NDArray[np.bool_]) -> "Moves":
         """Some of them."""

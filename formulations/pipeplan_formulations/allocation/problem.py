@@ -39,7 +39,10 @@ update, the objective ``step`` is the least T with
      (L_w − 1) f,   (L_w − 1) g                             copy
      L_w f − F,   L_w ĝ − B                                 stream
 
-(5)  T ≥ E_0 + A + (M_w − k_s) (F_s + B_s) + (k_s − 1) B_t      for t ≤ s, with ``alternating`` and one width
+With one width, and stages s and t, lists that alternate also obey (5), and those with all forwards first, ``phases``, (6):
+
+(5)  T ≥ E_0 + A + (M_w − k_s) (F_s + B_s) + (k_s − 1) B_t      for t ≤ s
+(6)  T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
 
 where a wire between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ (in devices) micro-batches. The
 objective ``bottleneck`` is the largest ⌊(F + B) / r⌋ (with f and ĝ if devices wait) and, if they do not wait,
@@ -101,6 +104,8 @@ class ChainAllocation:
     flight : 'sno', 'so', 'fbp', 'full' or 'falling'
     alternating : bool
         Whether the third e of (4) holds: no stage runs more than k forwards before its first backward.
+    phases : bool
+        Whether every replica runs all its forwards before its first backward, as in GPipe.
     cuts : array of bool, shape (n − 1,)
         Cuts that are allowed.
     first, last : tuple of (kind, width)
@@ -137,6 +142,7 @@ class ChainAllocation:
     objective: Literal["step", "bottleneck"] = "step"
     flight: Flight = "sno"
     alternating: bool = True
+    phases: bool = False
     first: tuple[Mode, ...] = ()
     last: tuple[Mode, ...] = ()
 
@@ -155,8 +161,8 @@ class ChainAllocation:
 
     @property
     def drains(self) -> bool:
-        """Whether (5) is asked for."""
-        return self.alternating and self.objective == "step" and len(self.widths) == 1
+        """Whether (5) or (6) is asked for."""
+        return (self.alternating or self.phases) and self.objective == "step" and len(self.widths) == 1
 
     @property
     def chooses(self) -> bool:
@@ -292,7 +298,7 @@ class ChainAllocation:
         return int(update[place.end] - update[place.start]) + bytes_ + base
 
     def evaluate(self, stages: Allocation) -> int:
-        """The least T that (3) to (5), or the bottleneck, allow; the stages must be feasible."""
+        """The least T that (3) to (6), or the bottleneck, allow; the stages must be feasible."""
         return evaluate(self, stages)
 
     @cached_property

@@ -1,7 +1,7 @@
 """Best-first search over prefixes of allocations, with the dynamic programme's tables telling what lies behind each.
 
-A prefix leaves four numbers to the rest: its head H, the largest right side of (3) so far, and the largest e so far,
-all with E_0; for (5) the largest backward so far; and where k is a choice, what the next stage may hold. Behind it lie at least V and A, so no completion is
+A prefix leaves five numbers to the rest: its head H, the largest right side of (3) so far, and the largest e so far,
+all with E_0; for (5) and (6) the largest forward and backward so far; and where k is a choice, what the next stage may hold. Behind it lie at least V and A, so no completion is
 better than
 
     max( top,  H + V,  H + A + e ).
@@ -36,6 +36,7 @@ class _Prefix:
     head: int
     top: int
     service: int
+    front: int
     peak: int
     allowed: int
     place: Place | None
@@ -56,7 +57,7 @@ def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None
     order, seen = count(), _Seen(len(problem.first))
     for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
         bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
-        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, UNBOUNDED, None, None)
+        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, 0, UNBOUNDED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # bound of the prefixes whose true value turned out larger: their recomputation was a bound
     while heap and not bracket.closed:
@@ -84,7 +85,7 @@ def _extended(problem: ChainAllocation, base: Ground, prefix: _Prefix, high: int
     finish = choice.finish if prefix.position == 0 else np.zeros_like(choice.end)
     top = np.maximum(prefix.top + finish, prefix.head + finish + choice.own)
     head = prefix.head + finish + choice.on
-    service = np.maximum(prefix.service, choice.services(problem.share(problem.widths[0]), prefix.peak))
+    service = np.maximum(prefix.service, choice.services(problem, prefix.front, prefix.peak))
     time, trip = base.tables.behind(prefix.position, choice.end, choice.kind, choice.usage)
     bound = np.maximum(np.maximum(top, head + time), head + trip + service)
     found = []
@@ -104,6 +105,7 @@ def _child(prefix: _Prefix, choice: Moves, j: int, head: Array, top: Array, serv
         int(head[j]),
         int(top[j]),
         int(service[j]),
+        max(prefix.front, int(choice.work[j] - choice.backward[j])),
         max(prefix.peak, int(choice.backward[j])),
         int(choice.allowed[j]),
         place,
@@ -112,7 +114,7 @@ def _child(prefix: _Prefix, choice: Moves, j: int, head: Array, top: Array, serv
 
 
 class _Seen:
-    """Labels (head, top, e, largest backward, −allowed) of prefixes that were opened, by what they leave open."""
+    """Labels (head, top, e, largest forward and backward, −allowed) of prefixes that were opened, by what they leave open."""
 
     def __init__(self, forced: int) -> None:
         self._forced = forced  # from so many stages on, all positions are the same
@@ -121,7 +123,7 @@ class _Seen:
     def matched(self, prefix: _Prefix) -> bool:
         """Whether an earlier prefix is at least as good in every number; if none is, this one is remembered."""
         key = prefix.start, prefix.kind, prefix.usage, min(prefix.position, self._forced)
-        label = np.array([[prefix.head, prefix.top, prefix.service, prefix.peak, -prefix.allowed]])
+        label = np.array([[prefix.head, prefix.top, prefix.service, prefix.front, prefix.peak, -prefix.allowed]])
         known = self._labels.get(key)
         if known is None:
             self._labels[key] = label

@@ -15,13 +15,13 @@ Quantity = Literal["time", "load"]
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The largest backward of all stages is more than ``under`` and no more than ``over``.
+    """The largest backward of all stages is from ``least`` to ``most``.
 
     ``cap`` is no more than F + B of a stage with such a backward: B is at most a multiple of F in every layer.
     """
 
-    under: int
-    over: int
+    least: int
+    most: int
     cap: int
 
 

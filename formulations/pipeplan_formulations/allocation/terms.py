@@ -1,4 +1,4 @@
-"""Equations (3) to (5) of the chain allocation problem for one stage, for integers, arrays and linear expressions.
+"""Equations (3) to (6) of the chain allocation problem for one stage, for integers, arrays and linear expressions.
 
 ::
 
@@ -28,6 +28,11 @@ def step_on(overlap: Overlap, work: Number, send: Number, back: Number, latency:
 def drained(many: int, held: Number, work: Number, peak: Number) -> Number:
     """e of (5): ``work`` is F + B, ``peak`` the largest backward of the stages up to this one, this one included."""
     return (many - held) * work + (held - 1) * peak
+
+
+def two_phases(many: int, forward: Number, backward: Number) -> Number:
+    """e of (6), for the F and the B of any two stages."""
+    return (many - 1) * (forward + backward)
 
 
 def services(

@@ -39,12 +39,12 @@ def follow(
     kind, usage = root
     value = int(tables.whole[kind, usage])
     stages: list[Place] = []
-    start = head = service = peak = 0
+    start = head = service = front = peak = 0
     allowed = UNBOUNDED
     while start < problem.layers:
         position = len(stages)
         choice = moves(problem, grid, spans, start, kind, usage, position, allowed)
-        each = choice.services(problem.share(problem.widths[0]), peak)
+        each = choice.services(problem, front, peak)
         if ceiling is not None:
             choice, each = choice.only(choice.service <= ceiling), each[choice.service <= ceiling]
         base = head + (choice.finish if start == 0 else 0)
@@ -61,6 +61,7 @@ def follow(
         stages.append(Place(start, int(choice.end[best]), kind, int(choice.width[best]), int(choice.held[best])))
         head = head + int(choice.on[best]) + (int(choice.finish[best]) if start == 0 else 0)
         service, peak = max(service, int(each[best])), max(peak, int(choice.backward[best]))
+        front = max(front, int(choice.work[best] - choice.backward[best]))
         allowed = int(choice.allowed[best])
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
     return tuple(stages)

@@ -27,6 +27,8 @@ class Family:
         One line for tables.
     two_lanes : bool
         The schedule's devices run forwards beside backwards.
+    phases : bool
+        Every replica runs all its forwards before its first backward.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Family:
     suits: frozenset[Overlap]
     summary: str
     two_lanes: bool = False
+    phases: bool = False
 
     @property
     def alternates(self) -> bool:

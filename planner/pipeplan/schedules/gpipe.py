@@ -37,5 +37,10 @@ def _order(stage: int, own: Sequence[int], replicas: int) -> tuple[Action, ...]:
 
 
 FAMILY = Family(
-    "gpipe", write, in_flight, frozenset(Overlap), "all forwards, then all backwards; holds every micro-batch"
+    "gpipe",
+    write,
+    in_flight,
+    frozenset(Overlap),
+    "all forwards, then all backwards; holds every micro-batch",
+    phases=True,
 )

@@ -127,6 +127,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     shares = [r if job.zero1 else 1 for r in replicas]
     rings = [[_ring(space, each, layout, r) for r in replicas] for each in classes]
     hops = _Hops(space, classes, boundary, packed=layout.widths != (1,))
+    phases = not alternating and all(each.phases for each in space.families if not each.alternates)
 
     def rows(name: str) -> Array:
         return np.stack([getattr(table, name) for table in tables])
@@ -157,8 +158,9 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         overlap=space.cluster.overlap.value,
         last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last),
         objective="bottleneck" if job.objective is Objective.BOTTLENECK else "step",
-        flight=_flight(space) if alternating else "fbp" if space.cluster.overlap is Overlap.STREAM else "full",
+        flight=_flight(space) if alternating else "full" if phases else "fbp",
         alternating=alternating,
+        phases=phases,
     )
     return with_certain_copies(space, problem)
 
