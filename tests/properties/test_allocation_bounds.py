@@ -13,7 +13,8 @@ from pipeplan.cluster import Overlap
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import simulate
-from pipeplan_formulations.allocation import Allocation, ChainAllocation
+from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
+from pipeplan_formulations.allocation.endings import with_second_ending
 
 FLIGHTS = {"sno": "1f1b-sno", "so": "1f1b-so", "fbp": "fbp-as", "full": "gpipe"}
 """The family that holds as many micro-batches as each rule for k allows."""
@@ -96,9 +97,77 @@ def _stage(problem: ChainAllocation, stages: Allocation, s: int) -> Stage:
 @settings(max_examples=300, deadline=None)
 def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, shared: bool) -> None:
     """Every family, with the k and the warm-up that the problem claims of it, on wires of their own or shared cards."""
+    problem = played(problem)
+    stages = drawn(problem, seed)
+    assert problem.evaluate(stages) <= makespan(problem, stages, shared)
+
+
+@given(chain_allocations(), st.integers(0, 2**32 - 1), st.integers(1, 500), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_no_schedule_ends_before_the_second_stage(
+    problem: ChainAllocation, seed: int, ending: int, shared: bool
+) -> None:
+    """Behind a light first layer the ending of the second stage may count; nothing is lost where it is not alone."""
+    problem = played(problem)
+    assume(problem.layers > 1 and problem.cuts[0])
+    heavy = 20 * (1 + (np.arange(problem.layers) > 0))
+    problem = replace(
+        problem,
+        forward=np.where(heavy > 20, problem.forward + 20, problem.forward % 2),
+        backward=np.where(heavy > 20, problem.backward + 20, problem.backward % 2),
+        update=problem.update + ending * (np.arange(problem.layers) == 1),
+        send=problem.send % 3,
+        send_back=problem.send_back % 3,
+        micro_batches=problem.micro_batches + 4,
+    )
+    changed = with_second_ending(problem)
+    stages = drawn(problem, seed)
+    assert problem.evaluate(stages) <= changed.evaluate(stages) <= makespan(problem, stages, shared)
+    if stages[0].end > 1:
+        assert problem.evaluate(stages) == changed.evaluate(stages)
+
+
+def test_the_second_ending_counts_where_the_first_layer_is_alone() -> None:
+    """Two layers on two devices: the step ends with the second stage's long update, and the value says so."""
+    problem = replace(two_layers(), update=np.array([[[5, 100]]]))
+    apart, together = (Place(0, 1, 0, 1), Place(1, 2, 0, 1)), (Place(0, 2, 0, 1),)
+    changed = with_second_ending(problem)
+    assert changed.evaluate(apart) - problem.evaluate(apart) == 100 - 5 - 1
+    assert changed.evaluate(together) == problem.evaluate(together)
+    assert changed.evaluate(apart) == makespan(problem, apart, shared=False)
+
+
+def two_layers() -> ChainAllocation:
+    """A light layer and a heavy one, links that cost nothing."""
+    free, nothing = np.zeros((1, 1, 2, 1), np.int64), np.zeros((1, 1, 2), np.int64)
+    return ChainAllocation(
+        forward=np.array([[1, 20]]),
+        backward=np.array([[1, 40]]),
+        update=nothing,
+        reduce=nothing,
+        resident=nothing,
+        reduce_base=np.zeros((1, 1), np.int64),
+        saved=np.zeros(2, np.int64),
+        output=np.zeros(2, np.int64),
+        workspace=np.zeros(2, np.int64),
+        recomputable=np.zeros(2, bool),
+        received=np.zeros(1, np.int64),
+        limit=np.array([1]),
+        units=np.array([2]),
+        node=np.array([2]),
+        send=free,
+        send_back=free,
+        latency=nothing,
+        cuts=np.ones(1, bool),
+        micro_batches=4,
+    )
+
+
+def played(problem: ChainAllocation) -> ChainAllocation:
+    """The problem as some family can be played on it."""
     two_lanes = problem.flight == "fbp"
     assume(not (two_lanes and problem.overlap == "none"))
-    problem = replace(
+    return replace(
         with_real_links(problem),
         objective="step",
         alternating=problem.alternating and not two_lanes,
@@ -106,10 +175,19 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
         first=(),
         last=(),
     )
+
+
+def drawn(problem: ChainAllocation, seed: int) -> Allocation:
+    """Some allocation that fits."""
     every = list(islice(every_allocation(problem), 500))
     assume(every)
     stages = every[seed % len(every)]
     assume(problem.feasible(stages))
+    return stages
+
+
+def makespan(problem: ChainAllocation, stages: Allocation, shared: bool) -> int:
+    """Of the family that holds as many micro-batches as the problem says."""
     pipeline = laid_out(problem, stages, shared)
     held = tuple(problem.flights(stages))
     if problem.flight == "falling":
@@ -119,7 +197,7 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
         family = FAMILIES[FLIGHTS[problem.flight]]
         schedule = family.write(pipeline.replicas, problem.micro_batches)
         assert held == family.in_flight(pipeline.replicas, problem.micro_batches)
-    assert problem.evaluate(stages) <= simulate(schedule, pipeline).makespan
+    return simulate(schedule, pipeline).makespan
 
 
 @given(chain_allocations(), st.integers(0, 2**32 - 1))

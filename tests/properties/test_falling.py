@@ -139,7 +139,7 @@ def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAlloca
 def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
     problem: ChainAllocation, share: float, least: float, most: float
 ) -> None:
-    """V* and A* are no more than brute force finds among allocations below the ceiling, (5) included, inside the peak."""
+    """V* and A* are no more than brute force finds below the ceiling, (5) included, with the largest B in the peak."""
     problem = replace(chosen_counts(problem), widths=(1,), **one_width(problem))
     rows = []
     for stages in every_allocation(problem):

@@ -40,6 +40,8 @@ SHRINKS = 3
 """How often the highest interval's end is brought down before intervals are split."""
 WORTH = 64
 """That is stopped when it brings less than a 64th of the end."""
+FLAT = 5
+"""Boxes are cut along e, which raises bounds sooner, until they are so many times longer along the largest backward."""
 STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
 """Targets tried, as multiples of the free bound, before one that excludes nothing."""
 
@@ -152,7 +154,13 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
         wide, tall = box.high - box.low, 0 if box.most is None else (many - 1) * (box.most - box.least)
         if box.bound >= bracket.horizon or max(wide, tall) <= max(1, box.bound // RESOLUTION):
             return
-        if box.most is not None and tall > wide:
+        high = min(box.high, bracket.horizon - 1 - box.alone)  # a larger e reaches the horizon
+        if box.high - high > box.high // WORTH:
+            value, alone = corner(high, box.low, box.least, box.most)
+            bound = max(box.bound, value, alone + box.low)
+            heapq.heapreplace(boxes, replace(box, bound=bound, high=high, value=value, alone=alone))
+            continue
+        if box.most is not None and tall > FLAT * wide:
             middle = (box.least + box.most) // 2
             low = max(box.low, (many - 1) * (middle + 1))
             above, alone_above = corner(box.high, low, middle + 1, box.most)

@@ -26,6 +26,8 @@ from pipeplan_formulations.report import Status, Stop
 
 FIRST_SLICE = 2.0
 """Seconds a solver gets for one step at first; doubled each time it was not enough."""
+CELLS = 4_000
+"""Most stages x layers that are handed to a solver with path cuts: beyond, it takes minutes to begin."""
 
 
 @dataclass
@@ -51,6 +53,9 @@ class FamilyNode(Node):
         problem = self.candidate.problem.with_paths(tuple(self.paths) if step else ())
         backend = prover.backend if self.relaxed else "exact"
         limits, most = precise(prover, slice_), cutoff(prover)
+        if self.relaxed and backend != "exact" and problem.stages * problem.layers > CELLS:
+            prover.settle(self.bound)
+            return
         report = partition.solve(problem, limits, hint=self.best, backend=backend, cutoff=most)
         if report.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan.chain import Array
-from pipeplan.cluster import Overlap
 from pipeplan.job import Job, Objective
 from pipeplan.network import Ring, shared
 from pipeplan.pricing import device_room
@@ -20,6 +19,7 @@ from pipeplan.search.copies import with_certain_copies
 from pipeplan.search.space import Space
 from pipeplan.structure import DeviceClass, Mode, Modes, tiles
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Flight
+from pipeplan_formulations.allocation.endings import with_second_ending
 
 UNITS = 64
 """Most units of all classes in an unequal layout: the unit is chosen so large that there are no more."""
@@ -162,7 +162,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         alternating=alternating,
         phases=phases,
     )
-    return with_certain_copies(space, problem)
+    return with_second_ending(with_certain_copies(space, problem))
 
 
 def _flight(space: Space) -> Flight:
