@@ -12,6 +12,7 @@ import numpy as np
 from pipeplan.cluster import Cluster, Link, Node, Overlap
 from pipeplan.files.device_file import catalogue
 from pipeplan.files.load import load_cluster, load_model
+from pipeplan.job import Job
 from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.solve import solve
 from pipeplan.units import format_time
@@ -21,12 +22,13 @@ SECONDS = 60.0
 
 def main() -> None:
     """Print the table."""
-    print(f"{'question':44} {'step':>9} {'bound':>9} {'gap':>7} {'wall':>7} {'over reference':>15}  plan")
+    print(f"{'question':50} {'step':>9} {'bound':>9} {'gap':>7} {'wall':>7} {'over reference':>15}  plan")
     for devices in (64, 512, 4096):
         name, cluster = f"gpt3-175b, {devices} devices of two kinds", two_kinds(devices)
-        _row(name, load_model("gpt3-175b"), cluster, 1536, "adam", 0.01)
-    _row("1,000 layers, 256 devices", thousand_layers(), one_kind(256), 512, "adam", 0.02)
-    _row("resnet-50, 8 devices", load_model("resnet-50"), load_cluster("8-v100-nvlink"), 512, "momentum", 0.0)
+        _rows(name, load_model("gpt3-175b"), cluster, 1536, 0.01)
+    _rows("1,000 layers, 256 devices", thousand_layers(), one_kind(256), 512, 0.02)
+    resnet = Job(batch=512, optimizer="momentum")
+    _row("resnet-50, 8 devices", load_model("resnet-50"), load_cluster("8-v100-nvlink"), resnet, 0.0)
 
 
 def two_kinds(devices: int) -> Cluster:
@@ -72,16 +74,22 @@ def thousand_layers() -> Model:
     return Model("thousand layers", layers, tuple(profiles), "bfloat16")
 
 
-def _row(name: str, model: Model, cluster: Cluster, batch: int, optimizer: str, gap: float) -> None:
+def _rows(name: str, model: Model, cluster: Cluster, batch: int, gap: float) -> None:
+    """With one number of replicas for all stages, and with any."""
+    for label, equal in ((", one width", True), (", any widths", False)):
+        _row(name + label, model, cluster, Job(batch=batch, optimizer="adam", equal_replicas=equal), gap)
+
+
+def _row(name: str, model: Model, cluster: Cluster, job: Job, gap: float) -> None:
     began = time.perf_counter()
-    result = solve(model, cluster, batch, optimizer=optimizer, time_limit=SECONDS, gap=gap)
+    result = solve(model, cluster, job=job, time_limit=SECONDS, gap=gap)
     wall = time.perf_counter() - began
     reference = _reference(len(model.layers))
     plan = result.plan
     again = sum(len(stage.recompute) for stage in plan.stages)
     widths = sorted({stage.replicas for stage in plan.stages})
     print(
-        f"{name:44} {format_time(result.value):>9} {format_time(result.bound):>9} {result.gap:7.2%} {wall:5.1f} s "
+        f"{name:50} {format_time(result.value):>9} {format_time(result.bound):>9} {result.gap:7.2%} {wall:5.1f} s "
         f"{wall / reference:15.0f}  {len(plan.stages)} stages, replicas {widths}, {plan.micro_batches} x "
         f"{plan.micro_batch}, {again} layers recomputed, {plan.schedule.family}",
         flush=True,

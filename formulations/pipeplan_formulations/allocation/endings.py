@@ -6,9 +6,9 @@ passes the second stage before, whose own ending runs beside the rest::
     stage 1   ━━B━━│━━━━━━━━ E_1 ━━━━━━━━│              E_0 small: an embedding is cut off to have its ending alone
     stage 0         ╌g╌B━━│━ E_0 ━│
 
-So T ≥ chain − (g_0 + l_0 + B_0) + E_1 as well, for chains whose slowest stage is not the first. E_1 is no less than that of
-layer 1 alone. To have it in problems whose only ending is E_0, part of layer 1's ending is booked on layer 0: a first
-stage of both pays the same, one of layer 0 alone pays δ more, and nobody else's ending counts.
+So T ≥ chain − (g_0 + l_0 + B_0) + E_1 as well, for chains whose slowest stage is not the first. E_1 is no less than
+that of layer 1 alone. To have it in problems whose only ending is E_0, part of layer 1's ending is booked on layer 0:
+a first stage of both pays the same, one of layer 0 alone pays δ more, and nobody else's ending counts.
 """
 
 from dataclasses import replace

@@ -8,9 +8,9 @@ T ≥ V*(b), the least (3) with no e above b, and T ≥ A*(b) + a, the least rou
     e    0 ───────────── a ───────────── b ─────────────▶ high − A*
            V*(a), A*(a)     V*(b), A*(b) + a                         each programme runs once for each corner
 
-With (5) or (6) intervals become boxes: the largest backward of any stage lies between u and v, so that all stages obey
-(6) with u, and (5) too. Where that one lies behind stage s, (4) says so for it, which holds no more micro-batches than s
-and has an F of at least B / ρ, ρ the largest ratio of B to F in a layer:
+With (5) or (6) intervals become boxes: the largest backward of any stage lies between u and v, so that all stages
+obey (6) with u, and (5) too. Where that one lies behind stage s, (4) says so for it, which holds no more micro-batches
+than s and has an F of at least B / ρ, ρ the largest ratio of B to F in a layer:
 
     e  ≥  (M − k_s) (1 + 1/ρ) B + (k_s − 1) B  ≥  (M − k_s) (1 + 1/ρ) u + (k_s − 1) u
 
@@ -18,6 +18,8 @@ The box of the least bound is split on its longer side, until splitting no longe
 """
 
 import heapq
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,10 +42,14 @@ SHRINKS = 3
 """How often the highest interval's end is brought down before intervals are split."""
 WORTH = 64
 """That is stopped when it brings less than a 64th of the end."""
-FLAT = 5
-"""Boxes are cut along e, which raises bounds sooner, until they are so many times longer along the largest backward."""
+FIRST = 16
+"""Cuts along e alone, which are often enough, before the largest backward is looked at."""
 STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
 """Targets tried, as multiples of the free bound, before one that excludes nothing."""
+
+
+Corner = Callable[[int, int, int, int | None], tuple[int, int]]
+"""V* and A* of a box: below a ceiling on e, from a floor of the largest e on, the largest B between two numbers."""
 
 
 @dataclass(frozen=True)
@@ -146,21 +152,31 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
         if high - lower <= high // WORTH:
             break
         high = lower
-    most = high // (many - 1) if problem.drains and many > 1 else None
-    boxes = [_Box(max(value, alone), 0, max(high, 0), 0, most, value, alone)]
-    while not bracket.closed:
+    for peaks in (False, True) if problem.drains and many > 1 else (False,):
+        root = _Box(max(value, alone), 0, max(high, 0), 0, high // (many - 1) if peaks else None, value, alone)
+        closed = _split(bracket, corner, root, many, FIRST if problem.drains and not peaks else None)
+        if closed:
+            return
+
+
+def _split(bracket: Bracket, corner: Corner, root: "_Box", many: int, cuts: int | None) -> bool:
+    """Cut boxes until the bracket is closed or they are too small; False after so many cuts."""
+    boxes = [root]
+    for count in itertools.count():
         box = boxes[0]
         bracket.raise_low(min(box.bound, bracket.horizon))
         wide, tall = box.high - box.low, 0 if box.most is None else (many - 1) * (box.most - box.least)
-        if box.bound >= bracket.horizon or max(wide, tall) <= max(1, box.bound // RESOLUTION):
-            return
+        if bracket.closed or box.bound >= bracket.horizon or max(wide, tall) <= max(1, box.bound // RESOLUTION):
+            return True
+        if count == cuts:
+            return False
         high = min(box.high, bracket.horizon - 1 - box.alone)  # a larger e reaches the horizon
         if box.high - high > box.high // WORTH:
             value, alone = corner(high, box.low, box.least, box.most)
             bound = max(box.bound, value, alone + box.low)
             heapq.heapreplace(boxes, replace(box, bound=bound, high=high, value=value, alone=alone))
             continue
-        if box.most is not None and tall > FLAT * wide:
+        if box.most is not None and tall > wide:
             middle = (box.least + box.most) // 2
             low = max(box.low, (many - 1) * (middle + 1))
             above, alone_above = corner(box.high, low, middle + 1, box.most)
@@ -177,7 +193,7 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
             lower = _Box(max(below, alone_below + box.low), box.low, middle, box.least, most, below, alone_below)
         heapq.heapreplace(boxes, upper)
         heapq.heappush(boxes, lower)
-        bracket.raise_low(min(boxes[0].bound, bracket.horizon))
+    raise AssertionError
 
 
 @dataclass(frozen=True, order=True)

@@ -39,7 +39,7 @@ update, the objective ``step`` is the least T with
      (L_w − 1) f,   (L_w − 1) g                             copy
      L_w f − F,   L_w ĝ − B                                 stream
 
-With one width, and stages s and t, lists that alternate also obey (5), and those with all forwards first, ``phases``, (6):
+With one width, lists that alternate also obey (5), and those of ``phases``, all forwards first, obey (6):
 
 (5)  T ≥ E_0 + A + (M_w − k_s) (F_s + B_s) + (k_s − 1) B_t      for t ≤ s
 (6)  T ≥ E_0 + A + (M_w − 1) (F_s + B_t)

@@ -1,8 +1,8 @@
 """Best-first search over prefixes of allocations, with the dynamic programme's tables telling what lies behind each.
 
 A prefix leaves five numbers to the rest: its head H, the largest right side of (3) so far, and the largest e so far,
-all with E_0; for (5) and (6) the largest forward and backward so far; and where k is a choice, what the next stage may hold. Behind it lie at least V and A, so no completion is
-better than
+all with E_0; for (5) and (6) the largest forward and backward so far; and where k is a choice, what the next stage may
+hold. Behind it lie at least V and A, so no completion is better than
 
     max( top,  H + V,  H + A + e ).
 
@@ -114,7 +114,7 @@ def _child(prefix: _Prefix, choice: Moves, j: int, head: Array, top: Array, serv
 
 
 class _Seen:
-    """Labels (head, top, e, largest forward and backward, −allowed) of prefixes that were opened, by what they leave open."""
+    """Labels (head, top, e, largest forward and backward, −allowed) of opened prefixes, by what they leave open."""
 
     def __init__(self, forced: int) -> None:
         self._forced = forced  # from so many stages on, all positions are the same
