@@ -1,0 +1,38 @@
+"""What must run before and after every operation, however long devices wait: the chain of its own micro-batch.
+
+::
+
+    F_0 ─▶ F_1 ─▶ … ─▶ F_{S−1} ─▶ I_{S−1} ─▶ … ─▶ I_1 ─▶ I_0        heads: longest way to the start of an operation
+                                     │              │      │        tails: longest way from its end to the step's end
+                                  W_{S−1}          W_1    W_0
+"""
+
+from pipeplan_formulations.schedule.problem import Kind, PipelineSchedule
+
+OfKind = dict[Kind, tuple[int, ...]]
+"""A number for each kind and stage."""
+
+
+def heads(problem: PipelineSchedule) -> OfKind:
+    """Least time from the start of the step to the start of each kind at each stage, by (1) to (3)."""
+    last = problem.stages - 1
+    forward = [0]
+    for s in range(last):
+        forward.append(forward[s] + problem.forward[s] + problem.lag[s])
+    backward = [0] * last + [forward[last] + problem.forward[last]]
+    for s in reversed(range(last)):
+        backward[s] = backward[s + 1] + problem.backward[s + 1] + problem.lag_back[s]
+    weight = [b + time for b, time in zip(backward, problem.backward, strict=True)]
+    return {"F": tuple(forward), "I": tuple(backward), "W": tuple(weight)}
+
+
+def tails(problem: PipelineSchedule) -> OfKind:
+    """Least time from the end of each kind at each stage to the end of the step, endings included."""
+    last = problem.stages - 1
+    backward = [w + ending for w, ending in zip(problem.weight, problem.ending, strict=True)]
+    for s in range(1, problem.stages):
+        backward[s] = max(backward[s], problem.lag_back[s - 1] + problem.backward[s - 1] + backward[s - 1])
+    forward = [0] * last + [problem.backward[last] + backward[last]]
+    for s in reversed(range(last)):
+        forward[s] = problem.lag[s] + problem.forward[s + 1] + forward[s + 1]
+    return {"F": tuple(forward), "I": tuple(backward), "W": problem.ending}

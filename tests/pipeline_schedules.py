@@ -1,0 +1,99 @@
+"""Random pipeline scheduling problems, small enough for an oracle, and plain ways to judge them."""
+
+from itertools import permutations, product
+from random import Random
+
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, evaluate
+
+
+def random_schedule(seed: int, most_devices: int = 3, most_micro_batches: int = 4) -> PipelineSchedule:
+    """Unequal times, lags, endings and sizes; backwards split or joined; some devices host two stages, some none.
+
+    About one in six has too little memory for any schedule; about a third have no limit that binds.
+    """
+    draw = Random(seed)
+    devices = draw.randint(1, most_devices)
+    stages = max(1, draw.choice((devices, devices, devices, devices - 1, devices + 1)))
+    stages = min(stages, most_devices + (most_micro_batches <= 3))
+    device = list(range(devices))[:stages] + [draw.randrange(devices) for _ in range(stages - devices)]
+    if draw.random() < 0.3:
+        draw.shuffle(device)
+    m = draw.randint(1, most_micro_batches if stages <= 3 else 2)
+    most = draw.choice((1, 3, 20))
+    split = [draw.random() < draw.choice((0.0, 0.5, 1.0)) for _ in device]
+
+    def numbers(count: int, least: int, highest: int) -> tuple[int, ...]:
+        return tuple(draw.randint(least, highest) for _ in range(count))
+
+    least = 0 if draw.random() < 0.1 else 1
+    freed = numbers(stages, 0, 3)
+    by_weight = tuple(draw.randint(0, 2) if is_split else 0 for is_split in split)
+    base = numbers(devices, 0, 5)
+    need = [sum(freed[s] + by_weight[s] for s in range(stages) if device[s] == d) for d in range(devices)]
+    slack = draw.choice((0, 2, 4, 100))
+    limit = [b + n + draw.randint(0, slack) for b, n in zip(base, need, strict=True)]
+    if draw.random() < 0.15:
+        limit[device[0]] = base[device[0]] + need[device[0]] - 1
+    return PipelineSchedule(
+        device=tuple(device),
+        micro_batches=m,
+        forward=numbers(stages, least, most),
+        backward=numbers(stages, least, most),
+        weight=tuple(draw.randint(least, most) if is_split else 0 for is_split in split),
+        split=tuple(split),
+        lag=numbers(stages - 1, 0, draw.choice((0, 3))),
+        lag_back=numbers(stages - 1, 0, draw.choice((0, 3))),
+        ending=numbers(stages, 0, draw.choice((0, 4))),
+        taken=tuple(a + b for a, b in zip(freed, by_weight, strict=True)),
+        freed=freed,
+        freed_by_weight=by_weight,
+        base=base,
+        limit=tuple(limit),
+    )
+
+
+def every_order(problem: PipelineSchedule) -> int | None:
+    """The least value of all permutations of all devices' lists; None if none is feasible. Tiny problems only."""
+    lists = [list(permutations(problem.operations(d))) for d in range(problem.devices)]
+    values = (evaluate(problem, orders) for orders in product(*lists))
+    return min((value for value in values if value is not None), default=None)
+
+
+def line(stages: int, micro_batches: int, in_flight: int, spread: float = 0.0, seed: int = 7) -> PipelineSchedule:
+    """A line of devices: F = I = 1000, W = 700, each by ±spread, lag 100, memory for `in_flight` micro-batches.
+
+    F takes 100, I frees 60, W 40.
+    """
+    draw = Random(seed)
+
+    def times(mean: int) -> tuple[int, ...]:
+        return tuple(round(mean * (1 + draw.uniform(-spread, spread))) for _ in range(stages))
+
+    return PipelineSchedule(
+        device=tuple(range(stages)),
+        micro_batches=micro_batches,
+        forward=times(1000),
+        backward=times(1000),
+        weight=times(700),
+        split=(True,) * stages,
+        lag=(100,) * (stages - 1),
+        lag_back=(100,) * (stages - 1),
+        ending=(0,) * stages,
+        taken=(100,) * stages,
+        freed=(60,) * stages,
+        freed_by_weight=(40,) * stages,
+        base=(0,) * stages,
+        limit=(100 * in_flight,) * stages,
+    )
+
+
+def written_orders(problem: PipelineSchedule) -> Orders:
+    """Micro-batch after micro-batch, each W at once: feasible whenever anything is."""
+    place = {"F": 0, "I": 1, "W": 2}
+    last = problem.stages - 1
+
+    def key(op: tuple[str, int, int]) -> tuple[int, int, int, int]:
+        kind, s, i = op
+        return (i, min(place[kind], 1), s if kind == "F" else last - s, place[kind])
+
+    return tuple(tuple(sorted(problem.operations(d), key=key)) for d in range(problem.devices))
