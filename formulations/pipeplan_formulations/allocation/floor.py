@@ -42,7 +42,7 @@ SHRINKS = 3
 """How often the highest interval's end is brought down before intervals are split."""
 WORTH = 64
 """That is stopped when it brings less than a 64th of the end."""
-FIRST = 16
+FIRST = 8
 """Cuts along e alone, which are often enough, before the largest backward is looked at."""
 STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
 """Targets tried, as multiples of the free bound, before one that excludes nothing."""

@@ -17,6 +17,8 @@ from pipeplan.search.prove import Prover
 
 RUNGS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Shares of the incumbent, until the gap that is wanted."""
+ACCURACY = 0.1
+"""How close the bound comes to what is found, as a part of that share; what is found is simulated: it should be good."""
 CLOSE = 5e-4
 """The relative gap at which the most promising shape of many is good enough: simulation decides the rest."""
 
@@ -63,4 +65,4 @@ def at_once(prover: Prover) -> Question:
 
 
 def _below(value: int, share: float, last: bool) -> Question:
-    return Question(ceil((1 - share) * value), max(share / 4, CLOSE), last)
+    return Question(ceil((1 - share) * value), max(ACCURACY * share, CLOSE), last)

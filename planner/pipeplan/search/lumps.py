@@ -46,9 +46,10 @@ class LumpNode(Node):
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """What takes the least time first. In a tree, what is nearly a shape."""
+        """What takes the least time first; gradients that stay in nodes. In a tree, what is nearly a shape."""
         cost = self.layout.unit if self.small else self.layout.cells(1)
-        return (2, int(self.slice), not self.alternating, 0 if self.small else self.size, cost, -len(self.last))
+        tile = self.layout.tile or 0
+        return (2, int(self.slice), not self.alternating, 0 if self.small else self.size, cost, -tile, -len(self.last))
 
     def early(self, prover: Prover) -> bool:
         """Roots of trees take little time; and with large lumps somebody has to find a first plan."""

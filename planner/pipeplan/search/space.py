@@ -25,7 +25,9 @@ from pipeplan_formulations.partition import Wire
 FEW = 300
 """Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in lumps."""
 MANY = 4_000
-"""With more shapes than this, heuristics have their turn after the search instead of before it."""
+"""With more shapes than this, heuristics have their turn after the search instead of before it,"""
+LONG = 2**15
+"""and with more devices x samples."""
 
 
 class Space:
@@ -104,7 +106,7 @@ class Space:
     @cached_property
     def large(self) -> bool:
         """Whether a heuristic's plan takes long to simulate."""
-        return self._more_than(MANY)
+        return len(self.cluster.devices) * self.job.batch > LONG or self._more_than(MANY)
 
     def _more_than(self, most: int) -> bool:
         modes = all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // self.sizes[0])

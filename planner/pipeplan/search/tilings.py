@@ -11,6 +11,9 @@ from pipeplan.search.space import Space
 from pipeplan_formulations import allocation
 from pipeplan_formulations.report import Limits, Status, Stop
 
+ROUGH = 5
+"""How much less accurate its bound may be than a lump's where something is found: then each layout is asked itself."""
+
 
 @dataclass
 class TilingsNode(Node):
@@ -37,7 +40,7 @@ class TilingsNode(Node):
         if prover.value is not None:
             asked = self.climb.question(prover, self.bound)
             problem = allocation_problem(self.space, self.size, _best_of(self.layouts), self.alternating)
-            limits = Limits(min(prover.left / 2, FIRST_SLICE), asked.accuracy)
+            limits = Limits(min(prover.left / 2, FIRST_SLICE / 4), ROUGH * asked.accuracy)
             report = allocation.solve(problem, limits, cutoff=asked.cutoff, known=self.bound)
             if report.stop is Stop.INTERRUPT:
                 raise KeyboardInterrupt
