@@ -18,7 +18,7 @@ from pipeplan.search.prove import Prover
 RUNGS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Shares of the incumbent, until the gap that is wanted."""
 ACCURACY = 0.1
-"""How close the bound comes to what is found, as a part of that share; what is found is simulated: it should be good."""
+"""How close the bound comes to what is found, as a part of that share; what is found is simulated, so it counts."""
 CLOSE = 5e-4
 """The relative gap at which the most promising shape of many is good enough: simulation decides the rest."""
 
