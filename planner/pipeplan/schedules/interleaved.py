@@ -1,0 +1,65 @@
+"""Interleaved 1F1B: one forward, one backward, with several stages on a device (Narayanan et al., SC 2021, section 2).
+
+::
+
+    time         0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17     2 devices, 2 chunks, 4 micro-batches,
+    device 0    f0 f1 F0 F1 f2 B0 f3 B1 F2 b0 F3 b1  . B2  . B3 b2 b3     F = B = 1; lower case: stages 0 and 1,
+    device 1     . f0 f1 F0 B0 F1 B1 f2 b0 f3 b1 F2 B2 F3 B3 b2 b3  .     upper case: stages 2 and 3
+
+Micro-batches go in *rounds*, each of which passes all of a device's chunks before the next one begins. Device d of p
+warms up with (v − 1) r + 2 (p − 1 − d) forwards for v chunks and rounds of r, then one forward, one backward, and so
+holds one more stage activation than that. With equal stages, free links and m a multiple of p, a step takes
+(m v + p − 1)(F + B), F and B those of a chunk: the bubble is 1 / v of 1F1B's.
+
+Rounds hold p micro-batches or as few more as shares them out evenly; the first ones may hold one more than the last.
+(Megatron-LM wants m to be a multiple of p; torch wants equal rounds.) Why this ends: let x and y be the places of a
+forward and a backward among all those of their device. Every step from an action to what it waits for leaves
+x + d, or y + W + 2 (p − 1) − d with W = (v − 1) r, as it is or makes it less, as long as rounds hold p − 1 or more, and
+the one from a forward to the backward ahead of it makes it less. Where m < p there is one round, and no device has
+more than its first m backwards between forwards; these all belong to its last chunk and wait for no chunk behind it.
+
+With one chunk it is 1F1B-SO.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pipeplan.schedule import Action, Kind
+from pipeplan.schedules.placed import Order, PlacedFamily, loop
+
+
+def orders(devices: int, micro_batches: int, chunks: int) -> Iterator[Order]:
+    """Each device's forwards and backwards."""
+    sizes = rounds(devices, micro_batches)
+    down, up = list(_walk(sizes, range(chunks))), list(_walk(sizes, reversed(range(chunks))))
+    for device in range(devices):
+        forwards = [Action(Kind.FORWARD, chunk * devices + device, m) for chunk, m in down]
+        backwards = [Action(Kind.BACKWARD, chunk * devices + device, m) for chunk, m in up]
+        warm = min(len(forwards), (chunks - 1) * sizes[0] + 2 * (devices - 1 - device))
+        pairs = (action for pair in zip(forwards[warm:], backwards, strict=False) for action in pair)
+        yield (*forwards[:warm], *pairs, *backwards[len(forwards) - warm :])
+
+
+def rounds(devices: int, micro_batches: int) -> tuple[int, ...]:
+    """Micro-batches of each round, the larger ones first."""
+    count = max(1, micro_batches // devices)
+    size, over = divmod(micro_batches, count)
+    return (size + 1,) * over + (size,) * (count - over)
+
+
+def _walk(sizes: Sequence[int], chunks: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """(chunk, micro-batch), round by round, chunk by chunk."""
+    first, chunks = 0, tuple(chunks)
+    for size in sizes:
+        for chunk in chunks:
+            for micro_batch in range(first, first + size):
+                yield chunk, micro_batch
+        first += size
+
+
+FAMILY = PlacedFamily(
+    "interleaved",
+    orders,
+    loop,
+    "1F1B over several stages a device, round by round; a bubble of 1 / chunks, more activations and transfers",
+    chunks=None,
+)

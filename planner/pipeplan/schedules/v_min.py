@@ -1,0 +1,38 @@
+"""V-Min: two stages a device in a V, held as briefly as can be (Qi et al., NeurIPS 2024, V-shape building blocks).
+
+::
+
+    time         0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18 19 20    2 devices, 3 micro-batches,
+    device 0    f0  .  . F0 I0 f1 W0 i0 w0 F1 I1 f2 W1 i1 w1 F2 I2 W2  . i2 w2    F = I = W = 1; lower case: near
+    device 1     . f0 F0  .  . I0 i0 f1 F1 W0 w0 I1 i1 f2 F2 W1 w1 I2 i2 W2 w2    stage, upper case: far stage
+
+Every wave of its building block moves on by one device a unit. A device holds 2 ⌊(p + 1) / 3⌋ + 2 stage activations,
+a third of the 2 p that 1F1B's first device holds, and a few. With equal stages, F = I = W = 1, free links and m ≥ p a
+step takes 6 m + 4 p − 5 (6 m + 4 p − 3 where 3 divides p), and ZB-V's 6 m + p − 1. There is no slack between
+neighbours, so unequal stages and slow links cost more than elsewhere. Published schedules may differ at both ends.
+"""
+
+from collections.abc import Iterator
+
+from pipeplan.schedules.building_block import Strides, building_block
+from pipeplan.schedules.gaps import weights_in_gaps
+from pipeplan.schedules.placed import Order, PlacedFamily, vee
+
+STRIDES = Strides(1, 1, 1, 1)
+
+
+def orders(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]:
+    """Each device's actions: those of the building block as they begin, W in the gaps."""
+    block = building_block(devices, STRIDES)
+    without = [block.order(device, micro_batches) for device in range(devices)]
+    return map(tuple, weights_in_gaps(without, block.most))
+
+
+FAMILY = PlacedFamily(
+    "v-min",
+    orders,
+    vee,
+    "two stages a device in a V, split backwards; about a third of 1F1B's peak memory",
+    chunks=2,
+    splits=True,
+)
