@@ -1,12 +1,14 @@
-"""Schedules as torch.distributed.pipelining stores them: its compute-only CSV.
+"""Schedules as torch.distributed.pipelining stores them, in CSV.
 
 ::
 
     0F0,0F1,0B0,0B1           one row a rank, one action a cell: stage, kind (F, B, I or W), micro-batch
     ,1F0,1B0,1F1,1B1          an empty cell is a step in which the rank does nothing
 
-A torch runtime that adds the transfers itself (``_PipelineScheduleRuntime``) reads it. The reduction and the update of
-a stage are not part of this dialect: torch does them after the step. Nor are replicas: a stage belongs to one rank, and
+This is the compute-only form, which a torch runtime that adds the transfers itself (``_PipelineScheduleRuntime``)
+reads. What torch dumps unless told otherwise has transfers and sharding steps too (``0SEND_F0``, ``0UNSHARD``); we read
+it without them, as simulator and executor make their own. The reduction and the update of a stage are not part of the
+compute-only form: torch does them after the step. Nor are replicas: a stage belongs to one rank, and
 torch's data parallelism wraps copies of the whole pipeline, which is another plan than stages of unequal widths.
 """
 
@@ -22,6 +24,8 @@ from pipeplan.files.text import read_text
 from pipeplan.schedule import Action, Kind, Schedule
 
 _PAIR = re.compile(r"\((.*)\)OVERLAP_F_B")
+_BESIDES = re.compile(r"\d+(SEND|RECV)_[FB]\d+|\d+(UNSHARD|RESHARD|REDUCE_GRAD)")
+"""What torch's lists hold besides computation."""
 
 
 def write_torch_csv(schedule: Schedule, path: str | Path) -> None:
@@ -56,12 +60,13 @@ def torch_csv_text(schedule: Schedule) -> str:
 def read_torch_csv(path: str | Path, family: str = "torch-csv") -> Schedule:
     """A schedule from a file: its order of actions, each stage's update at the end of its rank's row.
 
-    Two actions that torch overlaps (``(0F1;1B2)OVERLAP_F_B``) become two in a row.
+    Two actions that torch overlaps (``(0F1;1B2)OVERLAP_F_B``) become two in a row; transfers, and steps that gather,
+    drop or sum sharded tensors, are left out.
 
     Raises
     ------
     InputError
-        Naming every cell that holds no compute action.
+        Naming every cell that holds something else.
     """
     return schedule_from_torch_csv(read_text(Path(path)), str(path), family)
 
@@ -74,6 +79,8 @@ def schedule_from_torch_csv(text: str, where: str, family: str = "torch-csv") ->
         order: list[Action] = []
         for column, cell in enumerate(row, start=1):
             for part in _parts(cell.strip()):
+                if _BESIDES.fullmatch(part):
+                    continue
                 try:
                     order.append(_compute(part))
                 except InputError as error:
@@ -92,8 +99,6 @@ def _parts(cell: str) -> list[str]:
 
 
 def _compute(text: str) -> Action:
-    if re.fullmatch(r"\d+(SEND|RECV)_[FB]\d+|\d+(UNSHARD|RESHARD|REDUCE_GRAD)", text):
-        raise InputError(f"{text!r} is a transfer or a sharding step; write the file as compute-only")
     action = Action.parse(text)
     if not action.kind.per_micro_batch or action.slice:
         raise InputError(f"{text!r} is not a compute action; write stage, F, B, I or W, and micro-batch, like 2F5")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeplan.errors import InputError
 from pipeplan.export.torch_csv import read_torch_csv, schedule_from_torch_csv, torch_csv_text, write_torch_csv
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan.schedules import FAMILIES
+from pipeplan.schedules import FAMILIES, PLACED
 
 
 def test_text_of_a_small_schedule() -> None:
@@ -18,10 +18,10 @@ def test_text_of_a_small_schedule() -> None:
     assert torch_csv_text(schedule).splitlines() == ["0F0,0F1,0I0,0W0,0B1", "1F0,1B0,1F1,1B1"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *(name for name in PLACED if name != "chimera")])
 def test_families_survive_the_way_there_and_back(family: str, tmp_path: Path) -> None:
     """Every family's compute actions come back in order, with one update for each stage at the end."""
-    schedule = FAMILIES[family].write((1,) * 4, 8)
+    schedule = FAMILIES[family].write((1,) * 4, 8) if family in FAMILIES else PLACED[family].write(4, 8)
     write_torch_csv(schedule, tmp_path / "s.csv")
     back = read_torch_csv(tmp_path / "s.csv", family)
     for mine, read in zip(schedule.orders, back.orders, strict=True):
@@ -61,13 +61,18 @@ def test_idle_steps_and_overlapped_pairs() -> None:
     assert schedule.as_text() == ("0F0 0F1 0B0 0B1 0U",)
 
 
+def test_transfers_and_sharding_steps_are_left_out() -> None:
+    """What torch's lists hold besides computation does not become an action."""
+    schedule = schedule_from_torch_csv("0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0RESHARD,0REDUCE_GRAD\n", "x")
+    assert schedule.as_text() == ("0F0 0B0 0U",)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "there is no row"),
         ("0F0,0X1\n1F0,nonsense", r"(?s)row 1, column 2: '0X1'.*row 2, column 2: 'nonsense'"),
-        ("0F0,0SEND_F0", "is a transfer or a sharding step; write the file as compute-only"),
-        ("0F0,0UNSHARD", "compute-only"),
+        ("0UNSHARD,0F0,0SEND_X0", "row 1, column 3: '0SEND_X0'"),
         ("0F0,0U", "'0U' is not a compute action"),
     ],
 )
