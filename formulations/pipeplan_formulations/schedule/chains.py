@@ -7,7 +7,7 @@
                                   W_{S−1}          W_1    W_0
 """
 
-from pipeplan_formulations.schedule.problem import Kind, PipelineSchedule
+from pipeplan_formulations.schedule.problem import Kind, Op, PipelineSchedule
 
 OfKind = dict[Kind, tuple[int, ...]]
 """A number for each kind and stage."""
@@ -36,3 +36,20 @@ def tails(problem: PipelineSchedule) -> OfKind:
     for s in reversed(range(last)):
         forward[s] = problem.lag[s] + problem.forward[s + 1] + forward[s + 1]
     return {"F": tuple(forward), "I": tuple(backward), "W": problem.ending}
+
+
+def precedes(problem: PipelineSchedule, a: Op, b: Op) -> bool:
+    """Whether the chain of a micro-batch, and the order of those of one kind and stage, put a before b."""
+    if a.micro_batch > b.micro_batch:
+        return False
+    if a.kind == b.kind and a.stage == b.stage:
+        return a.micro_batch < b.micro_batch
+    if a.kind == "W":
+        return False
+    if b.kind == "W":  # behind I of its stage
+        return _depth(problem, a) <= _depth(problem, Op("I", b.stage, 0))
+    return _depth(problem, a) < _depth(problem, b)
+
+
+def _depth(problem: PipelineSchedule, op: Op) -> int:
+    return op.stage if op.kind == "F" else 2 * problem.stages - 1 - op.stage

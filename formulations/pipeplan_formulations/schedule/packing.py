@@ -10,7 +10,7 @@ Item = tuple[int, int]
 def packed(items: Iterable[Item]) -> int:
     """Earliest end of a machine that does all items, none before its release: by ascending release, without a rest.
 
-    Read backwards: with tails for releases it is the least time from the start of the first item to the last tail's end.
+    Read backwards, with tails for releases, it is the least time from the first item's start to the end of all tails.
     """
     end = 0
     for release, time in sorted(items):

@@ -8,11 +8,11 @@ longer by the work that the operation's device must do before or after it:
 
 (`packing`). On the device of stage s there run before F_s(i)
 
-    F_s(j), j < i;    F_t(j), j ≤ i, of its stages t < s;    and with n I and k W ended, for one of the choices of (n, k),
+    F_s(j), j < i;    F_t(j), j ≤ i, of its stages t < s;    and, with n I and k W ended, for one choice of (n, k),
     I_s(j), j < n;    W_s(j), j < k;    F_t(j), I_t(j), j < n, of its stages t > s,
 
-and before I_s(i) all F_t(j), j ≤ i, of its stages, I_t(j), j ≤ i, of those t > s, and I_s(j), j < i. What comes after is
-the same read backwards. Where the problem is large, only the last `REACH` micro-batches before (the next after) are
+and before I_s(i) all F_t(j), j ≤ i, of its stages, I_t(j), j ≤ i, of those t > s, and I_s(j), j < i. What comes after
+is the same read backwards. Where the problem is large, only the last `REACH` micro-batches before (the next after) are
 packed, and everything before that is left out: fewer items never make a packing longer.
 """
 

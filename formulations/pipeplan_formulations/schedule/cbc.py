@@ -1,0 +1,159 @@
+"""Small instances by CBC: a second proof that shares only the start and the bounds with CP-SAT.
+
+A mixed-integer program with a start A ≥ 0 for every operation and, for each pair of operations of one device that no
+chain orders, a y that is 1 where the first of them comes first:
+
+(a)  (1) to (3), the order 0, 1, 2, … of one kind and stage, and T ≥ last end + ending of each stage.
+(b)  A_b ≥ A_a + time_a − G (1 − y_{ab}),   A_a ≥ A_b + time_b − G y_{ab},   G the most by which they can lack.
+(c)  For every forward, the bytes of those that y puts before it, and its own, are at most the room.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from pipeplan_formulations.cbc_process import proven, run_cbc
+from pipeplan_formulations.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.schedule.bounds import lower_bound
+from pipeplan_formulations.schedule.chains import heads, precedes, tails
+from pipeplan_formulations.schedule.evaluate import makespan, starts
+from pipeplan_formulations.schedule.incumbent import Incumbent
+from pipeplan_formulations.schedule.positive import Stretched, stretched
+from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.start import SHARE, start
+from pipeplan_formulations.solvers import cbc_version, pulp
+
+NAME = "cbc"
+SIZE = 1e4
+"""About what the largest time is in the model's units."""
+
+
+@dataclass(frozen=True)
+class _Model:
+    lp: Any
+    begins: dict[Op, Any]
+    first: dict[tuple[Op, Op], Any]
+    objective: Any
+
+
+def solve(
+    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
+) -> Report[Orders]:
+    """Minimise (5). Same call as `cpsat.solve`; CBC knows of the start by its value only."""
+    state = Incumbent(problem, limits, progress)
+    if not problem.possible:
+        return state.infeasible(NAME, cbc_version())
+    try:
+        state.raise_bound(lower_bound(problem))
+        state.offer(start(problem, hint, SHARE * limits.time))
+        stop = Stop.GAP if state.close else _search(stretched(problem), state)
+    except KeyboardInterrupt:
+        stop = Stop.INTERRUPT
+    return state.report(stop, NAME, cbc_version())
+
+
+def _search(form: Stretched, state: Incumbent) -> Stop:
+    problem = form.problem
+    begun = starts(problem, state.best) if state.best is not None else None
+    high = problem.largest if begun is None else makespan(problem, begun)
+    unit = max(1.0, high / SIZE)
+    model = _variables(problem, high, unit)
+    _constraints(problem, model, high, unit)
+    model.lp.setObjective(pulp().LpAffineExpression({model.objective: 1}))
+    if state.clock.left <= 0:
+        return Stop.TIME
+    flags = list(model.first.values())
+    answer = run_cbc(model.lp, [model.objective, *flags], state.clock.left, state.limits)
+    if answer.infeasible:  # the start is a solution of the program, so this must not be
+        return Stop.ERROR
+    claimed = answer.bound
+    if answer.point is not None:
+        _extract(problem, model, answer.point[1:], state)
+        if answer.optimal and state.limits.gap == 0:
+            claimed = max(claimed, answer.point[0])
+    state.raise_bound(form.bound(proven(claimed * unit, unit)))
+    if answer.interrupted:
+        return Stop.INTERRUPT
+    return Stop.TIME if answer.late or state.clock.left <= 0 else Stop.GAP
+
+
+def _variables(problem: PipelineSchedule, high: int, unit: float) -> _Model:
+    module = pulp()
+    lp = module.LpProblem("schedule", module.LpMinimize)
+    least = heads(problem)
+    operations = [list(problem.operations(d)) for d in range(problem.devices)]
+    begins, first = {}, {}
+    for order in operations:
+        for op in order:
+            begins[op] = lp.add_variable(f"t{len(begins)}", least[op.kind][op.stage] / unit)
+        for a, b in combinations(order, 2):
+            if not precedes(problem, a, b) and not precedes(problem, b, a):
+                first[a, b] = lp.add_variable(f"y{len(first)}", 0, 1, module.LpInteger)
+    objective = lp.add_variable("T", 0, high / unit)
+    return _Model(lp, begins, first, objective)
+
+
+def _constraints(problem: PipelineSchedule, model: _Model, high: int, unit: float) -> None:
+    """(a) to (c), one after the other."""
+    lp, begins = model.lp, model.begins
+
+    def follows(b: Op, a: Op, lag: int = 0) -> None:
+        lp.addConstraint(begins[b] - begins[a] >= (problem.duration(a) + lag) / unit)
+
+    for op in begins:
+        kind, s, i = op
+        if i:
+            follows(op, Op(kind, s, i - 1))
+        if kind == "F" and s:
+            follows(op, Op("F", s - 1, i), problem.lag[s - 1])
+        if kind == "I":
+            follows(op, Op("F", s, i))
+            if s < problem.stages - 1:
+                follows(op, Op("I", s + 1, i), problem.lag_back[s])
+        if kind == "W":
+            follows(op, Op("I", s, i))
+        if i == problem.micro_batches - 1:
+            lp.addConstraint(model.objective - begins[op] >= (problem.duration(op) + problem.ending[s]) / unit)
+
+    least, after = heads(problem), tails(problem)
+    for (a, b), y in model.first.items():
+        for x, z, flag in ((a, b, y), (b, a, 1 - y)):
+            latest_end = high - after[x.kind][x.stage]
+            lack = max(0, latest_end - least[z.kind][z.stage]) / unit
+            lp.addConstraint(begins[z] - begins[x] - lack * flag >= problem.duration(x) / unit - lack)
+
+    for d in range(problem.devices):
+        for forward in problem.operations(d):
+            if forward.kind == "F":
+                held = problem.taken[forward.stage] + pulp().lpSum(
+                    problem.delta[op.kind][op.stage] * _ends_before(problem, model, op, forward)
+                    for op in problem.operations(d)
+                    if op != forward
+                )
+                lp.addConstraint(held <= problem.room[d])
+
+
+def _ends_before(problem: PipelineSchedule, model: _Model, a: Op, b: Op) -> Any:
+    """0 or 1, or the flag that tells."""
+    if (a, b) in model.first:
+        return model.first[a, b]
+    if (b, a) in model.first:
+        return 1 - model.first[b, a]
+    return int(precedes(problem, a, b))
+
+
+def _extract(problem: PipelineSchedule, model: _Model, flags: list[float], state: Incumbent) -> None:
+    """Every device's operations by how many of them come before."""
+    first = {pair: flag > 0.5 for pair, flag in zip(model.first, flags, strict=True)}
+
+    def comes_first(a: Op, b: Op) -> bool:
+        if (a, b) in first:
+            return first[a, b]
+        return not first[b, a] if (b, a) in first else precedes(problem, a, b)
+
+    orders = []
+    for d in range(problem.devices):
+        operations = list(problem.operations(d))
+        rank = {b: sum(comes_first(a, b) for a in operations if a != b) for b in operations}
+        orders.append(tuple(sorted(operations, key=rank.__getitem__)))
+    state.offer(tuple(orders))

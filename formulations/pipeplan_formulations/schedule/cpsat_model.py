@@ -1,0 +1,157 @@
+"""The rows of the CP-SAT form: intervals, and literals that count what is held.
+
+Every operation A has a start between its head and T − time − tail (`windows`), T the incumbent's value.
+
+(a)  (1) to (3), and the order 0, 1, 2, … of the operations of one kind and stage.
+(b)  Of the intervals of one device no two overlap.
+(c)  For a forward X of a device whose limit can bind, and each other operation Y of the device, x_{Y,X} says that Y
+     ends before X starts; otherwise X ends before Y starts. What is held once X has started,
+
+         taken of X + Σ_F x taken − Σ_I x freed − Σ_W x freed_by_weight ≤ room.
+
+     Many x are constants: by the chain of a micro-batch, or as two windows cannot meet in the other order.
+(d)  Staircases: if Y_{i+1} ends before X, so does Y_i; if Y ends before X_j, then before X_{j+1}; if W_i does, so
+     does I_i.
+(e)  What memory says by itself (`admitting`): F(i) starts after the end of I(i − K), and of the W that i needs.
+(f)  The objective is at least the end of the last operation of each kind at each stage, and its ending.
+
+(d) and (e) follow from the others and are told for the sake of propagation.
+"""
+
+from typing import Any
+
+from pipeplan_formulations.schedule.admitting import Admission
+from pipeplan_formulations.schedule.chains import precedes
+from pipeplan_formulations.schedule.evaluate import Starts
+from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
+from pipeplan_formulations.schedule.windows import Windows
+from pipeplan_formulations.solvers import cp_model
+
+
+class CpsatModel:
+    """The model of a problem whose operations all take time; ``high`` is the most that the objective may be."""
+
+    def __init__(self, problem: PipelineSchedule, known: Windows, low: int, high: int) -> None:
+        self.problem = problem
+        self.sat = cp_model().CpModel()
+        self.objective = self.sat.new_int_var(low, high, "")
+        self.begins: dict[Op, Any] = {}
+        self._earliest: dict[Op, int] = {}
+        self._latest: dict[Op, int] = {}
+        self._before: dict[tuple[Op, Op], Any] = {}
+        self._variables(known, high)
+        self._order()
+        self._devices()
+        self._memory()
+        self._staircases()
+        self._admissions()
+        self.sat.minimize(self.objective)
+
+    @property
+    def impossible(self) -> bool:
+        """Whether some operation's window is empty: nothing is as good as ``high``."""
+        return any(self._latest[op] < earliest for op, earliest in self._earliest.items())
+
+    def hint(self, begun: Starts, value: int) -> None:
+        """A complete one: starts, literals and objective."""
+        for op, variable in self.begins.items():
+            self.sat.add_hint(variable, begun[op])
+        for (a, b), literal in self._before.items():
+            self.sat.add_hint(literal, begun[a] < begun[b])
+        self.sat.add_hint(self.objective, value)
+
+    def _variables(self, known: Windows, high: int) -> None:
+        for d in range(self.problem.devices):
+            for op in self.problem.operations(d):
+                kind, s, i = op
+                earliest = known.head[kind][s][i]
+                latest = high - known.tail[kind][s][i] - self.problem.duration(op)
+                self._earliest[op], self._latest[op] = earliest, latest
+                self.begins[op] = self.sat.new_int_var(earliest, max(earliest, latest), "")
+
+    def _end(self, op: Op) -> Any:
+        return self.begins[op] + self.problem.duration(op)
+
+    def _order(self) -> None:
+        """(a) and (f)."""
+        problem, add = self.problem, self.sat.add
+        for op, begin in self.begins.items():
+            kind, s, i = op
+            if i:
+                add(begin >= self._end(Op(kind, s, i - 1)))
+            if kind == "F" and s:
+                add(begin >= self._end(Op("F", s - 1, i)) + problem.lag[s - 1])
+            if kind == "I":
+                add(begin >= self._end(Op("F", s, i)))
+                if s < problem.stages - 1:
+                    add(begin >= self._end(Op("I", s + 1, i)) + problem.lag_back[s])
+            if kind == "W":
+                add(begin >= self._end(Op("I", s, i)))
+            if i == problem.micro_batches - 1:
+                add(self.objective >= self._end(op) + problem.ending[s])
+
+    def _devices(self) -> None:
+        """(b)."""
+        for d in range(self.problem.devices):
+            intervals = [
+                self.sat.new_fixed_size_interval_var(self.begins[op], self.problem.duration(op), "")
+                for op in self.problem.operations(d)
+            ]
+            self.sat.add_no_overlap(intervals)
+
+    def _memory(self) -> None:
+        """(c)."""
+        problem = self.problem
+        for d in range(problem.devices):
+            if problem.micro_batches * sum(problem.taken[s] for s in problem.hosted[d]) <= problem.room[d]:
+                continue
+            others = [op for op in problem.operations(d) if problem.delta[op.kind][op.stage]]
+            for op in problem.operations(d):
+                if op.kind != "F" or not problem.taken[op.stage]:
+                    continue
+                held: Any = problem.taken[op.stage]
+                for other in others:
+                    if other != op:
+                        held += problem.delta[other.kind][other.stage] * self._ends_before(other, op)
+                if not isinstance(held, int):
+                    self.sat.add(held <= problem.room[d])
+                elif held > problem.room[d]:
+                    self.sat.add_bool_or([])
+
+    def _ends_before(self, a: Op, b: Op) -> Any:
+        """x_{a,b}: 0 or 1 where it is known, otherwise a literal."""
+        problem = self.problem
+        if precedes(problem, a, b) or self._latest[a] < self._earliest[b] + problem.duration(b):
+            return 1
+        if precedes(problem, b, a) or self._latest[b] < self._earliest[a] + problem.duration(a):
+            return 0
+        if (b, a) in self._before:
+            return self._before[b, a].negated()
+        if (a, b) not in self._before:
+            literal = self.sat.new_bool_var("")
+            self.sat.add(self.begins[b] >= self._end(a)).only_enforce_if(literal)
+            self.sat.add(self.begins[a] >= self._end(b)).only_enforce_if(literal.negated())
+            self._before[a, b] = literal
+        return self._before[a, b]
+
+    def _staircases(self) -> None:
+        """(d)."""
+        for (a, b), literal in self._before.items():
+            implied = [(a._replace(micro_batch=a.micro_batch - 1), b), (a, b._replace(micro_batch=b.micro_batch + 1))]
+            if a.kind == "W":
+                implied.append((a._replace(kind="I"), b))
+            for pair in implied:
+                if pair in self._before:
+                    self.sat.add_implication(literal, self._before[pair])
+
+    def _admissions(self) -> None:
+        """(e)."""
+        for s in range(self.problem.stages):
+            admission = Admission(self.problem, s)
+            for i in range(self.problem.micro_batches):
+                begin = self.begins[Op("F", s, i)]
+                if i >= admission.most:
+                    self.sat.add(begin >= self._end(Op("I", s, i - admission.most)))
+                weights = admission.weights(i, i)
+                if weights:
+                    self.sat.add(begin >= self._end(Op("W", s, weights - 1)))
