@@ -1,0 +1,5 @@
+"""Good schedules in little time: a portfolio of list schedulers, then local search."""
+
+from pipeplan_formulations.schedule.constructive.search import constructive
+
+__all__ = ["constructive"]

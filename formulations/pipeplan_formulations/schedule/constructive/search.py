@@ -1,0 +1,88 @@
+"""The portfolio as time allows, then its best rules tuned, then local search from the best schedules."""
+
+import time
+from collections.abc import Iterator
+from itertools import chain
+from typing import Generic, TypeVar
+
+from pipeplan_formulations.schedule.constructive.dispatch import dispatch
+from pipeplan_formulations.schedule.constructive.in_flight import tuned
+from pipeplan_formulations.schedule.constructive.members import automatic, dispatched, handwritten
+from pipeplan_formulations.schedule.constructive.network import Network
+from pipeplan_formulations.schedule.constructive.numbers import Numbered, to_orders
+from pipeplan_formulations.schedule.constructive.rule import Rule
+from pipeplan_formulations.schedule.constructive.swaps import improved
+from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
+
+_PORTFOLIO, _TUNING = 0.4, 0.6  # of the time has passed when these end
+_STARTS = 3  # rules that are tuned, and schedules from which local search sets out
+
+_Item = TypeVar("_Item")
+
+
+class _Best(Generic[_Item]):
+    """The best few, one of each makespan: equal ones are often the same schedule."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Item] = {}
+
+    def add(self, makespan: int, item: _Item) -> None:
+        self._kept.setdefault(makespan, item)
+        if len(self._kept) > _STARTS:
+            del self._kept[max(self._kept)]
+
+    def sorted(self) -> list[tuple[int, _Item]]:
+        return [(value, self._kept[value]) for value in sorted(self._kept)]
+
+
+def constructive(problem: PipelineSchedule, seconds: float) -> tuple[int, Orders] | None:
+    """A good schedule and its makespan; None if there is none, which is so exactly if one micro-batch does not fit.
+
+    Parameters
+    ----------
+    seconds : float
+        Wall time. What a member of the portfolio finds does not depend on it, only how many of them run; 1F1B, the
+        zero-bubble schedules and a first rule always do. The same holds for the steps of the searches.
+    """
+    if not problem.possible:
+        return None
+    begin = time.monotonic()
+    network = Network(problem)
+    found: _Best[Numbered] = _Best()
+    for value, orders in _written(problem, network):
+        found.add(value, orders)
+    rules = _run(problem, found, begin + _PORTFOLIO * seconds)
+    for number, rule in enumerate(rules):
+        found.add(*tuned(problem, rule, _share(begin + _TUNING * seconds, len(rules) - number)))
+    starts = found.sorted()
+    best, answer = starts[0]
+    for number, (_, orders) in enumerate(starts):
+        value, orders = improved(network, orders, _share(begin + seconds, len(starts) - number))
+        if value < best:
+            best, answer = value, orders
+    return best, to_orders(problem, answer)
+
+
+def _written(problem: PipelineSchedule, network: Network) -> Iterator[tuple[int, Numbered]]:
+    for orders in handwritten(problem):
+        timed = network.timed(orders)
+        if timed is not None and all(network.fits(device, order) for device, order in enumerate(orders)):
+            yield timed.makespan, orders
+
+
+def _run(problem: PipelineSchedule, found: _Best[Numbered], until: float) -> list[Rule]:
+    """Run rules and note what they find; the best few of them."""
+    best: _Best[Rule] = _Best()
+    for rule in chain(automatic(problem), dispatched(problem)):
+        value, orders = dispatch(problem, rule)
+        found.add(value, orders)
+        best.add(value, rule)
+        if time.monotonic() > until:
+            break
+    return [rule for _, rule in best.sorted()]
+
+
+def _share(until: float, parts: int) -> float:
+    """The end of the first of some equal parts of the time from now on."""
+    now = time.monotonic()
+    return now + (until - now) / parts

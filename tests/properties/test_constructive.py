@@ -1,0 +1,158 @@
+"""The constructive portfolio on random pipelines of up to 16 devices."""
+
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_schedules import random_schedule
+from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule, evaluate
+from pipeplan_formulations.schedule.constructive import constructive
+from pipeplan_formulations.schedule.constructive.dispatch import dispatch
+from pipeplan_formulations.schedule.constructive.members import automatic, dispatched, handwritten
+from pipeplan_formulations.schedule.constructive.network import Network
+from pipeplan_formulations.schedule.constructive.numbers import to_numbers, to_orders
+from pipeplan_formulations.schedule.constructive.swaps import moves
+
+seeds = st.integers(0, 10**9)
+
+
+def wide_schedule(seed: int) -> PipelineSchedule:
+    """Up to 16 devices with one or two stages each, in a line, a V, twice round, or anywhere; memory often short."""
+    draw = Random(seed)
+    devices, m = draw.choice((1, 2, 3, 4, 6, 8, 16)), draw.randint(1, 10)
+    line = list(range(devices))
+    device = draw.choice((line, line, line + line[::-1], line + line, [draw.choice(line) for _ in line]))
+    stages = len(device)
+    split = [draw.random() < draw.choice((0.0, 0.5, 1.0)) for _ in device]
+
+    def numbers(count: int, least: int, most: int) -> tuple[int, ...]:
+        return tuple(draw.randint(least, most) for _ in range(count))
+
+    freed, by_weight = numbers(stages, 0, 60), tuple(draw.randint(0, 40) if one else 0 for one in split)
+    taken = tuple(a + b for a, b in zip(freed, by_weight, strict=True))
+    one = [sum(taken[s] for s in range(stages) if device[s] == d) for d in line]
+    tight = draw.choice((0.0, 0.5, 1.0, 3.0, 30.0))
+    base = numbers(devices, 0, 50)
+    limit = [b + n + int(tight * draw.random() * n) for b, n in zip(base, one, strict=True)]
+    if draw.random() < 0.1:
+        victim = draw.choice(line)
+        limit[victim] = base[victim] + one[victim] - draw.choice((1, 20))
+    return PipelineSchedule(
+        device=tuple(device),
+        micro_batches=m,
+        forward=numbers(stages, 1, 100),
+        backward=numbers(stages, 1, 100),
+        weight=tuple(draw.randint(1, 100) if one else 0 for one in split),
+        split=tuple(split),
+        lag=numbers(stages - 1, 0, 30),
+        lag_back=numbers(stages - 1, 0, 30),
+        ending=numbers(stages, 0, draw.choice((0, 200))),
+        taken=taken,
+        freed=freed,
+        freed_by_weight=by_weight,
+        base=base,
+        limit=tuple(limit),
+    )
+
+
+def one_forward_one_backward(problem: PipelineSchedule) -> Orders:
+    """As many forwards as fit, no more than on the stage before; then an I, its W and an F in turn."""
+    orders: list[tuple[Op, ...]] = [()] * problem.devices
+    held = m = problem.micro_batches
+    for s, device in enumerate(problem.device):
+        held = min(held, problem.room[device] // problem.taken[s] if problem.taken[s] else m)
+        words = [Op("F", s, i) for i in range(held)]
+        for i in range(m):
+            words += [Op("I", s, i), *([Op("W", s, i)] if problem.split[s] else [])]
+            words += [Op("F", s, i + held)] if i + held < m else []
+        orders[device] = tuple(words)
+    return tuple(orders)
+
+
+@given(seeds)
+@settings(max_examples=300, deadline=None)
+def test_schedules_are_complete_and_fit(seed: int) -> None:
+    """What comes back is complete, ends, fits, is worth what it says; None exactly if one micro-batch does not fit."""
+    problem = wide_schedule(seed)
+    found = constructive(problem, 0.05)
+    full = [
+        base + sum(t for t, home in zip(problem.taken, problem.device, strict=True) if home == d)
+        for d, base in enumerate(problem.base)
+    ]
+    assert (found is None) == any(need > limit for need, limit in zip(full, problem.limit, strict=True))
+    if found is not None:
+        assert evaluate(problem, found[1]) == found[0]
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_never_worse_than_one_forward_one_backward(seed: int) -> None:
+    """On one stage a device the answer is at most 1F1B's with all in flight that fits, however little time there is."""
+    problem = wide_schedule(seed)
+    if problem.possible and len(set(problem.device)) == problem.stages:
+        found, known = constructive(problem, 0.0), evaluate(problem, one_forward_one_backward(problem))
+        assert found is not None
+        assert known is not None
+        assert found[0] <= known
+
+
+@given(seeds)
+@settings(max_examples=40, deadline=None)
+def test_every_rule_ends_and_fits(seed: int) -> None:
+    """Every dispatching rule alone makes a complete schedule that fits, and knows its makespan."""
+    problem = wide_schedule(seed)
+    if problem.possible and problem.stages <= 8:
+        for rule in [*automatic(problem), *dispatched(problem)][seed % 5 :: 5]:
+            value, orders = dispatch(problem, rule)
+            assert evaluate(problem, to_orders(problem, orders)) == value
+
+
+@given(seeds)
+@settings(max_examples=60, deadline=None)
+def test_handwritten_lists_end(seed: int) -> None:
+    """1F1B and the zero-bubble lists are complete and never deadlock; memory apart."""
+    problem = wide_schedule(seed)
+    if problem.possible:
+        for orders in handwritten(problem):
+            written = to_orders(problem, orders)
+            free = replace(problem, limit=(10**9,) * problem.devices)
+            assert evaluate(free, written) is not None
+
+
+@given(seeds)
+@settings(max_examples=60, deadline=None)
+def test_estimates_never_exceed_what_an_exchange_gives(seed: int) -> None:
+    """An exchange that local search proposes fits, and the step after it takes at least as long as estimated."""
+    problem = wide_schedule(seed)
+    if not problem.possible:
+        return
+    network = Network(problem)
+    value, orders = dispatch(problem, next(dispatched(problem)))
+    timed = network.timed(orders)
+    assert timed is not None
+    assert timed.makespan == value
+    for estimate, device, place in moves(network, orders, timed):
+        swapped = [list(order) for order in orders]
+        swapped[device][place : place + 2] = reversed(swapped[device][place : place + 2])
+        after = evaluate(problem, to_orders(problem, swapped))
+        assert after is not None
+        assert after >= estimate
+
+
+@given(seeds)
+@settings(max_examples=60, deadline=None)
+def test_network_times_as_the_evaluator(seed: int) -> None:
+    """Heads are the evaluator's starts; head and tail together never exceed the makespan, and meet it somewhere."""
+    problem = random_schedule(seed)
+    if not problem.possible:
+        return
+    found = constructive(problem, 0.0)
+    assert found is not None
+    orders = to_numbers(problem, found[1])
+    timed = Network(problem).timed(orders)
+    assert timed is not None
+    assert timed.makespan == found[0]
+    lengths = [timed.heads[op] + timed.tails[op] for order in orders for op in order]
+    assert max(lengths) == found[0]
