@@ -1,0 +1,181 @@
+r"""What a device's memory says about the time of a step, whatever the schedule.
+
+A *holding* weighs what a device holds: α_s for each micro-batch between the start of F_s and the end of I_s, β_s for
+each between the end of I_s and the end of W_s, with a sum that never exceeds C. Two of them follow from memory:
+
+* bytes: α = taken, β = freed by weight, C = the largest sum within the room that such numbers can make;
+* counts, where a device hosts one stage: α = 1, β = 0, C = how many micro-batches of that stage fit at once.
+
+Area. F_s(i) and I_s(i) are at least a round trip R_s apart, and W_s(i) ends W_s or more after I_s(i), so that one
+micro-batch adds at least  A = Σ_s (α_s R_s + β_s W_s)  to the integral of the sum over time. The sum is at most C,
+hence in an endless schedule the mean time of one micro-batch is at least
+
+(6)  A / C,
+
+whatever its pattern, and with M micro-batches the sum is above 0 for at least M A / C.
+
+Ramps. The sum cannot jump to C and back. x after the first F of the device, with one stage on it, at most
+1 + ⌊x / f⌋ micro-batches have begun, f = max_{t≤s} F_t, because those of stage t alone are F_t apart; with several
+stages, all F that have begun but the last are over, so that their times sum up to x at most, and their weights to
+max_s α_s + x max_s α_s/F_s. Backwards from the last release the same holds for operations that release:
+y before it, all that is held is released by operations that end later; all of them but the first begin within y, so
+that it is at most max r + y max r/t over the kinds of operations that release r in time t. Each ramp lacks an area
+below C ::
+
+      C  ┄┄┄┄┄┄┄┄┏━━━━━━━━━━┓┄┄┄┄
+               ┏━┛          ┗━┓              M A ≤ C X − (what both ramps lack)      if they do not overlap
+             ┏━┛              ┗━┓
+         ━━━━┛                  ┗━━━
+         head│◀──────  X  ──────▶│ tail
+
+They do not overlap if X is at least the sum of their lengths, which M A / C ≤ X may already say. Before the device's
+first F there is a head, after its last release a tail:
+
+(7)  step ≥ min_s head_s + (M A + lacking) / C + min_s tail of the last release.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pipeplan_formulations.schedule.cyclic.reach import Reach, reach
+from pipeplan_formulations.schedule.problem import PipelineSchedule
+
+SUMS = 20_000
+"""Most different sums that are listed to find the largest one within the room."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Weights of one device. See the module's text.
+
+    Attributes
+    ----------
+    device : int
+    held, waiting : dict of int
+        α_s and β_s, by stage.
+    capacity : int
+        C ≥ 1.
+    """
+
+    device: int
+    held: dict[int, int]
+    waiting: dict[int, int]
+    capacity: int
+
+    def area(self, problem: PipelineSchedule, along: Reach) -> int:
+        """A."""
+        return sum(self.held[s] * along.round_trip[s] + self.waiting[s] * problem.weight[s] for s in self.held)
+
+    def step(self, problem: PipelineSchedule, along: Reach) -> int:
+        """(7), rounded up."""
+        area = problem.micro_batches * self.area(problem, along)
+        lacking_up, up = self._ramp_up(problem)
+        lacking_down, down = self._ramp_down(problem)
+        span = Fraction(area, self.capacity)
+        if span >= up + down:
+            span += (lacking_up + lacking_down) / self.capacity
+        head = min(along.head[s] for s in self.held)
+        tail = min(
+            (problem.ending[s] if self.waiting[s] else along.tail[s] for s in self.held if self.held[s]), default=0
+        )
+        return head + _ceil(span) + tail
+
+    def _ramp_up(self, problem: PipelineSchedule) -> tuple[Fraction, Fraction]:
+        """What the first ramp lacks, and its length."""
+        if len(self.held) == 1:
+            (stage, weight), apart = next(iter(self.held.items())), 0
+            apart = max(problem.forward[: stage + 1])
+            steps = -(-self.capacity // weight) - 1  # after so many more forwards the sum may be C
+            lacking = apart * (steps * self.capacity - weight * steps * (steps + 1) // 2)
+            return Fraction(lacking), Fraction(apart * steps)
+        return self._slope([(w, problem.forward[s]) for s, w in self.held.items() if w])
+
+    def _ramp_down(self, problem: PipelineSchedule) -> tuple[Fraction, Fraction]:
+        """What the last ramp lacks, and its length."""
+        releases = [(w - self.waiting[s], problem.backward[s]) for s, w in self.held.items()]
+        releases += [(w, problem.weight[s]) for s, w in self.waiting.items()]
+        return self._slope([(weight, time) for weight, time in releases if weight])
+
+    def _slope(self, steps: list[tuple[int, int]]) -> tuple[Fraction, Fraction]:
+        """A ramp of operations that each add (weight, time)."""
+        rise = max(0, self.capacity - max(weight for weight, _ in steps))
+        pace = min(Fraction(time, weight) for weight, time in steps)
+        return rise * rise * pace / 2, rise * pace
+
+
+def holdings(problem: PipelineSchedule) -> Iterator[Holding]:
+    """The holdings of all devices that host something that takes memory.
+
+    ``problem`` must be possible: then no capacity is 0.
+    """
+    for d, hosted in enumerate(problem.hosted):
+        taken = {s: problem.taken[s] for s in hosted}
+        waiting = {s: problem.freed_by_weight[s] for s in hosted}
+        if not any(taken.values()):
+            continue
+        weights = {w for w in (*taken.values(), *waiting.values()) if w}
+        # Never more than all micro-batches at once.
+        most = min(problem.room[d], problem.micro_batches * sum(taken.values()))
+        yield Holding(d, taken, waiting, largest_sum(weights, most))
+        if len(hosted) == 1:
+            (s,) = hosted
+            fit = min(problem.room[d] // problem.taken[s], problem.micro_batches)
+            yield Holding(d, {s: 1}, {s: 0}, fit)
+
+
+def largest_sum(weights: set[int], room: int) -> int:
+    """The largest sum ≤ room of any multiples of the weights; ``room`` itself if there are too many sums to list."""
+    sums = {0}
+    for weight in sorted(weights, reverse=True):
+        if sum((room - begun) // weight + 1 for begun in sums) > SUMS:
+            return room
+        sums = {total for begun in sums for total in range(begun, room + 1, weight)}
+    return max(sums)
+
+
+def period_bound(problem: PipelineSchedule, unit: int = 1) -> int:
+    """No schedule without end runs ``unit`` micro-batches in less time on average: (6), and the work of each device.
+
+    Returns 0 if the problem is impossible.
+    """
+    if not problem.possible:
+        return 0
+    along = reach(problem)
+    work = max(problem.work) // problem.micro_batches * unit
+    areas = (Fraction(unit * h.area(problem, along), h.capacity) for h in holdings(problem))
+    return max(work, max((_ceil(area) for area in areas), default=0))
+
+
+def step_bound(problem: PipelineSchedule) -> int:
+    r"""No order of the step's M micro-batches is better.
+
+    The larger of (7) over all holdings and of what the work of device d says:
+
+    (8)  step ≥ min_s head_s + Σ_s M (F_s + I_s + W_s) + min_s tail of the last operation,
+    (9)  step ≥ min_s head_s + Σ_s M (F_s + I_s)       + min_s tail_s,
+
+    over the stages s of d. In (8) the last operation of the device is a W, behind which comes ending_s, or a joined
+    backward, behind which comes tail_s. In (9) W is left out, and the last operation of all others is an I.
+
+    The least period T_u of u micro-batches does not bound a step unless u = M: then M micro-batches in any order,
+    again and again, are such a pattern, so that step ≥ T_M. T_1 may exceed T_2 / 2: with eight equal stages and
+    F = I = W a period of 3 F takes room for eight micro-batches, and a period of 6 F for two takes room for six. So
+    what is used here is (6), which holds for all u at once.
+    """
+    if not problem.possible:
+        return 0
+    along, m = reach(problem), problem.micro_batches
+    best = max(along.head[s] + problem.forward[s] + problem.backward[s] + along.tail[s] for s in range(problem.stages))
+    for hosted, work in zip(problem.hosted, problem.work, strict=True):
+        if not hosted:
+            continue
+        head = min(along.head[s] for s in hosted)
+        after_all = min(problem.ending[s] if problem.split[s] else along.tail[s] for s in hosted)
+        chained = m * sum(problem.forward[s] + problem.backward[s] for s in hosted)
+        best = max(best, head + work + after_all, head + chained + min(along.tail[s] for s in hosted))
+    return max([best, *(holding.step(problem, along) for holding in holdings(problem))])
+
+
+def _ceil(value: Fraction) -> int:
+    return -(-value.numerator // value.denominator)

@@ -1,0 +1,105 @@
+"""A schedule without end: the same starts again and again, one period later."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Starts of the operations of micro-batches 0 to unit − 1; those of micro-batch j + n unit come n periods later.
+
+    ::
+
+        device 0   F0 I· W· F1 I· W·│F2 I· W· F3 I· W·│        unit 2
+        device 1   ·· F0 I0 W· F1 I1│W0 F2 I2 W1 F3 I3│W2      ├─ period ─┤
+
+    Attributes
+    ----------
+    unit : int
+        Micro-batches of one period.
+    period : int
+    starts : mapping of Op to int
+        One for every operation with ``micro_batch < unit``.
+    """
+
+    unit: int
+    period: int
+    starts: Mapping[Op, int]
+
+    def faults(self, problem: PipelineSchedule) -> list[str]:
+        """What keeps the pattern from being a schedule; an empty list if nothing does."""
+        wanted = {Op(k, s, j) for s in range(problem.stages) for k in problem.kinds(s) for j in range(self.unit)}
+        if set(self.starts) != wanted:
+            return [f"the pattern runs {sorted(set(self.starts) ^ wanted)[:5]} too much or too little"]
+        found = [f"{op} starts before {first} is over" for op, first in self._early(problem)]
+        for d, hosted in enumerate(problem.hosted):
+            ops = sorted((start % self.period, op) for op, start in self.starts.items() if op.stage in hosted)
+            for i, (begin, op) in enumerate(ops):
+                until = ops[i + 1][0] if i + 1 < len(ops) else ops[0][0] + self.period
+                if begin + problem.duration(op) > until:
+                    found.append(f"{op} runs into the next operation of device {d}")
+        return found + [
+            f"device {d} holds {peak} bytes of {room}"
+            for d, (peak, room) in enumerate(zip(self.peaks(problem), problem.room, strict=True))
+            if peak > room
+        ]
+
+    def _early(self, problem: PipelineSchedule) -> list[tuple[Op, Op]]:
+        """Operations that start before one they wait for has ended: (1), (2), (3), and the order within a kind."""
+        found = []
+        for op, start in self.starts.items():
+            kind, s, j = op
+            waits: list[tuple[Op, int]] = []
+            if kind == "F" and s:
+                waits.append((Op("F", s - 1, j), problem.lag[s - 1]))
+            if kind == "I":
+                waits.append((Op("F", s, j), 0))
+                if s + 1 < problem.stages:
+                    waits.append((Op("I", s + 1, j), problem.lag_back[s]))
+            if kind == "W":
+                waits.append((Op("I", s, j), 0))
+            ends = [(first, self.starts[first] + problem.duration(first) + lag) for first, lag in waits]
+            before = Op(kind, s, j - 1 if j else self.unit - 1)
+            ends.append((before, self.starts[before] + problem.duration(op) - (0 if j else self.period)))
+            found += [(op, first) for first, end in ends if end > start]
+        return found
+
+    def peaks(self, problem: PipelineSchedule) -> tuple[int, ...]:
+        """Most bytes that the stages of each device hold, `base` not included."""
+        most = [0] * problem.devices
+        for op, at in self.starts.items():
+            if op.kind == "F":
+                d = problem.device[op.stage]
+                most[d] = max(most[d], self._held(problem, d, at))
+        return tuple(most)
+
+    def _held(self, problem: PipelineSchedule, device: int, at: int) -> int:
+        """Bytes right after the forwards that start at time ``at``: begun forwards less what has ended by then."""
+        held = 0
+        for s in problem.hosted[device]:
+            for kind in problem.kinds(s):
+                for j in range(self.unit):
+                    op = Op(kind, s, j)
+                    counted = self.starts[op] + (0 if kind == "F" else problem.duration(op))
+                    held += problem.delta[kind][s] * ((at - counted) // self.period + 1)
+        return held
+
+    def latency(self, problem: PipelineSchedule) -> int:
+        """From the first start of the first micro-batch to the last end of the last one of a period."""
+        return max(start + problem.duration(op) for op, start in self.starts.items()) - min(self.starts.values())
+
+    def orders(self, problem: PipelineSchedule) -> Orders:
+        """The problem's M micro-batches in the order of the pattern: as if those before and after had no work.
+
+        They wait for each other no more than in the pattern, and what is held is at most what it holds.
+        """
+        lists = []
+        for d in range(problem.devices):
+            begun = []
+            for op in problem.operations(d):
+                period, j = divmod(op.micro_batch, self.unit)
+                begun.append((self.starts[op._replace(micro_batch=j)] + period * self.period, op))
+            lists.append(tuple(op for _, op in sorted(begun)))
+        return tuple(lists)

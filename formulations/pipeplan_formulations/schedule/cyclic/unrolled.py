@@ -1,0 +1,122 @@
+"""Steps of many micro-batches: a short schedule whose middle is a pattern, stretched to their number."""
+
+from dataclasses import replace
+
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.schedule.bounds import lower_bound
+from pipeplan_formulations.schedule.cyclic.ends import with_ends
+from pipeplan_formulations.schedule.cyclic.holding import period_bound, step_bound
+from pipeplan_formulations.schedule.cyclic.pattern import Pattern
+from pipeplan_formulations.schedule.cyclic.period import least_period, settled
+from pipeplan_formulations.schedule.cyclic.repeat import stretched
+from pipeplan_formulations.schedule.evaluate import evaluate
+from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
+from pipeplan_formulations.solvers import cpsat_version
+
+NAME = "cyclic"
+UNITS = (1, 2, 3, 4)
+"""Micro-batches of a period that are tried."""
+WORTH_MORE = 0.003
+"""A larger unit is tried while the period is so much, in parts of it, above what any unit can reach."""
+SETTLE = 3.0
+"""Most seconds to shorten a pattern's latency."""
+SMALL = 1000
+"""Forwards of a step up to which the bound that looks at each operation is worth its time."""
+MULTIPLE = 12
+"""The short schedule and the long one differ by a multiple of this, which all units of a stretch divide."""
+
+
+def solve(
+    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
+) -> Report[Orders]:
+    """Orders for any number of micro-batches, and `holding.step_bound` (on small steps `bounds.lower_bound` too).
+
+    Time depends on stages and memory, hardly on the number of micro-batches. Half of it goes to patterns of one, two,
+    … micro-batches, most of the rest to head and tail of a short step around the best of them. ``hint``, orders of the
+    same problem, is returned if nothing better is found.
+    """
+    clock = Clock(limits)
+    bound = step_bound(problem)
+    if problem.micro_batches * problem.stages <= SMALL:
+        bound = max(bound, lower_bound(problem))
+    if not problem.possible:
+        return _report(problem, limits, clock, bound, None, Status.INFEASIBLE, Stop.OPTIMALITY)
+    best = hint
+    value = evaluate(problem, hint) if hint is not None else None
+    for pattern in patterns(problem, limits, Clock(replace(limits, time=limits.time / 2))):
+        share = Clock(replace(limits, time=min(clock.left, limits.time / 4)))
+        for orders in _around(problem, pattern, share):
+            worth = evaluate(problem, orders)
+            if worth is not None and (value is None or worth < value):
+                best, value = orders, worth
+                if progress is not None:
+                    progress(worth, bound)
+        if value is not None and value - bound <= limits.gap * value:
+            break
+    if best is None or value is None:
+        return _report(problem, limits, clock, bound, None, Status.UNKNOWN, Stop.TIME)
+    if value == bound:
+        return _report(problem, limits, clock, bound, best, Status.OPTIMAL, Stop.OPTIMALITY)
+    stop = Stop.GAP if value - bound <= limits.gap * value else Stop.TIME if clock.left <= 0 else Stop.EXHAUSTED
+    return _report(problem, limits, clock, bound, best, Status.FEASIBLE, stop)
+
+
+def unrolled(problem: PipelineSchedule, limits: Limits | None = None) -> Orders | None:
+    """`solve`'s orders; None if the problem is impossible or time too short."""
+    return solve(problem, limits or Limits(time=30.0)).solution
+
+
+def patterns(problem: PipelineSchedule, limits: Limits, clock: Clock) -> list[Pattern]:
+    """Patterns of one, two, … micro-batches, the least period for each micro-batch first."""
+    found: list[Pattern] = []
+    for unit in UNITS:
+        if found and found[0].period / found[0].unit <= (1 + WORTH_MORE) * period_bound(problem, unit) / unit:
+            break
+        if clock.left <= 0:
+            break
+        ahead = next((p for p in found if unit % p.unit == 0), None)
+        hint = None if ahead is None else repeated(ahead, unit // ahead.unit)
+        below = None if not found else found[0].period * unit // found[0].unit
+        part = Limits(clock.left if unit == UNITS[-1] else clock.left / 2, WORTH_MORE / 2, limits.workers, limits.seed)
+        least = least_period(problem, unit, part, hint, below=below).pattern
+        if least is not None and (not found or least.period * found[0].unit < found[0].period * unit):
+            shorter = Limits(min(SETTLE, max(0.1, clock.left / 4)), 0.0, limits.workers, limits.seed)
+            found.insert(0, settled(problem, least, shorter, "latency"))
+    return found
+
+
+def repeated(pattern: Pattern, times: int) -> Pattern:
+    """The same pattern, told as one of so many periods."""
+    starts = {
+        Op(op.kind, op.stage, op.micro_batch + n * pattern.unit): start + n * pattern.period
+        for op, start in pattern.starts.items()
+        for n in range(times)
+    }
+    return Pattern(pattern.unit * times, pattern.period * times, starts)
+
+
+def _around(problem: PipelineSchedule, pattern: Pattern, clock: Clock) -> list[Orders]:
+    """The pattern alone, and with other ends around a middle long enough to stretch."""
+    found = [pattern.orders(problem)]
+    latency = pattern.latency(problem)
+    m = problem.micro_batches
+    need = 2 * pattern.unit * (latency // pattern.period + 2) + 2 * MULTIPLE
+    few = m if m <= need + MULTIPLE else need + (m - need) % MULTIPLE
+    small = replace(problem, micro_batches=few)
+    short = with_ends(small, pattern.orders(small), latency, clock)
+    long = stretched(small, short, m, Clock(Limits(time=max(1.0, clock.left))))
+    return found if long is None else [*found, long]
+
+
+def _report(
+    problem: PipelineSchedule,
+    limits: Limits,
+    clock: Clock,
+    bound: int,
+    best: Orders | None,
+    status: Status,
+    stop: Stop,
+) -> Report[Orders]:
+    value = None if best is None else evaluate(problem, best)
+    return Report(status, stop, value, bound, clock.wall, NAME, cpsat_version(), limits.seed, best)
