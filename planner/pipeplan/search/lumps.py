@@ -79,7 +79,8 @@ class LumpNode(Node):
                 prover.settle(self.bound)
             return
         groups = self._groups(self.layout.modes(report.solution))
-        if groups is not None:
+        promising = prover.value is None or (report.objective or 0) < prover.value
+        if groups is not None and promising:
             boundaries = (0, *(place.end for place in report.solution))
             candidates = self._alike(self.space.candidates(groups, self.size))
             chosen = _held(candidates, problem.flights(report.solution))
