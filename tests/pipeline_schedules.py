@@ -3,7 +3,7 @@
 from itertools import permutations, product
 from random import Random
 
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, evaluate
+from pipeplan_formulations.schedule import PipelineSchedule, evaluate
 
 
 def random_schedule(seed: int, most_devices: int = 3, most_micro_batches: int = 4) -> PipelineSchedule:
@@ -85,15 +85,3 @@ def line(stages: int, micro_batches: int, in_flight: int, spread: float = 0.0, s
         base=(0,) * stages,
         limit=(100 * in_flight,) * stages,
     )
-
-
-def written_orders(problem: PipelineSchedule) -> Orders:
-    """Micro-batch after micro-batch, each W at once: feasible whenever anything is."""
-    place = {"F": 0, "I": 1, "W": 2}
-    last = problem.stages - 1
-
-    def key(op: tuple[str, int, int]) -> tuple[int, int, int, int]:
-        kind, s, i = op
-        return (i, min(place[kind], 1), s if kind == "F" else last - s, place[kind])
-
-    return tuple(tuple(sorted(problem.operations(d), key=key)) for d in range(problem.devices))

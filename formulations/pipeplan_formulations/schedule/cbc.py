@@ -6,6 +6,8 @@ chain orders, a y that is 1 where the first of them comes first:
 (a)  (1) to (3), the order 0, 1, 2, … of one kind and stage, and T ≥ last end + ending of each stage.
 (b)  A_b ≥ A_a + time_a − G (1 − y_{ab}),   A_a ≥ A_b + time_b − G y_{ab},   G the most by which they can lack.
 (c)  For every forward, the bytes of those that y puts before it, and its own, are at most the room.
+(d)  Of Y_i and Y_{i+1} of one kind and stage the second comes before X only if the first does; and a device takes its
+     least head, its work and its least tail. CBC would find neither by itself.
 """
 
 from dataclasses import dataclass
@@ -45,7 +47,7 @@ def solve(
         return state.infeasible(NAME, cbc_version())
     try:
         state.raise_bound(lower_bound(problem))
-        state.offer(start(problem, hint, SHARE * limits.time))
+        start(state, hint, SHARE * limits.time)
         stop = Stop.GAP if state.close else _search(stretched(problem), state)
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
@@ -82,7 +84,8 @@ def _variables(problem: PipelineSchedule, high: int, unit: float) -> _Model:
     lp = module.LpProblem("schedule", module.LpMinimize)
     least = heads(problem)
     operations = [list(problem.operations(d)) for d in range(problem.devices)]
-    begins, first = {}, {}
+    begins: dict[Op, Any] = {}
+    first: dict[tuple[Op, Op], Any] = {}
     for order in operations:
         for op in order:
             begins[op] = lp.add_variable(f"t{len(begins)}", least[op.kind][op.stage] / unit)
@@ -131,6 +134,21 @@ def _constraints(problem: PipelineSchedule, model: _Model, high: int, unit: floa
                     if op != forward
                 )
                 lp.addConstraint(held <= problem.room[d])
+    _implied(problem, model, unit)
+
+
+def _implied(problem: PipelineSchedule, model: _Model, unit: float) -> None:
+    """(d)."""
+    lp, least, after = model.lp, heads(problem), tails(problem)
+    for (a, b), y in model.first.items():
+        for pair in (a._replace(micro_batch=a.micro_batch - 1), b), (a, b._replace(micro_batch=b.micro_batch + 1)):
+            if pair in model.first:
+                lp.addConstraint(y <= model.first[pair])
+    for stages, work in zip(problem.hosted, problem.work, strict=True):
+        kinds = [(kind, s) for s in stages for kind in problem.kinds(s)]
+        if kinds:
+            ends = min(least[kind][s] for kind, s in kinds) + min(after[kind][s] for kind, s in kinds)
+            lp.addConstraint(model.objective >= (ends + work) / unit)
 
 
 def _ends_before(problem: PipelineSchedule, model: _Model, a: Op, b: Op) -> Any:

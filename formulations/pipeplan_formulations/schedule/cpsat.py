@@ -45,7 +45,7 @@ def solve(
         return state.infeasible(NAME, cpsat_version())
     try:
         state.raise_bound(lower_bound(problem))
-        state.offer(start(problem, hint, SHARE * limits.time))
+        start(state, hint, SHARE * limits.time)
         if state.close:
             return state.report(Stop.GAP, NAME, cpsat_version())
         stop = _search(stretched(problem), state)

@@ -2,7 +2,7 @@
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
-from pipeplan_formulations.schedule.evaluate import evaluate
+from pipeplan_formulations.schedule.evaluate import evaluate, feasible
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 
 
@@ -34,6 +34,11 @@ class Incumbent:
         if value is not None and (self.value is None or value < self.value):
             self.best, self.value = orders, value
             self._tell()
+
+    def offer_foreign(self, orders: Orders) -> None:
+        """The same for orders that may be of another problem: then they are ignored."""
+        if feasible(self.problem, orders):
+            self.offer(orders)
 
     def raise_bound(self, bound: int) -> None:
         """No schedule is worth less."""

@@ -2,27 +2,24 @@
 
 from importlib import import_module
 
-from pipeplan_formulations.schedule.evaluate import evaluate, feasible
-from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.incumbent import Incumbent
+from pipeplan_formulations.schedule.problem import Orders
 from pipeplan_formulations.schedule.serial import serial
 
 SHARE = 0.1
 """Part of the time limit that list scheduling may take."""
+GLANCE = 0.1
+"""Part of that share after which it is asked whether the bound is met already."""
 
 
-def start(problem: PipelineSchedule, hint: Orders | None, seconds: float) -> Orders:
-    """The best of the hint, if it is feasible, the list schedulers' within so many seconds, and one after the other."""
-    known = [serial(problem)]
-    if hint is not None and feasible(problem, hint):
-        known.append(hint)
-    found = import_module("pipeplan_formulations.schedule.constructive").constructive(problem, seconds)
-    if found is not None:
-        known.append(found[1])
-    return min(known, key=lambda orders: _value(problem, orders))
-
-
-def _value(problem: PipelineSchedule, orders: Orders) -> int:
-    value = evaluate(problem, orders)
-    if value is None:
-        raise ValueError("the orders to start from are not feasible")
-    return value
+def start(state: Incumbent, hint: Orders | None, seconds: float) -> None:
+    """Offer one micro-batch after the other, the hint, and what the list schedulers find within so many seconds."""
+    state.offer(serial(state.problem))
+    if hint is not None:
+        state.offer_foreign(hint)
+    constructive = import_module("pipeplan_formulations.schedule.constructive").constructive
+    for part in (GLANCE, 1 - GLANCE):
+        if not state.close:
+            found = constructive(state.problem, part * seconds)
+            if found is not None:
+                state.offer(found[1])

@@ -1,0 +1,190 @@
+"""The pipeline scheduling problem: its check, its evaluation, its bounds by hand, and the answers of its backends."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline_schedules import every_order, line, random_schedule
+from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.schedule import BACKENDS, Op, evaluate, feasible, lower_bound, solve
+from pipeplan_formulations.schedule.admitting import Admission
+from pipeplan_formulations.schedule.evaluate import makespan, orders_of, peaks, starts
+from pipeplan_formulations.schedule.packing import jackson, packed
+from pipeplan_formulations.schedule.positive import stretched
+from pipeplan_formulations.schedule.serial import serial
+from pipeplan_formulations.schedule.windows import windows
+
+TWO = line(2, 2, 2)
+"""Two devices, two micro-batches, room for both."""
+F, B, W = ([[Op(kind, s, i) for i in range(2)] for s in range(2)] for kind in "FIW")
+
+
+def test_a_schedule_timed_by_hand() -> None:
+    """Every operation starts as early as its device and its inputs allow."""
+    orders = (
+        (F[0][0], F[0][1], B[0][0], W[0][0], B[0][1], W[0][1]),
+        (F[1][0], B[1][0], F[1][1], B[1][1], W[1][0], W[1][1]),
+    )
+    begun = starts(TWO, orders)
+    assert begun is not None
+    assert begun[F[1][0]] == 1100
+    assert begun[B[0][0]] == 3200
+    assert begun[B[0][1]] == 5200
+    assert evaluate(TWO, orders) == 5200 + 1000 + 700
+    assert peaks(TWO, orders) == (200, 140)
+    assert evaluate(replace(TWO, ending=(10, 300)), orders) == 6910
+    assert evaluate(replace(TWO, ending=(10, 800)), orders) == 6500 + 800
+
+
+def test_memory_is_what_is_held_when_a_forward_starts() -> None:
+    """I frees its part at its end and W the rest, so that a limit one byte below the peak refuses the order."""
+    orders = serial(replace(TWO, limit=(100, 100)))
+    assert peaks(TWO, orders) == (100, 100)
+    assert feasible(replace(TWO, limit=(100, 100)), orders)
+    assert not feasible(replace(TWO, limit=(99, 100)), orders)
+    late_weight = ((F[0][0], B[0][0], F[0][1], B[0][1], W[0][0], W[0][1]), orders[1])
+    assert peaks(TWO, late_weight) == (140, 100)
+
+
+def test_a_circle_is_no_schedule() -> None:
+    """Two devices that wait for each other are told from orders that end."""
+    first_device = (F[0][0], B[0][0], F[0][1], W[0][0], B[0][1], W[0][1])
+    second_device = (F[1][0], F[1][1], B[1][0], B[1][1], W[1][0], W[1][1])
+    assert starts(TWO, (first_device, second_device)) is None
+    assert evaluate(TWO, (first_device, second_device)) is None
+
+
+def test_lists_must_be_complete() -> None:
+    """A missing, a foreign or a doubled operation is an error, not a bad schedule."""
+    orders = serial(TWO)
+    for wrong in (orders[0][:-1], orders[1], (*orders[0][:-1], orders[0][0])):
+        with pytest.raises(ValueError, match="device 0 must run"):
+            evaluate(TWO, (wrong, orders[1]))
+        assert not feasible(TWO, (wrong, orders[1]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("lag", (1, 2), "lag has 2 entries; 1 are needed"),
+        ("forward", (1, -1), "forward has a negative entry"),
+        ("device", (0, 2), "devices 0 to 1"),
+        ("taken", (100, 90), "stage 1 takes 90 bytes"),
+        ("split", (True, False), "stage 1 has a joined backward"),
+        ("micro_batches", 0, "at least one"),
+    ],
+)
+def test_wrong_problems_are_refused(field: str, value: object, message: str) -> None:
+    """Each fault is named with its numbers."""
+    with pytest.raises(ValueError, match=message):
+        replace(TWO, **{field: value})
+
+
+def test_orders_of_starts_are_the_orders() -> None:
+    """Starts lead back to their orders, also where operations that take no time share them."""
+    for seed in range(60):
+        problem = random_schedule(seed)
+        if not problem.possible:
+            continue
+        orders = serial(problem)
+        begun = starts(problem, orders)
+        assert begun is not None
+        again = starts(problem, orders_of(problem, begun))
+        assert again is not None
+        assert makespan(problem, again) <= makespan(problem, begun)
+
+
+def test_a_device_that_hosts_two_stages_holds_both() -> None:
+    """A micro-batch between F and I of the later stage is also between those of the earlier one."""
+    problem = replace(line(2, 4, 4), device=(0, 0), base=(0, 0), limit=(500, 0))
+    assert Admission(problem, 0).most == 4
+    assert Admission(problem, 1).most == 2
+
+
+def test_how_many_weight_gradients_a_forward_waits_for() -> None:
+    """With room for four and 40 bytes left by each I, F(8) needs one W, and one more for every 100 / 40 … 60 / 40."""
+    admission = Admission(line(8, 32, 4), 0)
+    assert [admission.weights(i, i) for i in (7, 8, 9, 31)] == [0, 1, 2, 24]
+    assert admission.choices(3) == [(0, 0)]
+    assert admission.choices(5) == [(2, 2), (3, 1), (4, 0)]
+
+
+def test_packing_by_hand() -> None:
+    """Without interruption nothing starts before its release; Jackson's rule serves the longest tail first."""
+    assert packed([(5, 2), (0, 3)]) == 7
+    assert packed([]) == 0
+    assert jackson([(0, 4, 0), (1, 2, 9)]) == 12
+    assert jackson([(0, 4, 10), (1, 2, 9)]) == 15
+
+
+def test_with_room_for_all_the_bound_is_met() -> None:
+    """Of eight equal devices with room for twelve the last one says it: busy from its first input to the end."""
+    assert lower_bound(line(8, 32, 12)) == 7 * 1100 + 32 * 2700
+
+
+def test_windows_hold_the_chain() -> None:
+    """The first forward's tail is the rest of the step for a single micro-batch."""
+    problem = line(4, 1, 1)
+    known = windows(problem)
+    assert known.tail["F"][0][0] == 3 * 1100 + 1000 + 3 * 1100 + 700
+    assert lower_bound(problem) == evaluate(problem, serial(problem)) == 1000 + 3 * 1100 + 1000 + 3 * 1100 + 700
+
+
+def test_operations_that_take_no_time() -> None:
+    """Stretching gives every operation time, and rounding gives its makespan back."""
+    problem = replace(TWO, forward=(0, 3), backward=(2, 0), weight=(1, 1), lag=(0,), lag_back=(0,))
+    form = stretched(problem)
+    assert form.factor == 13
+    assert min(form.problem.forward + form.problem.backward + form.problem.weight) == 1
+    value, long = evaluate(problem, serial(problem)), evaluate(form.problem, serial(problem))
+    assert value is not None
+    assert long is not None
+    assert long // form.factor == value
+    assert form.bound(long) == value
+    assert stretched(TWO).factor == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_on_a_known_optimum(backend: str) -> None:
+    """Two micro-batches on two devices: as all permutations say."""
+    problem = replace(TWO, weight=(0, 0), split=(False, False), freed=(100, 100), freed_by_weight=(0, 0))
+    report = solve(problem, Limits(time=20), backend=backend)
+    assert report.status is Status.OPTIMAL
+    assert report.objective == every_order(problem)
+    assert report.solution is not None
+    assert evaluate(problem, report.solution) == report.objective
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_knows_that_nothing_fits(backend: str) -> None:
+    """A device that cannot hold one micro-batch makes the problem infeasible."""
+    report = solve(replace(TWO, limit=(99, 200)), Limits(time=20), backend=backend)
+    assert report.status is Status.INFEASIBLE
+    assert report.stop is Stop.OPTIMALITY
+    assert report.solution is None
+
+
+def test_unknown_backends_are_named() -> None:
+    """The error lists those there are."""
+    with pytest.raises(ValueError, match="cpsat, cbc, exact"):
+        solve(TWO, Limits(), backend="magic")
+
+
+def test_a_hint_is_never_lost() -> None:
+    """With no time at all the answer is at least as good as the hint, and its bound holds."""
+    problem = line(3, 4, 2)
+    best = solve(problem, Limits(time=20), backend="exact")
+    report = solve(problem, Limits(time=0.01), hint=best.solution)
+    assert report.objective == best.objective
+    assert report.bound <= best.bound
+
+
+def test_progress_tells_ends_that_approach_each_other() -> None:
+    """Incumbents fall, bounds rise, and the last ones are the report's."""
+    told: list[tuple[int | None, int]] = []
+    report = solve(line(4, 6, 3), Limits(time=20), progress=lambda value, bound: told.append((value, bound)))
+    values = [value for value, _ in told if value is not None]
+    bounds = [bound for _, bound in told]
+    assert values == sorted(values, reverse=True)
+    assert bounds == sorted(bounds)
+    assert (values[-1], bounds[-1]) == (report.objective, report.bound)
