@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from models import WORKLOADS, layers_of, random_cuts, tiny_thrice, tiny_tied
 
 from pipeplan.plan import Plan
-from pipeplan.schedule import Kind
-from pipeplan.schedules import FAMILIES
+from pipeplan.schedule import Kind, Schedule
+from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.workload import Workload
 from plans import plan_for
@@ -45,6 +45,28 @@ def random_case(generator: random.Random, world: int, tied: bool = False) -> Cas
             schedule = one_forward_one_backward(replicas, micro_batches, in_flight)
         schedule = halved(schedule) if kind == "split" else schedule
     cuts = random_cuts(generator, len(names), schedule.stages)
+    return _case(generator, build, cuts, schedule)
+
+
+def placed_cases(generator: random.Random, world: int) -> list[Case]:
+    """Every family that places stages itself, with any model that has layers enough, cuts and micro-batches."""
+    found = []
+    for family in PLACED.values():
+        if family.even and world % 2:
+            continue
+        chunks = family.chunks or generator.randint(1, 3)
+        stages = len(family.placement(world, chunks))
+        build = generator.choice([build for build in WORKLOADS if len(layers_of(build())) >= stages])
+        schedule = family.write(world, generator.randint(1, 2 * world + 1), chunks)
+        cuts = random_cuts(generator, len(layers_of(build())), stages)
+        found.append(_case(generator, build, cuts, schedule))
+    return found
+
+
+def _case(generator: random.Random, build: Callable[[], Workload], cuts: tuple[int, ...], schedule: Schedule) -> Case:
+    """The schedule's plan; where no backward is split, some layers are computed again."""
+    workload = build()
+    names = layers_of(workload)
     joined = all(action.kind is not Kind.INPUT_GRADIENT for action in schedule.actions())
     share = generator.choice((0.0, 0.3, 1.0)) if joined else 0.0
     recompute = [name for name in names if generator.random() < share]

@@ -19,7 +19,7 @@ from models import layers_of, tiny_mlp, tiny_vgg
 
 from pipeplan.errors import PlanError
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan.schedules import FAMILIES
+from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan_executor import RunError, launch, run
 from plans import plan_for
 
@@ -42,6 +42,7 @@ def results() -> dict[tuple[int, str], Any]:
         jobs = [
             ("random", "random_cases", (count, 5)),
             ("tied", "random_cases", (TIED, 6, True)),
+            ("placed", "placed_families", (7,)),
             *((name, name, arguments) for name, arguments in BESIDES.get(world, ())),
         ]
         values = launch(workers.together, world, *(job[1:] for job in jobs), timeout=90)
@@ -59,6 +60,12 @@ def test_random_plans_are_exact(world: int, results: dict[tuple[int, str], Any])
 def test_random_plans_of_tied_weights_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
     """So they do where layers share weights: on one stage or several, replicated, recomputed, with split backwards."""
     _all_exact(results[world, "tied"], TIED)
+
+
+@pytest.mark.parametrize("world", CASES)
+def test_families_that_place_stages_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
+    """So they do with several stages on a rank: looped, in a V, in both directions, with split backwards."""
+    _all_exact(results[world, "placed"], len(PLACED) - sum(family.even and world % 2 for family in PLACED.values()))
 
 
 @pytest.mark.slow

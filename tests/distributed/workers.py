@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from cases import Case, random_case
+from cases import Case, placed_cases, random_case
 from models import layers_of, tiny_decoder, tiny_resnet, tiny_tied
 from torch import Tensor, nn
 
@@ -42,6 +42,13 @@ def random_cases(count: int, seed: int, tied: bool = False) -> dict[str, float]:
         case = random_case(generator, world, tied)
         found[f"{number} {case.name}"] = worst_error(case, passes=1 + number % 2)
     return found
+
+
+def placed_families(seed: int) -> dict[str, float]:
+    """The worst error of a random case of every family that places stages itself."""
+    torch.set_num_threads(1)
+    cases = placed_cases(random.Random(seed), dist.get_world_size())
+    return {f"{case.plan.schedule.family}: {case.name}": worst_error(case, passes=1) for case in cases}
 
 
 def worst_error(case: Case, passes: int) -> float:
