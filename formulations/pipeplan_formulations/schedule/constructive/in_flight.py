@@ -10,7 +10,6 @@ from dataclasses import replace
 from pipeplan_formulations.schedule.constructive.dispatch import dispatch
 from pipeplan_formulations.schedule.constructive.numbers import Numbered
 from pipeplan_formulations.schedule.constructive.rule import Rule
-from pipeplan_formulations.schedule.constructive.tails import resident
 from pipeplan_formulations.schedule.problem import PipelineSchedule
 
 
@@ -19,7 +18,7 @@ def tuned(problem: PipelineSchedule, rule: Rule, until: float) -> tuple[int, Num
 
     Equal values are walked along, never twice to the same counts; the walk ends where no step is left.
     """
-    fits = resident(problem)
+    fits = [_alone(problem, stage) for stage in range(problem.stages)]
     held = rule.held or tuple(fits)
     most, best = dispatch(problem, replace(rule, held=held))
     seen = {held}
@@ -38,3 +37,10 @@ def tuned(problem: PipelineSchedule, rule: Rule, until: float) -> tuple[int, Num
                 break
         stage = (stage + 1) % problem.stages
     return most, best
+
+
+def _alone(problem: PipelineSchedule, stage: int) -> int:
+    """Most micro-batches that fit on the stage while each other one on its device holds one."""
+    device, taken = problem.device[stage], problem.taken[stage]
+    left = problem.room[device] - sum(problem.taken[s] for s in problem.hosted[device])
+    return min(problem.micro_batches, 1 + left // taken) if taken else problem.micro_batches

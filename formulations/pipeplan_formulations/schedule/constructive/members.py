@@ -38,34 +38,66 @@ def automatic(problem: PipelineSchedule) -> Iterator[Rule]:
 
 
 def dispatched(problem: PipelineSchedule) -> Iterator[Rule]:
-    """Priority rules with each patience and each choice of what may be in flight."""
+    """Priority rules with each patience and each choice of what may be in flight; those of `_FIRST` first."""
     fits = resident(problem)
     priorities, choices = _priorities(problem, fits), _in_flight(problem, fits)
-    for patience, held, first in product((0.6, 0.0, 0.3, 1.0), choices, priorities):
-        yield Rule(first, patience, held)
+    rest = product((0.6, 0.3, 1.0, 0.0), choices, priorities)
+    for patience, held, first in dict.fromkeys((*_FIRST, *rest)):
+        yield Rule(priorities[first], patience, choices[held])
 
 
-def _priorities(problem: PipelineSchedule, fits: list[int]) -> list[Priorities]:
-    return [
-        by_kind(problem, "IFW"),
-        by_kind(problem, "FIW"),
-        by_kind(problem, "IWF"),
-        by_tail(problem, fits, weights_first=False, fill=True),
-        by_tail(problem, fits, weights_first=True, fill=False),
-        by_micro_batch(problem, fill=True),
-        by_micro_batch(problem, fill=False),
-    ]
+_FIRST = (
+    (0.6, "2", "FIW"),
+    (0.6, "all", "tail"),
+    (0.6, "1", "tail"),
+    (0.0, "all", "tail"),
+    (0.6, "all", "FIW"),
+    (0.3, "5/4 fit", "tail with W"),
+    (1.0, "1", "tail"),
+    (0.3, "2", "tail of all"),
+    (0.6, "1", "FIW"),
+    (0.6, "all", "tail with W"),
+    (0.6, "2 fit", "tail"),
+    (0.3, "5/4 fit", "FIW"),
+    (0.0, "1 fit", "tail"),
+    (0.6, "1 more", "tail of all"),
+    (0.3, "2", "FIW"),
+    (1.0, "1", "FIW"),
+)
+"""Patience, in flight, priorities: on 40 random pipelines (4 to 12 devices, one or two stages each, room for 0.4 to 1.6
+micro-batches per device) the best of these was the best of all rules. Each in turn lowers the mean of the best most."""
 
 
-def _in_flight(problem: PipelineSchedule, fits: list[int]) -> list[tuple[int, ...] | None]:
-    """Most micro-batches in flight on each stage: as many as fit, or fewer the nearer the stage is to the last one."""
+def _priorities(problem: PipelineSchedule, fits: list[int]) -> dict[str, Priorities]:
+    return {
+        "FIW": by_kind(problem, "FIW"),
+        "tail": by_tail(problem, fits, weights_first=False, fill=True),
+        "tail with W": by_tail(problem, fits, weights_first=True, fill=False),
+        "tail of all": by_tail(problem, fits, weights_first=False, fill=False),
+        "IFW": by_kind(problem, "IFW"),
+        "IWF": by_kind(problem, "IWF"),
+        "oldest": by_micro_batch(problem, fill=True),
+        "oldest with W": by_micro_batch(problem, fill=False),
+    }
+
+
+def _in_flight(problem: PipelineSchedule, fits: list[int]) -> dict[str, tuple[int, ...] | None]:
+    """Most micro-batches in flight on each stage, by their number for each stage from there on, or as many as fit.
+
+    "fit" divides what fits on the first stage among all.
+    """
     stages = problem.stages
     behind = [stages - s for s in range(stages)]
-    choices = [
-        behind,
-        [2 * b - 1 for b in behind],
-        [b + 1 for b in behind],
-        *([max(1, -(-fits[0] * b * n // (2 * stages))) for b in behind] for n in (2, 3, 4)),
-    ]
-    found = {tuple(min(fit, h) for fit, h in zip(fits, held, strict=True)): None for held in choices}
-    return [None, *found]
+
+    def at_most(counts: list[int]) -> tuple[int, ...]:
+        return tuple(min(fit, max(1, count)) for fit, count in zip(fits, counts, strict=True))
+
+    return {
+        "all": None,
+        "1": at_most(behind),
+        "1 more": at_most([b + 1 for b in behind]),
+        "2": at_most([2 * b - 1 for b in behind]),
+        "1 fit": at_most([-(-fits[0] * b // stages) for b in behind]),
+        "5/4 fit": at_most([-(-5 * fits[0] * b // (4 * stages)) for b in behind]),
+        "2 fit": at_most([-(-2 * fits[0] * b // stages) for b in behind]),
+    }

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, count
 from typing import Generic, TypeVar
 
 from pipeplan_formulations.schedule.constructive.dispatch import dispatch
@@ -14,7 +14,7 @@ from pipeplan_formulations.schedule.constructive.rule import Rule
 from pipeplan_formulations.schedule.constructive.swaps import improved
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 
-_PORTFOLIO, _TUNING = 0.4, 0.6  # of the time has passed when these end
+_PORTFOLIO, _TUNING = 0.3, 0.5  # of the time has passed when these end
 _STARTS = 3  # rules that are tuned, and schedules from which local search sets out
 
 _Item = TypeVar("_Item")
@@ -31,11 +31,15 @@ class _Best(Generic[_Item]):
         if len(self._kept) > _STARTS:
             del self._kept[max(self._kept)]
 
+    @property
+    def least(self) -> int:
+        return min(self._kept)
+
     def sorted(self) -> list[tuple[int, _Item]]:
         return [(value, self._kept[value]) for value in sorted(self._kept)]
 
 
-def constructive(problem: PipelineSchedule, seconds: float) -> tuple[int, Orders] | None:
+def constructive(problem: PipelineSchedule, seconds: float, bound: int = 0) -> tuple[int, Orders] | None:
     """A good schedule and its makespan; None if there is none, which is so exactly if one micro-batch does not fit.
 
     Parameters
@@ -43,6 +47,8 @@ def constructive(problem: PipelineSchedule, seconds: float) -> tuple[int, Orders
     seconds : float
         Wall time. What a member of the portfolio finds does not depend on it, only how many of them run; 1F1B, the
         zero-bubble schedules and a first rule always do. The same holds for the steps of the searches.
+    bound : int
+        A makespan below which there is none: the search ends where it is met.
     """
     if not problem.possible:
         return None
@@ -51,16 +57,15 @@ def constructive(problem: PipelineSchedule, seconds: float) -> tuple[int, Orders
     found: _Best[Numbered] = _Best()
     for value, orders in _written(problem, network):
         found.add(value, orders)
-    rules = _run(problem, found, begin + _PORTFOLIO * seconds)
+    rules = _run(problem, found, begin + _PORTFOLIO * seconds, bound)
     for number, rule in enumerate(rules):
         found.add(*tuned(problem, rule, _share(begin + _TUNING * seconds, len(rules) - number)))
-    starts = found.sorted()
-    best, answer = starts[0]
-    for number, (_, orders) in enumerate(starts):
-        value, orders = improved(network, orders, _share(begin + seconds, len(starts) - number))
-        if value < best:
-            best, answer = value, orders
-    return best, to_orders(problem, answer)
+    seeds = count()
+    while found.least > bound and time.monotonic() < begin + seconds:
+        seed = next(seeds)
+        for _, orders in found.sorted():
+            found.add(*improved(network, orders, begin + seconds, seed))
+    return found.least, to_orders(problem, found.sorted()[0][1])
 
 
 def _written(problem: PipelineSchedule, network: Network) -> Iterator[tuple[int, Numbered]]:
@@ -70,14 +75,14 @@ def _written(problem: PipelineSchedule, network: Network) -> Iterator[tuple[int,
             yield timed.makespan, orders
 
 
-def _run(problem: PipelineSchedule, found: _Best[Numbered], until: float) -> list[Rule]:
+def _run(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> list[Rule]:
     """Run rules and note what they find; the best few of them."""
     best: _Best[Rule] = _Best()
     for rule in chain(automatic(problem), dispatched(problem)):
         value, orders = dispatch(problem, rule)
         found.add(value, orders)
         best.add(value, rule)
-        if time.monotonic() > until:
+        if value <= bound or time.monotonic() > until:
             break
     return [rule for _, rule in best.sorted()]
 

@@ -18,23 +18,28 @@ from random import Random
 from pipeplan_formulations.schedule.constructive.network import Network, Timed
 from pipeplan_formulations.schedule.constructive.numbers import Numbered
 
+_STALE = 300  # steps without a new best after which a search ends
+_RANDOM = 10
+
 _Move = tuple[int, int, int]
 """Estimate, device, place of the first of the two."""
 
 
 def improved(network: Network, orders: Numbered, until: float, seed: int = 0) -> tuple[int, Numbered]:
-    """The best lists found until a moment of `time.monotonic`, and their makespan.
+    """The best lists found until a moment of `time.monotonic`, or until many steps brought none; and their makespan.
 
-    No worse than those given, which must end and fit.
+    They are no worse than those given, which must end and fit. With a ``seed`` other than 0 the first steps are random.
     """
     timed = network.timed(orders)
     assert timed is not None
     best, most = orders, timed.makespan
     orders = [list(order) for order in orders]
-    random, forbidden, turn = Random(seed), dict[tuple[int, int], int](), 0
-    while time.monotonic() < until:
+    random, forbidden, turn, found = Random(seed), dict[tuple[int, int], int](), 0, 0
+    while turn < found + _STALE and time.monotonic() < until:
         turn += 1
         candidates = sorted(moves(network, orders, timed))
+        if seed and turn <= _RANDOM:
+            random.shuffle(candidates)
         for estimate, device, place in candidates:
             order = orders[device]
             a, b = order[place], order[place + 1]
@@ -53,7 +58,7 @@ def improved(network: Network, orders: Numbered, until: float, seed: int = 0) ->
         forbidden[a, b] = turn + random.randint(8, 16)
         timed = after
         if timed.makespan < most:
-            best, most = [list(order) for order in orders], timed.makespan
+            best, most, found = [list(order) for order in orders], timed.makespan, turn
     return most, best
 
 
