@@ -21,6 +21,7 @@ from pipeplan_formulations.schedule.cyclic import (
     step_bound,
     unrolled,
 )
+from pipeplan_formulations.schedule.cyclic.compact import compact
 from pipeplan_formulations.schedule.cyclic.dispatch import Rule, dispatched, joined
 from pipeplan_formulations.schedule.cyclic.holding import largest_sum
 from pipeplan_formulations.schedule.cyclic.modulo import modulo
@@ -214,6 +215,27 @@ def test_stretching_keeps_what_is_around(in_flight):
     assert after is not None
     assert period_bound(small, 120) <= after - before + pattern.latency(small)
     assert after <= before + 120 * pattern.period
+
+
+@given(st.integers(0, 10**6), st.integers(0, 3))
+@settings(max_examples=200, deadline=None)
+def test_compact_patterns_are_schedules(seed, more):
+    """A pattern made without a solver is none that breaks a rule, and at a period with room for all there is one."""
+    problem = random_schedule(seed)
+    pattern = compact(problem, max(1, period_bound(problem)) + more)
+    assert pattern is None or not pattern.faults(problem)
+    free = replace(problem, limit=tuple(10**6 for _ in problem.base))
+    at_ease = compact(free, max(1, free.largest))
+    assert at_ease is not None and not at_ease.faults(free)
+
+
+def test_sixty_four_stages_keep_the_busiest_device_busy():
+    """Without a solver 64 stages with memory for 64 micro-batches run at the work of their busiest device."""
+    for spread in (0.0, 0.3):
+        problem = line(64, 256, 64, spread)
+        pattern = compact(problem, period_bound(problem))
+        assert pattern is not None and pattern.period * 256 == max(problem.work)
+        assert evaluate(problem, pattern.orders(problem)) is not None
 
 
 @given(st.integers(0, 10**6))

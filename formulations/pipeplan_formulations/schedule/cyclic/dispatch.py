@@ -61,23 +61,26 @@ class _Dispatch:
         if not self._replay(prefix):
             return None
         problem = self.problem
-        heap = [(chosen[0], d) for d in range(problem.devices) if (chosen := self._choice(d)) is not None]
-        heapq.heapify(heap)
+        heap: list[tuple[int, int]] = []
+        foreseen: list[tuple[int, Op] | None] = [None] * problem.devices
+
+        def look(d: int) -> None:
+            """What device d would run next; an entry of the heap that says otherwise no longer counts."""
+            chosen = foreseen[d] = self._choice(d)
+            if chosen is not None:
+                heapq.heappush(heap, (chosen[0], d))
+
+        for d in range(problem.devices):
+            look(d)
         while heap:
             begin, d = heapq.heappop(heap)
-            chosen = self._choice(d)
-            if chosen is None:
+            chosen = foreseen[d]
+            if chosen is None or chosen[0] != begin:
                 continue
-            if chosen[0] > begin:
-                heapq.heappush(heap, (chosen[0], d))
-                continue
-            self._append(d, chosen[1], chosen[0])
+            self._append(d, chosen[1], begin)
             s = chosen[1].stage
-            near = {d} | {problem.device[t] for t in (s - 1, s + 1) if 0 <= t < problem.stages}
-            for e in near:
-                again = self._choice(e)
-                if again is not None:
-                    heapq.heappush(heap, (again[0], e))
+            for e in {d} | {problem.device[t] for t in (s - 1, s + 1) if 0 <= t < problem.stages}:
+                look(e)
         total = problem.micro_batches * sum(len(problem.kinds(s)) for s in range(problem.stages))
         return tuple(map(tuple, self.lists)) if sum(map(len, self.lists)) == total else None
 

@@ -18,7 +18,7 @@ RULES = (Rule(0.5), Rule(0.0), Rule(1.0), Rule(0.5, backwards_first=False), Rule
 def with_ends(problem: PipelineSchedule, orders: Orders, latency: int, clock: Clock) -> Orders:
     """Orders at least as good, with other heads and tails, until the clock runs out."""
     best, value = orders, evaluate(problem, orders)
-    for candidates in (_tails, _heads, _tails):
+    for candidates in (_whole, _tails, _heads, _tails):
         for trial in candidates(problem, best, latency):
             if clock.left <= 0:
                 return best
@@ -26,6 +26,11 @@ def with_ends(problem: PipelineSchedule, orders: Orders, latency: int, clock: Cl
             if trial is not None and worth is not None and (value is None or worth < value):
                 best, value = trial, worth
     return best
+
+
+def _whole(problem: PipelineSchedule, orders: Orders, _: int) -> Iterator[Orders | None]:
+    """Greedy from the beginning to the end, which is hard to beat where memory is plenty."""
+    return (dispatched(problem, tuple(() for _ in orders), rule) for rule in RULES)
 
 
 def _tails(problem: PipelineSchedule, orders: Orders, latency: int) -> Iterator[Orders | None]:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits
+from pipeplan_formulations.schedule.cyclic.compact import compact
 from pipeplan_formulations.schedule.cyclic.holding import period_bound
-from pipeplan_formulations.schedule.cyclic.modulo import Aim, modulo
+from pipeplan_formulations.schedule.cyclic.modulo import Aim, Found, modulo
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
 from pipeplan_formulations.schedule.problem import PipelineSchedule
 
@@ -79,7 +80,9 @@ def least_period(
             period = min(period, high - 1)
         if clock.left <= 0.05 or period < low:
             break
-        found = modulo(problem, unit, period, replace(limits, time=max(0.1, clock.left * SHARE)), hint=best)
+        quick = compact(problem, period) if unit == 1 else None
+        part = replace(limits, time=max(0.1, clock.left * SHARE))
+        found = modulo(problem, unit, period, part, hint=best) if quick is None else Found(quick, False)
         if found.pattern is not None:
             best, high = found.pattern, period
             period = (low + high) // 2

@@ -1,10 +1,12 @@
 """Steps of many micro-batches: a short schedule whose middle is a pattern, stretched to their number."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
+from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.cyclic.ends import with_ends
 from pipeplan_formulations.schedule.cyclic.holding import period_bound, step_bound
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
@@ -33,8 +35,8 @@ def solve(
     """Orders for any number of micro-batches, and `holding.step_bound` (on small steps `bounds.lower_bound` too).
 
     Time depends on stages and memory, hardly on the number of micro-batches. Half of it goes to patterns of one, two,
-    … micro-batches, most of the rest to head and tail of a short step around the best of them. ``hint``, orders of the
-    same problem, is returned if nothing better is found.
+    … micro-batches, most of the rest to head and tail of a short step around the best of them and to a list schedule of
+    one. ``hint``, orders of the same problem, is returned if nothing better is found.
     """
     clock = Clock(limits)
     bound = step_bound(problem)
@@ -44,15 +46,13 @@ def solve(
         return _report(problem, limits, clock, bound, None, Status.INFEASIBLE, Stop.OPTIMALITY)
     best = hint
     value = evaluate(problem, hint) if hint is not None else None
-    for pattern in patterns(problem, limits, Clock(replace(limits, time=limits.time / 2))):
-        share = Clock(replace(limits, time=min(clock.left, limits.time / 4)))
-        for orders in _around(problem, pattern, share):
-            worth = evaluate(problem, orders)
-            if worth is not None and (value is None or worth < value):
-                best, value = orders, worth
-                if progress is not None:
-                    progress(worth, bound)
-        if value is not None and value - bound <= limits.gap * value:
+    for orders in _candidates(problem, limits, clock):
+        worth = evaluate(problem, orders)
+        if worth is not None and (value is None or worth < value):
+            best, value = orders, worth
+            if progress is not None:
+                progress(worth, bound)
+        if clock.left <= 0 or (value is not None and value - bound <= limits.gap * value):
             break
     if best is None or value is None:
         return _report(problem, limits, clock, bound, None, Status.UNKNOWN, Stop.TIME)
@@ -96,17 +96,39 @@ def repeated(pattern: Pattern, times: int) -> Pattern:
     return Pattern(pattern.unit * times, pattern.period * times, starts)
 
 
-def _around(problem: PipelineSchedule, pattern: Pattern, clock: Clock) -> list[Orders]:
+def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock) -> Iterator[Orders]:
+    """Orders for the problem: around each pattern, and around what the middle of a list schedule happens to be."""
+    longest = 1
+    for pattern in patterns(problem, limits, Clock(replace(limits, time=limits.time / 2))):
+        share = Clock(replace(limits, time=min(clock.left, limits.time / 4)))
+        yield from _around(problem, pattern, share)
+        longest = max(longest, -(-pattern.latency(problem) // pattern.period) * pattern.unit)
+    small = _short(problem, 2 * longest)
+    listed = constructive(small, clock.left / 2)
+    if listed is not None:
+        long = stretched(small, listed[1], problem.micro_batches, clock)
+        if long is not None:
+            yield long
+
+
+def _around(problem: PipelineSchedule, pattern: Pattern, clock: Clock) -> Iterator[Orders]:
     """The pattern alone, and with other ends around a middle long enough to stretch."""
-    found = [pattern.orders(problem)]
+    yield pattern.orders(problem)
     latency = pattern.latency(problem)
-    m = problem.micro_batches
-    need = 2 * pattern.unit * (latency // pattern.period + 2) + 2 * MULTIPLE
-    few = m if m <= need + MULTIPLE else need + (m - need) % MULTIPLE
-    small = replace(problem, micro_batches=few)
+    small = _short(problem, 2 * pattern.unit * (latency // pattern.period + 2))
     short = with_ends(small, pattern.orders(small), latency, clock)
-    long = stretched(small, short, m, Clock(Limits(time=max(1.0, clock.left))))
-    return found if long is None else [*found, long]
+    long = stretched(small, short, problem.micro_batches, Clock(Limits(time=max(1.0, clock.left))))
+    if long is not None:
+        yield long
+
+
+def _short(problem: PipelineSchedule, ends: int) -> PipelineSchedule:
+    """The step with some micro-batches more than ``ends``, and fewer than the whole by a multiple of all units.
+
+    The step itself, if it has not even twice as many: greedy schedules do not always have a stretch to repeat.
+    """
+    few = ends + 2 * MULTIPLE + (problem.micro_batches - ends) % MULTIPLE
+    return problem if problem.micro_batches < 2 * few else replace(problem, micro_batches=few)
 
 
 def _report(
