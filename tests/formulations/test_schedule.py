@@ -141,7 +141,8 @@ def test_operations_that_take_no_time() -> None:
     assert long is not None
     assert long // form.factor == value
     assert form.bound(long) == value
-    assert stretched(TWO).factor == 1
+    assert form.unit == 1
+    assert (stretched(TWO).factor, stretched(TWO).unit) == (1, 100)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -6,18 +6,22 @@ from typing import Any
 
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
-from pipeplan_formulations.schedule.cpsat_model import CpsatModel
+from pipeplan_formulations.schedule.cpsat_model import CpsatModel, pairs
 from pipeplan_formulations.schedule.evaluate import Starts, makespan, orders_of, starts
 from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.positive import Stretched, stretched
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.start import SHARE, start
-from pipeplan_formulations.schedule.windows import windows
+from pipeplan_formulations.schedule.windows import Windows, windows
 from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
 
 NAME = "cpsat"
 EXTRA = ("objective_lb_search", "quick_restart")
 """Subsolvers that raise the bound of these models, and find better schedules, sooner than the default ones."""
+
+PAIRS = 1_500_000
+"""Most pairs of operations of one device that a model may look at; where there are more, the list schedulers' best and
+the bounds are the answer."""
 
 
 def solve(
@@ -44,79 +48,51 @@ def solve(
     if not problem.possible:
         return state.infeasible(NAME, cpsat_version())
     try:
-        state.raise_bound(lower_bound(problem))
+        form = stretched(problem)
+        known = windows(form.problem)
+        low = lower_bound(form.problem, known)
+        state.raise_bound(form.bound(low))
         start(state, hint, SHARE * limits.time)
-        if state.close:
-            return state.report(Stop.GAP, NAME, cpsat_version())
-        stop = _search(stretched(problem), state)
+        stop = Stop.GAP if state.close else _search(form, known, low, state)
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
     return state.report(stop, NAME, cpsat_version())
 
 
-def _search(form: Stretched, state: Incumbent) -> Stop:
+def _search(form: Stretched, known: Windows, low: int, state: Incumbent) -> Stop:
     """Run CP-SAT on the stretched problem and hand what it finds to the state."""
     cp, problem = cp_model(), form.problem
-    assert state.best is not None
-    begun = starts(problem, state.best)
-    assert begun is not None
-    unit = _unit(problem)
-    known = windows(problem)
+    begun = starts(problem, state.best) if state.best is not None else None
+    if begun is None or pairs(problem) > PAIRS:
+        return Stop.EXHAUSTED
     value = makespan(problem, begun)
-    scaled, small = _divided(problem, unit), {op: begin // unit for op, begin in begun.items()}
-    for table in (known.head, known.tail):
-        for rows in table.values():
-            for row in rows:
-                row[:] = [time // unit for time in row]
-    low = max(lower_bound(problem), state.bound * form.factor if form.factor == 1 else 0)
-    model = CpsatModel(scaled, known, -(-low // unit), value // unit)
-    model.hint(small, value // unit)
+    model = CpsatModel(problem, known, low, value)
+    model.hint(begun, value)
     if state.clock.left <= 0:
         return Stop.TIME
     solver = cpsat_solver(replace(state.limits, time=state.clock.left))
     solver.parameters.extra_subsolvers.extend(EXTRA)
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.symmetry_level = 0
-    watcher = _watcher(cp, model, form, state, unit)
+    watcher = _watcher(cp, model, form, state)
     solver.best_bound_callback = watcher.on_bound
     status = solver.solve(model.sat, watcher)
     if status in (cp.OPTIMAL, cp.FEASIBLE):
-        state.offer(orders_of(scaled, _read(model, solver)))
+        state.offer(orders_of(problem, _read(model, solver)))
     if status == cp.INFEASIBLE:  # the start is a solution of the model, so this must not be
         return Stop.ERROR
     if status in (cp.OPTIMAL, cp.FEASIBLE, cp.UNKNOWN):
-        state.raise_bound(form.bound(_whole(solver.best_objective_bound) * unit))
+        state.raise_bound(form.bound(_whole(solver.best_objective_bound)))
     if status == cp.OPTIMAL:
         return Stop.GAP
     return Stop.TIME if state.clock.left <= 0.1 * state.limits.time else Stop.INTERRUPT
-
-
-def _unit(problem: PipelineSchedule) -> int:
-    """The greatest that all times are multiples of: nothing is lost, and numbers are small."""
-    times = (problem.forward, problem.backward, problem.weight, problem.lag, problem.lag_back, problem.ending)
-    return math.gcd(*(time for values in times for time in values)) or 1
-
-
-def _divided(problem: PipelineSchedule, unit: int) -> PipelineSchedule:
-    def less(values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(value // unit for value in values)
-
-    return replace(
-        problem,
-        forward=less(problem.forward),
-        backward=less(problem.backward),
-        weight=less(problem.weight),
-        lag=less(problem.lag),
-        lag_back=less(problem.lag_back),
-        ending=less(problem.ending),
-    )
 
 
 def _read(model: CpsatModel, solver: Any) -> Starts:
     return {op: int(solver.value(variable)) for op, variable in model.begins.items()}
 
 
-def _watcher(cp: Any, model: CpsatModel, form: Stretched, state: Incumbent, unit: int) -> Any:
+def _watcher(cp: Any, model: CpsatModel, form: Stretched, state: Incumbent) -> Any:
     """Keeps each better schedule, and tells of each better bound."""
 
     class Watcher(cp.CpSolverSolutionCallback):  # type: ignore[misc]
@@ -124,7 +100,7 @@ def _watcher(cp: Any, model: CpsatModel, form: Stretched, state: Incumbent, unit
             state.offer(orders_of(model.problem, _read(model, self)))
 
         def on_bound(self, bound: float) -> None:
-            state.raise_bound(form.bound(_whole(bound) * unit))
+            state.raise_bound(form.bound(_whole(bound)))
 
     return Watcher()
 

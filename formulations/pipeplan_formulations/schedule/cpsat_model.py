@@ -28,6 +28,21 @@ from pipeplan_formulations.schedule.windows import Windows
 from pipeplan_formulations.solvers import cp_model
 
 
+def binds(problem: PipelineSchedule, device: int) -> bool:
+    """Whether a device cannot hold all micro-batches at once."""
+    return problem.micro_batches * sum(problem.taken[s] for s in problem.hosted[device]) > problem.room[device]
+
+
+def pairs(problem: PipelineSchedule) -> int:
+    """How many pairs of a forward and another operation (c) looks at."""
+    total = 0
+    for d in range(problem.devices):
+        if binds(problem, d):
+            kinds = sum(len(problem.kinds(s)) for s in problem.hosted[d])
+            total += len(problem.hosted[d]) * kinds * problem.micro_batches**2
+    return total
+
+
 class CpsatModel:
     """The model of a problem whose operations all take time; ``high`` is the most that the objective may be."""
 
@@ -46,11 +61,6 @@ class CpsatModel:
         self._staircases()
         self._admissions()
         self.sat.minimize(self.objective)
-
-    @property
-    def impossible(self) -> bool:
-        """Whether some operation's window is empty: nothing is as good as ``high``."""
-        return any(self._latest[op] < earliest for op, earliest in self._earliest.items())
 
     def hint(self, begun: Starts, value: int) -> None:
         """A complete one: starts, literals and objective."""
@@ -102,9 +112,7 @@ class CpsatModel:
     def _memory(self) -> None:
         """(c)."""
         problem = self.problem
-        for d in range(problem.devices):
-            if problem.micro_batches * sum(problem.taken[s] for s in problem.hosted[d]) <= problem.room[d]:
-                continue
+        for d in filter(lambda d: binds(problem, d), range(problem.devices)):
             others = [op for op in problem.operations(d) if problem.delta[op.kind][op.stage]]
             for op in problem.operations(d):
                 if op.kind != "F" or not problem.taken[op.stage]:

@@ -121,9 +121,11 @@ class _Tails(_Side):
         # The W that must have ended in any case when a forward starts: those of n = i, the most I there can be.
         self.admits = [[m] * m for _ in problem.device]  # the first forward that waits for W(j)
         for s, admission in enumerate(admissions):
-            for i in reversed(range(m)):
-                for j in range(admission.weights(i, i) or 0):
-                    self.admits[s][j] = i
+            waited = 0
+            for i in range(m):
+                weights = admission.weights(i, i) or 0  # never falls with i
+                self.admits[s][waited:weights] = [i] * (weights - waited)
+                waited = weights
         for i in reversed(range(m)):
             for s in range(problem.stages):
                 self.table["W"][s][i] = self._weight(s, i)
