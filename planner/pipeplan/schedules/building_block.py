@@ -13,13 +13,15 @@ device is wanted twice at once; f, F, I and i then take four of each device's si
 for W.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import NamedTuple
 
 from pipeplan.schedule import Action, Kind
+from pipeplan.schedules.gaps import weights_in_gaps
+from pipeplan.schedules.placed import Order
 
 PERIOD = 6
 """F, I and W of two stages, one unit each."""
@@ -68,6 +70,12 @@ def building_block(devices: int, strides: Strides) -> BuildingBlock:
     gaps = sorted(product(range(PERIOD), repeat=3), key=sum)
     blocks = [_block(devices, strides, each) for each in gaps]
     return min((block for block in blocks if block.repeats), key=lambda block: block.most)
+
+
+def repeated(block: BuildingBlock, micro_batches: int) -> Iterator[Order]:
+    """Each device's actions: those of the block as they begin, and W in the gaps, as far as memory allows."""
+    orders = [block.order(device, micro_batches) for device in range(len(block.starts))]
+    return map(tuple, weights_in_gaps(orders, block.most))
 
 
 def _block(devices: int, strides: Strides, gaps: Sequence[int]) -> BuildingBlock:

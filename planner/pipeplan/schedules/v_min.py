@@ -14,18 +14,15 @@ neighbours, so unequal stages and slow links cost more than elsewhere. Published
 
 from collections.abc import Iterator
 
-from pipeplan.schedules.building_block import Strides, building_block
-from pipeplan.schedules.gaps import weights_in_gaps
+from pipeplan.schedules.building_block import Strides, building_block, repeated
 from pipeplan.schedules.placed import Order, PlacedFamily, vee
 
 STRIDES = Strides(1, 1, 1, 1)
 
 
 def orders(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]:
-    """Each device's actions: those of the building block as they begin, W in the gaps."""
-    block = building_block(devices, STRIDES)
-    without = [block.order(device, micro_batches) for device in range(devices)]
-    return map(tuple, weights_in_gaps(without, block.most))
+    """Each device's actions."""
+    return repeated(building_block(devices, STRIDES), micro_batches)
 
 
 FAMILY = PlacedFamily(
