@@ -24,7 +24,7 @@ from pipeplan_formulations.schedule.cyclic import (
 from pipeplan_formulations.schedule.cyclic.compact import compact
 from pipeplan_formulations.schedule.cyclic.dispatch import Rule, dispatched, joined
 from pipeplan_formulations.schedule.cyclic.holding import largest_sum
-from pipeplan_formulations.schedule.cyclic.modulo import modulo
+from pipeplan_formulations.schedule.cyclic.modulo import Found, modulo
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.evaluate import peaks, starts
 
@@ -109,6 +109,21 @@ def test_bounds_stay_below_the_optimum(seed):
         return
     assert step_bound(problem) <= report.objective
     assert period_bound(problem, problem.micro_batches) <= report.objective
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_endless_bounds_know_no_number(seed):
+    """The bound of an endless schedule is the same whatever the step's number, and patterns made without it keep it."""
+    problem = random_schedule(seed)
+    bound = period_bound(problem)
+    assert all(period_bound(replace(problem, micro_batches=m)) == bound for m in (1, 2, 50))
+    for period in range(1, bound):
+        assert compact(problem, period) is None
+        if not instant(problem):
+            assert modulo(problem, 1, period, QUICK) == Found(None, True)
+    if bound > 0 and not instant(problem):
+        assert modulo(problem, 2, period_bound(problem, 2) - 1, QUICK) == Found(None, True)
 
 
 @given(st.integers(0, 10**6))

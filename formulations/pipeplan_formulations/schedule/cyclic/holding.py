@@ -4,11 +4,16 @@ A *holding* weighs what a device holds: α_s for each micro-batch between the st
 each between the end of I_s and the end of W_s, with a sum that never exceeds C. Two of them follow from memory:
 
 * bytes: α = taken, β = freed by weight, C = the largest sum within the room that such numbers can make;
-* counts, where a device hosts one stage: α = 1, β = 0, C = how many micro-batches of that stage fit at once.
+* counts, where a device hosts one stage: α = 1, β = 0, C = K, how many micro-batches of that stage fit at once.
+
+A count may go on for e longer than I_s(i), with e = min(I_s, W_s), if K micro-batches leave no room for what a W frees:
+when F_s(i + K) begins, I_s(i) has ended, and either I_s(i + 1) too, or else i + 1 I have ended and K micro-batches are
+in flight, so that every W before them has ended, W_s(i) among them. Both take their time after I_s(i). So at no time
+have more than K micro-batches begun whose count goes on. Elsewhere e = 0.
 
 Area. F_s(i) and I_s(i) are at least a round trip R_s apart, and W_s(i) ends W_s or more after I_s(i), so that one
-micro-batch adds at least  A = Σ_s (α_s R_s + β_s W_s)  to the integral of the sum over time. The sum is at most C,
-hence in an endless schedule the mean time of one micro-batch is at least
+micro-batch adds at least  A = Σ_s (α_s (R_s + e) + β_s W_s)  to the integral of the sum over time. The sum is at most
+C, hence in an endless schedule the mean time of one micro-batch is at least
 
 (6)  A / C,
 
@@ -31,7 +36,7 @@ below C ::
 They do not overlap if X is at least the sum of their lengths, which M A / C ≤ X may already say. Before the device's
 first F there is a head, after its last release a tail:
 
-(7)  step ≥ min_s head_s + (M A + lacking) / C + min_s tail of the last release.
+(7)  step ≥ min_s head_s + (M A + lacking) / C + min_s tail of the last release − e.
 """
 
 from collections.abc import Iterator
@@ -56,16 +61,21 @@ class Holding:
         α_s and β_s, by stage.
     capacity : int
         C ≥ 1.
+    extra : int
+        e.
     """
 
     device: int
     held: dict[int, int]
     waiting: dict[int, int]
     capacity: int
+    extra: int = 0
 
     def area(self, problem: PipelineSchedule, along: Reach) -> int:
         """A."""
-        return sum(self.held[s] * along.round_trip[s] + self.waiting[s] * problem.weight[s] for s in self.held)
+        return sum(
+            self.held[s] * (along.round_trip[s] + self.extra) + self.waiting[s] * problem.weight[s] for s in self.held
+        )
 
     def step(self, problem: PipelineSchedule, along: Reach) -> int:
         """(7), rounded up."""
@@ -79,7 +89,7 @@ class Holding:
         tail = min(
             (problem.ending[s] if self.waiting[s] else along.tail[s] for s in self.held if self.held[s]), default=0
         )
-        return head + _ceil(span) + tail
+        return head + _ceil(span) + tail - self.extra
 
     def _ramp_up(self, problem: PipelineSchedule) -> tuple[Fraction, Fraction]:
         """What the first ramp lacks, and its length."""
@@ -104,24 +114,26 @@ class Holding:
         return rise * rise * pace / 2, rise * pace
 
 
-def holdings(problem: PipelineSchedule) -> Iterator[Holding]:
+def holdings(problem: PipelineSchedule, endless: bool = False) -> Iterator[Holding]:
     """The holdings of all devices that host something that takes memory.
 
-    ``problem`` must be possible: then no capacity is 0.
+    ``problem`` must be possible: then no capacity is 0. Unless ``endless``, no more than its M micro-batches are held.
     """
+    m = problem.micro_batches
     for d, hosted in enumerate(problem.hosted):
+        room = problem.room[d]
         taken = {s: problem.taken[s] for s in hosted}
         waiting = {s: problem.freed_by_weight[s] for s in hosted}
         if not any(taken.values()):
             continue
         weights = {w for w in (*taken.values(), *waiting.values()) if w}
-        # Never more than all micro-batches at once.
-        most = min(problem.room[d], problem.micro_batches * sum(taken.values()))
-        yield Holding(d, taken, waiting, largest_sum(weights, most))
+        yield Holding(d, taken, waiting, largest_sum(weights, room if endless else min(room, m * sum(taken.values()))))
         if len(hosted) == 1:
             (s,) = hosted
-            fit = min(problem.room[d] // problem.taken[s], problem.micro_batches)
-            yield Holding(d, {s: 1}, {s: 0}, fit)
+            fit = room // taken[s] if endless else min(room // taken[s], m)
+            full = fit * taken[s] + waiting[s] > room
+            extra = min(problem.backward[s], problem.weight[s]) if full and problem.split[s] else 0
+            yield Holding(d, {s: 1}, {s: 0}, fit, extra)
 
 
 def largest_sum(weights: set[int], room: int) -> int:
@@ -143,7 +155,7 @@ def period_bound(problem: PipelineSchedule, unit: int = 1) -> int:
         return 0
     along = reach(problem)
     work = max(problem.work) // problem.micro_batches * unit
-    areas = (Fraction(unit * h.area(problem, along), h.capacity) for h in holdings(problem))
+    areas = (Fraction(unit * h.area(problem, along), h.capacity) for h in holdings(problem, endless=True))
     return max(work, max((_ceil(area) for area in areas), default=0))
 
 

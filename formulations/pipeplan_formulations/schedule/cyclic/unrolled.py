@@ -23,7 +23,7 @@ WORTH_MORE = 0.003
 """A larger unit is tried while the period is so much, in parts of it, above what any unit can reach."""
 SETTLE = 3.0
 """Most seconds to shorten a pattern's latency."""
-SMALL = 1000
+SMALL = 10_000
 """Forwards of a step up to which the bound that looks at each operation is worth its time."""
 MULTIPLE = 12
 """The short schedule and the long one differ by a multiple of this, which all units of a stretch divide."""
