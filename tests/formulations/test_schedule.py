@@ -6,7 +6,7 @@ import pytest
 
 from pipeline_schedules import every_order, line, random_schedule
 from pipeplan_formulations.report import Limits, Status, Stop
-from pipeplan_formulations.schedule import BACKENDS, Op, evaluate, feasible, lower_bound, solve
+from pipeplan_formulations.schedule import BACKENDS, Op, cpsat, evaluate, feasible, lower_bound, solve
 from pipeplan_formulations.schedule.admitting import Admission
 from pipeplan_formulations.schedule.evaluate import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.packing import jackson, packed
@@ -189,3 +189,22 @@ def test_progress_tells_ends_that_approach_each_other() -> None:
     assert values == sorted(values, reverse=True)
     assert bounds == sorted(bounds)
     assert (values[-1], bounds[-1]) == (report.objective, report.bound)
+
+
+def test_a_model_that_is_too_large_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the answer is the list schedulers' with the bounds that need no solver, and says that nothing was left."""
+    monkeypatch.setattr(cpsat, "PAIRS", 100)
+    problem = line(4, 8, 2)
+    report = solve(problem, Limits(time=2))
+    assert report.stop is Stop.EXHAUSTED
+    assert report.status is Status.FEASIBLE
+    assert report.bound == lower_bound(problem)
+
+
+def test_the_last_micro_batches_raise_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the whole is not searched, a proof for few micro-batches lifts the bound above that of heads and tails."""
+    problem = line(4, 32, 2, 0.3)
+    monkeypatch.setattr(cpsat, "PAIRS", 4000)
+    report = solve(problem, Limits(time=15))
+    assert report.stop is Stop.EXHAUSTED
+    assert report.bound > lower_bound(problem)

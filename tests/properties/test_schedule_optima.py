@@ -1,6 +1,7 @@
 """CP-SAT, CBC, the exact search and all permutations agree; bounds hold; answers are schedules."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,8 @@ from pipeplan_formulations.report import Limits, Status
 from pipeplan_formulations.schedule import Orders, cbc, cpsat, evaluate, exact, lower_bound
 from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.serial import serial
+from pipeplan_formulations.schedule.suffix import suffix_bound
+from pipeplan_formulations.schedule.windows import windows
 
 LIMITS = Limits(time=60, workers=1)
 
@@ -84,3 +87,19 @@ def test_the_exact_search_is_as_good_as_all_permutations() -> None:
             tried += 1
             assert exact.solve(problem, LIMITS).objective == every_order(problem), seed
     assert tried >= 40
+
+
+def test_the_last_micro_batches_bound_all() -> None:
+    """The head of a late first forward plus the optimum of what follows it is no larger than the optimum of all."""
+    tried = 0
+    for seed in range(300):
+        problem = random_schedule(seed)
+        whole = exact.solve(problem, LIMITS)
+        if whole.objective is None:
+            continue
+        for few in range(1, problem.micro_batches):
+            part = exact.solve(replace(problem, micro_batches=few), LIMITS)
+            assert part.objective is not None, seed
+            assert suffix_bound(windows(problem), few, part.objective) <= whole.objective, (seed, few)
+            tried += 1
+    assert tried >= 200

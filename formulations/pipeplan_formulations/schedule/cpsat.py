@@ -12,6 +12,7 @@ from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.positive import Stretched, stretched
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.start import SHARE, start
+from pipeplan_formulations.schedule.suffix import shorter, suffix_bound
 from pipeplan_formulations.schedule.windows import Windows, windows
 from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
 
@@ -19,6 +20,8 @@ NAME = "cpsat"
 EXTRA = ("objective_lb_search", "quick_restart")
 """Subsolvers that raise the bound of these models, and find better schedules, sooner than the default ones."""
 
+FEW = 0.15
+"""Part of the time limit for what the last micro-batches prove by themselves."""
 PAIRS = 1_500_000
 """Most pairs of operations of one device that a model may look at; where there are more, the list schedulers' best and
 the bounds are the answer."""
@@ -53,10 +56,25 @@ def solve(
         low = lower_bound(form.problem, known)
         state.raise_bound(form.bound(low))
         start(state, hint, SHARE * limits.time)
+        if not state.close:
+            low = max(low, _of_the_last(form, known, state))
         stop = Stop.GAP if state.close else _search(form, known, low, state)
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
     return state.report(stop, NAME, cpsat_version())
+
+
+def _of_the_last(form: Stretched, known: Windows, state: Incumbent) -> int:
+    """The bound that the last micro-batches prove by themselves (`suffix`), within its share of the time."""
+    few = shorter(form.problem)
+    if few is None:
+        return 0
+    report = solve(few, replace(state.limits, time=min(FEW * state.limits.time, state.clock.left), gap=0.0))
+    if report.stop is Stop.INTERRUPT:
+        raise KeyboardInterrupt
+    bound = suffix_bound(known, few.micro_batches, report.bound)
+    state.raise_bound(form.bound(bound))
+    return bound
 
 
 def _search(form: Stretched, known: Windows, low: int, state: Incumbent) -> Stop:
