@@ -53,7 +53,10 @@ class BuildingBlock:
         return max(map(_most, self.starts))
 
     def order(self, device: int, micro_batches: int) -> list[Action]:
-        """A device's forwards and input gradients, as they begin."""
+        """A device's forwards and input gradients, as they begin.
+
+        The starts keep whatever an action waits for, so all devices' orders end.
+        """
         far = 2 * len(self.starts) - 1 - device
         kinds = (Kind.FORWARD, device), (Kind.FORWARD, far), (Kind.INPUT_GRADIENT, far), (Kind.INPUT_GRADIENT, device)
         begin = {
