@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline_schedules import line, random_schedule
 from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.report import Limits, Stop
 from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, exact
 from pipeplan_formulations.schedule.cyclic import (
     Pattern,
@@ -262,6 +262,27 @@ def test_steps_of_any_number(seed):
     assert (report.solution is None) == (not problem.possible)
     if report.solution is not None:
         assert evaluate(problem, report.solution) == report.objective
+
+
+def test_an_interrupt_hands_back_the_incumbent():
+    """Whoever is interrupted after the first orders gets them, with the bound and the reason."""
+
+    def interrupt(value: int | None, bound: int) -> None:
+        raise KeyboardInterrupt
+
+    problem = line(4, 60, 2)
+    report = solve(problem, QUICK, progress=interrupt)
+    assert report.stop is Stop.INTERRUPT
+    assert report.solution is not None and evaluate(problem, report.solution) == report.objective
+
+
+def test_orders_given_are_never_lost():
+    """With orders given and next to no time, the answer is no worse than they are."""
+    problem = line(3, 40, 3)
+    best = solve(problem, Limits(time=4.0)).solution
+    again = solve(problem, Limits(time=0.1), hint=best)
+    assert again.objective is not None and best is not None
+    assert again.objective <= (evaluate(problem, best) or 0)
 
 
 def test_a_thousand_micro_batches():

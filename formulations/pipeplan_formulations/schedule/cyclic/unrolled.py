@@ -46,19 +46,30 @@ def solve(
         return _report(problem, limits, clock, bound, None, Status.INFEASIBLE, Stop.OPTIMALITY)
     best = hint
     value = evaluate(problem, hint) if hint is not None else None
-    for orders in _candidates(problem, limits, clock):
-        worth = evaluate(problem, orders)
-        if worth is not None and (value is None or worth < value):
-            best, value = orders, worth
-            if progress is not None:
-                progress(worth, bound)
-        if clock.left <= 0 or (value is not None and value - bound <= limits.gap * value):
-            break
+    interrupted = False
+    try:
+        for orders in _candidates(problem, limits, clock):
+            worth = evaluate(problem, orders)
+            if worth is not None and (value is None or worth < value):
+                best, value = orders, worth
+                if progress is not None:
+                    progress(worth, bound)
+            if clock.left <= 0 or (value is not None and value - bound <= limits.gap * value):
+                break
+    except KeyboardInterrupt:
+        interrupted = True
     if best is None or value is None:
-        return _report(problem, limits, clock, bound, None, Status.UNKNOWN, Stop.TIME)
+        return _report(
+            problem, limits, clock, bound, None, Status.UNKNOWN, Stop.INTERRUPT if interrupted else Stop.TIME
+        )
     if value == bound:
         return _report(problem, limits, clock, bound, best, Status.OPTIMAL, Stop.OPTIMALITY)
-    stop = Stop.GAP if value - bound <= limits.gap * value else Stop.TIME if clock.left <= 0 else Stop.EXHAUSTED
+    if value - bound <= limits.gap * value:
+        stop = Stop.GAP
+    elif interrupted:
+        stop = Stop.INTERRUPT
+    else:
+        stop = Stop.TIME if clock.left <= 0 else Stop.EXHAUSTED
     return _report(problem, limits, clock, bound, best, Status.FEASIBLE, stop)
 
 
