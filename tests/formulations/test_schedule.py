@@ -6,7 +6,7 @@ import pytest
 
 from pipeline_schedules import every_order, line, random_schedule
 from pipeplan_formulations.report import Limits, Status, Stop
-from pipeplan_formulations.schedule import BACKENDS, Op, cpsat, evaluate, feasible, lower_bound, solve
+from pipeplan_formulations.schedule import BACKENDS, Op, cpsat, evaluate, exact, feasible, lower_bound, solve
 from pipeplan_formulations.schedule.admitting import Admission
 from pipeplan_formulations.schedule.evaluate import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.packing import jackson, packed
@@ -208,3 +208,13 @@ def test_the_last_micro_batches_raise_the_bound(monkeypatch: pytest.MonkeyPatch)
     report = solve(problem, Limits(time=15))
     assert report.stop is Stop.EXHAUSTED
     assert report.bound > lower_bound(problem)
+
+
+def test_an_exact_search_out_of_time_keeps_its_hint() -> None:
+    """Without time there is no answer, or the hint with a bound that holds."""
+    problem = line(3, 4, 2)
+    assert exact.solve(problem, Limits(time=0.0)).status is Status.UNKNOWN
+    report = exact.solve(problem, Limits(time=0.0), hint=serial(problem))
+    assert report.stop is Stop.TIME
+    assert report.objective == evaluate(problem, serial(problem))
+    assert report.bound <= lower_bound(problem)

@@ -67,7 +67,7 @@ def solve(
 def _of_the_last(form: Stretched, known: Windows, state: Incumbent) -> int:
     """The bound that the last micro-batches prove by themselves (`suffix`), within its share of the time."""
     few = shorter(form.problem)
-    if few is None:
+    if few is None or pairs(few) > PAIRS:
         return 0
     report = solve(few, replace(state.limits, time=min(FEW * state.limits.time, state.clock.left), gap=0.0))
     if report.stop is Stop.INTERRUPT:

@@ -188,7 +188,7 @@ class PipelineSchedule:
     def possible(self) -> bool:
         """Whether there is a schedule at all: exactly if each device holds one micro-batch of every stage it hosts.
 
-        Enough: run micro-batch after micro-batch, W as soon as it may. Needed: when the last stage's I_{S−1}(0) begins,
-        F_s(0) has run on every stage and, as I_s(0) comes after, nothing of it is freed anywhere.
+        Enough: run micro-batch after micro-batch, W as soon as it may. Needed: the I that ends before all others is one
+        of the last stage; when it begins, every stage has run that micro-batch's F, and nothing is freed anywhere.
         """
         return all(sum(self.taken[s] for s in self.hosted[d]) <= self.room[d] for d in range(self.devices))

@@ -1,7 +1,6 @@
 """Where the solvers begin: the best orders known without them."""
 
-from importlib import import_module
-
+from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.problem import Orders
 from pipeplan_formulations.schedule.serial import serial
@@ -17,7 +16,6 @@ def start(state: Incumbent, hint: Orders | None, seconds: float) -> None:
     state.offer(serial(state.problem))
     if hint is not None:
         state.offer_foreign(hint)
-    constructive = import_module("pipeplan_formulations.schedule.constructive").constructive
     for part in (GLANCE, 1 - GLANCE):
         if not state.close:
             found = constructive(state.problem, part * seconds)
