@@ -14,8 +14,9 @@ from pipeplan_formulations.schedule.constructive.rule import Rule
 from pipeplan_formulations.schedule.constructive.swaps import improved
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 
-_PORTFOLIO, _TUNING = 0.3, 0.5  # of the time has passed when these end
-_STARTS = 3  # rules that are tuned, and schedules from which local search sets out
+_PORTFOLIO, _TUNING = 0.25, 0.35  # of the time has passed when these end
+_TUNED = 6  # rules
+_STARTS = 3  # schedules from which local search sets out
 
 _Item = TypeVar("_Item")
 
@@ -23,12 +24,13 @@ _Item = TypeVar("_Item")
 class _Best(Generic[_Item]):
     """The best few, one of each makespan: equal ones are often the same schedule."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._kept: dict[int, _Item] = {}
 
     def add(self, makespan: int, item: _Item) -> None:
         self._kept.setdefault(makespan, item)
-        if len(self._kept) > _STARTS:
+        if len(self._kept) > self._most:
             del self._kept[max(self._kept)]
 
     @property
@@ -54,7 +56,7 @@ def constructive(problem: PipelineSchedule, seconds: float, bound: int = 0) -> t
         return None
     begin = time.monotonic()
     network = Network(problem)
-    found: _Best[Numbered] = _Best()
+    found: _Best[Numbered] = _Best(_STARTS)
     for value, orders in _written(problem, network):
         found.add(value, orders)
     rules = _run(problem, found, begin + _PORTFOLIO * seconds, bound)
@@ -77,7 +79,7 @@ def _written(problem: PipelineSchedule, network: Network) -> Iterator[tuple[int,
 
 def _run(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> list[Rule]:
     """Run rules and note what they find; the best few of them."""
-    best: _Best[Rule] = _Best()
+    best: _Best[Rule] = _Best(_TUNED)
     for rule in chain(automatic(problem), dispatched(problem)):
         value, orders = dispatch(problem, rule)
         found.add(value, orders)
