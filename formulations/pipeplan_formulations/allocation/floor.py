@@ -43,7 +43,11 @@ SHRINKS = 3
 WORTH = 64
 """That is stopped when it brings less than a 64th of the end."""
 FIRST = 8
-"""Cuts along e alone, which are often enough, before the largest backward is looked at."""
+"""Cuts along e alone, which are often enough, before the largest backward is looked at,"""
+MANY = 64
+"""if a replica has more micro-batches than this: with few of them (5) decides, with many the slowest stage does."""
+FLAT = 5
+"""Boxes are cut along e, which raises bounds sooner, until they are so many times longer along the largest backward."""
 STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
 """Targets tried, as multiples of the free bound, before one that excludes nothing."""
 
@@ -152,7 +156,10 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
         if high - lower <= high // WORTH:
             break
         high = lower
-    for peaks in (False, True) if problem.drains and many > 1 else (False,):
+    ways: tuple[bool, ...] = (False,)
+    if problem.drains and many > 1:
+        ways = (False, True) if many > MANY else (True,)
+    for peaks in ways:
         root = _Box(max(value, alone), 0, max(high, 0), 0, high // (many - 1) if peaks else None, value, alone)
         closed = _split(bracket, corner, root, many, FIRST if problem.drains and not peaks else None)
         if closed:
@@ -176,7 +183,7 @@ def _split(bracket: Bracket, corner: Corner, root: "_Box", many: int, cuts: int 
             bound = max(box.bound, value, alone + box.low)
             heapq.heapreplace(boxes, replace(box, bound=bound, high=high, value=value, alone=alone))
             continue
-        if box.most is not None and tall > wide:
+        if box.most is not None and tall > FLAT * wide:
             middle = (box.least + box.most) // 2
             low = max(box.low, (many - 1) * (middle + 1))
             above, alone_above = corner(box.high, low, middle + 1, box.most)

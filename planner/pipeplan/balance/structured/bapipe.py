@@ -27,7 +27,8 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     orders = [cluster.devices] if job.order is Order.GIVEN else device_orders(cluster)
     found: list[Arrangement] = []
     why = ""
-    for order in orders:
+    for devices in orders:
+        order = devices[: len(model.layers)]  # a stage has a layer at least
         try:
             boundaries = bapipe.balance(price(model, cluster, order, micro_batch, job), job.batch // micro_batch)
         except NotApplicable as reason:
