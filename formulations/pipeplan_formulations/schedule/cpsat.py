@@ -17,8 +17,9 @@ from pipeplan_formulations.schedule.windows import Windows, windows
 from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
 
 NAME = "cpsat"
-EXTRA = ("objective_lb_search", "quick_restart")
-"""Subsolvers that raise the bound of these models, and find better schedules, sooner than the default ones."""
+SUBSOLVERS = ("objective_lb_search", "quick_restart")
+"""What two threads run beside local search: they raise the bound of these models, and find better schedules, sooner than
+the default ones. One thread runs the default."""
 
 FEW = 0.15
 """Part of the time limit for what the last micro-batches prove by themselves."""
@@ -89,7 +90,8 @@ def _search(form: Stretched, known: Windows, low: int, state: Incumbent) -> Stop
     if state.clock.left <= 0:
         return Stop.TIME
     solver = cpsat_solver(replace(state.limits, time=state.clock.left))
-    solver.parameters.extra_subsolvers.extend(EXTRA)
+    if state.limits.workers > 1:
+        solver.parameters.subsolvers.extend(SUBSOLVERS)
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.symmetry_level = 0
     watcher = _watcher(cp, model, form, state)
