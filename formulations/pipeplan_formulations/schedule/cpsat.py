@@ -18,8 +18,8 @@ from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
 
 NAME = "cpsat"
 SUBSOLVERS = ("objective_lb_search", "quick_restart")
-"""What two threads run beside local search: they raise the bound of these models, and find better schedules, sooner than
-the default ones. One thread runs the default."""
+"""What several threads run beside local search: they raise the bound of these models, and find better schedules, sooner
+than the default ones. One thread runs the default."""
 
 FEW = 0.15
 """Part of the time limit for what the last micro-batches prove by themselves."""
