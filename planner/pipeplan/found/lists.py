@@ -1,0 +1,95 @@
+"""From the formulation's orders to action lists, and back.
+
+::
+
+    F_s(i), I_s(i), W_s(i)      orders of one row, micro-batches 0, 1, 2, …
+    sFm, sBm or sIm, sWm        lists of all rows: row j of r runs m = j, j + r, j + 2 r, …, then R and U
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pipeplan.found.instance import sums
+from pipeplan.found.rows import rows_of, share
+from pipeplan.pipeline import Pipeline
+from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule
+
+FAMILY = "found"
+"""What schedules are called that no family wrote."""
+
+
+def as_schedule(orders: Orders, pipeline: Pipeline, micro_batches: int) -> Schedule:
+    """The schedule that runs such orders, one a column, on every row of a pipeline.
+
+    A row that has one micro-batch less than the orders leaves out the last one: lists that end still do. As in all
+    families a device's reductions stand behind everything else, then its updates.
+
+    Raises
+    ------
+    InputError
+        If the replicas are not rows.
+    """
+    rows = rows_of(pipeline)
+    splits = {op.stage for order in orders for op in order if op.kind == "W"}
+    lists: list[tuple[Action, ...]] = [()] * pipeline.devices
+    for column, order in enumerate(orders):
+        for row, device in enumerate(rows.columns[column]):
+            own = share(rows, row, micro_batches)
+            actions = (
+                Action(_kind(op, splits), op.stage, row + rows.count * op.micro_batch)
+                for op in order
+                if op.micro_batch < own
+            )
+            lists[device] = (*actions, *closing(pipeline, rows.hosted(column)))
+    return Schedule(FAMILY, tuple(lists))
+
+
+def closing(pipeline: Pipeline, stages: Sequence[int]) -> tuple[Action, ...]:
+    """What ends the list of a device with these stages.
+
+    Reductions come in an order of their own that all devices share, that of the first stage of each collective: those
+    of different groups of tied stages must not wait for each other.
+    """
+    first = {stage: group[0] for group in pipeline.tied for stage in sorted(group)}
+    reducing = sorted((s for s in stages if sums(pipeline, s)), key=lambda s: (first.get(s, s), s))
+    reduces = (Action(Kind.REDUCE, s) for s in reducing)
+    return (*reduces, *(Action(Kind.UPDATE, s) for s in sorted(stages)))
+
+
+def as_orders(schedule: Schedule, pipeline: Pipeline, problem: PipelineSchedule) -> Orders | None:
+    """The orders of a schedule's first row, for a problem that `schedule_problem` made of the pipeline.
+
+    The n-th action of each kind and stage becomes that of micro-batch n, which is no worse, and a joined backward of a
+    stage that the problem splits an I and a W in a row. None if the schedule splits one that the problem does not.
+
+    Raises
+    ------
+    InputError
+        If the replicas are not rows.
+    """
+    orders = []
+    for devices in rows_of(pipeline).columns:
+        seen: Counter[tuple[Kind, int]] = Counter()
+        order: list[Op] = []
+        for action in schedule.orders[devices[0]]:
+            if not action.kind.per_micro_batch:
+                continue
+            split = problem.split[action.stage]
+            if action.kind in (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT) and not split:
+                return None
+            for kind in ("I", "W") if action.kind is Kind.BACKWARD and split else (_letter(action.kind),):
+                order.append(Op(kind, action.stage, seen[Kind(kind), action.stage]))
+                seen[Kind(kind), action.stage] += 1
+        orders.append(tuple(order))
+    return tuple(orders)
+
+
+def _kind(op: Op, splits: set[int]) -> Kind:
+    if op.kind == "I" and op.stage not in splits:
+        return Kind.BACKWARD
+    return Kind(op.kind)
+
+
+def _letter(kind: Kind) -> str:
+    return "I" if kind is Kind.BACKWARD else kind.value

@@ -1,0 +1,115 @@
+"""Random pipelines of one width, from a seed, and random orders of the instances that they are."""
+
+from dataclasses import replace
+from random import Random
+
+from pipeplan.chain import UNLIMITED
+from pipeplan.cluster import Overlap
+from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule
+
+Placement = tuple[tuple[int, ...], ...]
+
+
+def random_pipeline(seed: int, most_devices: int = 4, *, plain: bool = False) -> Pipeline:
+    """One or several stages a device, in a line, a loop, a V or anyhow, on one, two or three rows.
+
+    ``plain``: nothing that the formulation cannot say: tensors that keep no wire busy, no overlap that blocks, no ties,
+    one stage a device.
+    """
+    draw = Random(seed)
+    placement = _placement(draw, draw.randint(1, most_devices), 1 if plain else draw.choice((1, 1, 2, 3)))
+    rows = 1 if plain else draw.choice((1, 1, 1, 2, 3))
+    devices = 1 + max(device for (device,) in placement)
+    most = draw.choice((3, 20))
+    stages = tuple(_stage(draw, most, draw.random() < 0.3) for _ in placement)
+    if draw.random() < 0.5:
+        stages = tuple(replace(stage, workspace=stages[0].workspace) for stage in stages)
+    overlap = draw.choice([Overlap.COPY, Overlap.STREAM, *([] if plain else [Overlap.NONE])])
+    card = not plain and draw.random() < 0.3
+    boundaries = range(len(placement) - 1)
+    latency = draw.choice((0, 4))
+    away = [
+        [(0 if plain else draw.randint(0, 5), draw.randint(0, latency)) for _ in boundaries] for _ in ("down", "up")
+    ]
+    ways = [
+        tuple(
+            tuple(
+                Transfer(1, *away[way][s], () if plain else ("card",) if card else (f"{way} {s} {row}",))
+                for row in range(rows)
+            )
+            for s in boundaries
+        )
+        for way in (0, 1)
+    ]
+    return Pipeline(
+        stages,
+        tuple(tuple(row * devices + device for row in range(rows)) for (device,) in placement),
+        ways[0],
+        ways[1],
+        overlap,
+        (draw.randint(0, 2),) * devices * rows,
+        (UNLIMITED,) * devices * rows,
+        () if plain or draw.random() < 0.7 else _tied(draw, placement),
+    )
+
+
+def random_orders(seed: int, problem: PipelineSchedule) -> Orders:
+    """Orders that end, each operation drawn from those whose inputs are there; memory is not looked at."""
+    draw = Random(seed)
+    done: set[Op] = set()
+    left = [op for d in range(problem.devices) for op in problem.operations(d)]
+    lists: list[list[Op]] = [[] for _ in range(problem.devices)]
+    late = draw.random()  # how gladly an operation is put off
+    while left:
+        ready = [op for op in left if _inputs(problem, op) <= done]
+        op = ready[0] if draw.random() > late else draw.choice(ready)
+        left.remove(op)
+        done.add(op)
+        lists[problem.device[op.stage]].append(op)
+    return tuple(map(tuple, lists))
+
+
+def _inputs(problem: PipelineSchedule, op: Op) -> set[Op]:
+    """What must have ended before, those of earlier micro-batches of the same kind included."""
+    kind, s, i = op
+    needs = {op._replace(micro_batch=i - 1)} if i else set()
+    if kind == "F":
+        return needs | ({Op("F", s - 1, i)} if s else set())
+    if kind == "W":
+        return needs | {Op("I", s, i)}
+    return needs | {Op("F", s, i)} | ({Op("I", s + 1, i)} if s < problem.stages - 1 else set())
+
+
+def _placement(draw: Random, devices: int, chunks: int) -> Placement:
+    down = list(range(devices))
+    shape = draw.choice(("loop", "vee", "any"))
+    found = [device for chunk in range(chunks) for device in (down[::-1] if shape == "vee" and chunk % 2 else down)]
+    if shape == "any":
+        draw.shuffle(found)
+    return tuple((device,) for device in found)
+
+
+def _stage(draw: Random, most: int, uneven: bool) -> Stage:
+    inputs, weights = draw.randint(1, most), draw.randint(1, most)
+    held = draw.randint(0, 4)
+    return Stage(
+        forward=draw.randint(1, most),
+        backward=max(1, inputs + weights + (draw.randint(-1, 1) if uneven else 0)),
+        input_gradient=inputs,
+        weight_gradient=weights,
+        update=draw.randint(0, 3),
+        reduce=draw.randint(0, 3),
+        resident=draw.randint(0, 5),
+        held=held,
+        held_after_input_gradient=draw.choice((None, draw.randint(0, held))),
+        workspace=draw.randint(0, 3),
+    )
+
+
+def _tied(draw: Random, placement: Placement) -> tuple[tuple[int, ...], ...]:
+    """Two stages on different devices, if there are."""
+    pairs = [
+        (a, b) for a in range(len(placement)) for b in range(a + 1, len(placement)) if placement[a] != placement[b]
+    ]
+    return (draw.choice(pairs),) if pairs else ()

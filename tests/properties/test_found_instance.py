@@ -1,0 +1,80 @@
+"""The instance of a pipeline never says more than the simulator, and of what it can say as much."""
+
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from found_pipelines import random_orders, random_pipeline
+from pipeplan.found import as_orders, as_schedule, schedule_problem
+from pipeplan.found.rows import rows_of
+from pipeplan.simulate import makespan, simulate
+from pipeplan.validate import validate_memory, validate_schedule
+from pipeplan_formulations.schedule import evaluate, feasible
+from pipeplan_formulations.schedule.evaluate import peaks
+
+seeds = st.integers(0, 10**9)
+
+
+def _draw(seed: int, **wanted: bool) -> tuple:
+    draw = Random(seed)
+    pipeline = random_pipeline(seed, **wanted)
+    micro_batches = draw.randint(1, 7)
+    split = [draw.random() < 0.6 for _ in pipeline.stages]
+    return pipeline, micro_batches, split
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_an_instance_is_a_relaxation(seed: int) -> None:
+    """Of any orders the instance says no more than the simulator, and their lists are complete and end."""
+    pipeline, micro_batches, split = _draw(seed)
+    problem = schedule_problem(pipeline, micro_batches, split)
+    orders = random_orders(seed, problem)
+    schedule = as_schedule(orders, pipeline, micro_batches)
+    validate_schedule(schedule, len(pipeline.stages), micro_batches, pipeline.placement, pipeline.tied)
+    value = evaluate(problem, orders)
+    assert value is not None
+    assert value <= makespan(schedule, pipeline)
+    assert as_orders(schedule, pipeline, problem) == orders
+
+
+@settings(max_examples=80, deadline=None)
+@given(seeds)
+def test_an_instance_is_exact_where_it_can_say_everything(seed: int) -> None:
+    """With one stage a device, wires that no tensor waits for and no ties, instance and simulator agree."""
+    pipeline, micro_batches, split = _draw(seed, plain=True)
+    problem = schedule_problem(pipeline, micro_batches, split)
+    orders = random_orders(seed, problem)
+    assert evaluate(problem, orders) == makespan(as_schedule(orders, pipeline, micro_batches), pipeline)
+
+
+@settings(max_examples=80, deadline=None)
+@given(seeds)
+def test_an_instance_holds_what_the_simulator_holds(seed: int) -> None:
+    """The peaks of orders are those of simulator and validator; of unequal workspaces one side, or the other."""
+    pipeline, micro_batches, split = _draw(seed)
+    least, most = (schedule_problem(pipeline, micro_batches, split, safe=safe) for safe in (False, True))
+    orders = random_orders(seed, least)
+    schedule = as_schedule(orders, pipeline, micro_batches)
+    held, seen = validate_memory(schedule, pipeline), simulate(schedule, pipeline).peaks
+    for column, devices in enumerate(rows_of(pipeline).columns):
+        assert held[devices[0]] == seen[devices[0]]
+        assert peaks(least, orders)[column] <= held[devices[0]] <= peaks(most, orders)[column]
+        if least.base[column] == most.base[column]:
+            assert peaks(least, orders)[column] == held[devices[0]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(0, 12))
+def test_limits_of_an_instance_are_those_of_the_pipeline(seed: int, more: int) -> None:
+    """Orders that fit every device fit the instance, and those that fit the safe instance fit every device."""
+    pipeline, micro_batches, split = _draw(seed)
+    least = schedule_problem(pipeline, micro_batches, split)
+    tight = replace(pipeline, limits=tuple(pipeline.runtime[0] + 5 + more for _ in pipeline.limits))
+    loose, safe = (schedule_problem(tight, micro_batches, split, safe=way) for way in (False, True))
+    orders = random_orders(seed, least)
+    held = validate_memory(as_schedule(orders, pipeline, micro_batches), pipeline)
+    fits = all(peak <= limit for peak, limit in zip(held, tight.limits, strict=True))
+    assert feasible(safe, orders) <= fits <= feasible(loose, orders)
