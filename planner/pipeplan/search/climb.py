@@ -11,14 +11,12 @@ To exclude what is much better takes little time, and the bound of all rises tog
 """
 
 from dataclasses import dataclass
-from math import ceil
 
+from pipeplan.search.cutoff import ACCURACY, below, cutoff
 from pipeplan.search.prove import Prover
 
 RUNGS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Shares of the incumbent, until the gap that is wanted."""
-ACCURACY = 0.1
-"""How close the bound comes to what is found, as a part of that share; what is found is simulated, so it counts."""
 CLOSE = 5e-4
 """The relative gap at which the most promising shape of many is good enough: simulation decides the rest."""
 
@@ -49,9 +47,10 @@ class Climb:
         if value is None:
             return Question(None, rungs[0], last=False)
         self.rung = min(self.rung, last)
-        while self.rung < last and (1 - rungs[self.rung]) * value <= bound:
+        while self.rung < last and below(value, rungs[self.rung]) <= bound:
             self.rung += 1
-        return _below(value, rungs[self.rung], last=self.rung == last)
+        share = rungs[self.rung]
+        return Question(below(value, share), _accuracy(share), last=self.rung == last)
 
     def up(self) -> None:
         """The next question is a finer one."""
@@ -60,9 +59,10 @@ class Climb:
 
 def at_once(prover: Prover) -> Question:
     """The last question."""
-    gap = prover.limits.gap
-    return Question(None, max(gap, CLOSE), last=True) if prover.value is None else _below(prover.value, gap, last=True)
+    gap, most = prover.limits.gap, cutoff(prover)
+    return Question(most, max(gap, CLOSE) if most is None else _accuracy(gap), last=True)
 
 
-def _below(value: int, share: float, last: bool) -> Question:
-    return Question(ceil((1 - share) * value), max(ACCURACY * share, CLOSE), last)
+def _accuracy(share: float) -> float:
+    """What is found is simulated, so it counts, and bounds nearer to it than `CLOSE` are not worth their time."""
+    return max(ACCURACY * share, CLOSE)

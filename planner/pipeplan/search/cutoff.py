@@ -1,4 +1,4 @@
-"""When a node is done: what its bound must reach so that the gap that was asked for is closed.
+"""What a node asks a formulation for, what it learns from the report, and when it is done.
 
 ::
 
@@ -9,16 +9,23 @@
     bound     ────┘
 """
 
+from typing import Any
+
 from pipeplan.search.prove import Node, Prover
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.report import Limits, Report, Status, Stop
 
 ACCURACY = 0.1
-"""How close a part's bound comes to its optimum, as a share of the gap asked for of the whole."""
+"""How close a part's bound comes to its optimum, as a part of the share that the cutoff lies below the incumbent."""
+
+
+def below(value: int, share: float) -> int:
+    """A value less that share of it, rounded up."""
+    return value - int(share * value)
 
 
 def cutoff(prover: Prover) -> int | None:
     """Nanoseconds from which on values do not matter; None while there is no plan."""
-    return None if prover.value is None else prover.value - int(prover.limits.gap * prover.value)
+    return None if prover.value is None else below(prover.value, prover.limits.gap)
 
 
 def closed(node: Node, prover: Prover) -> bool:
@@ -38,3 +45,19 @@ def done(node: Node, prover: Prover) -> bool:
 def precise(prover: Prover, time: float) -> Limits:
     """Limits for a part of the search."""
     return Limits(time, ACCURACY * prover.limits.gap, prover.limits.workers, prover.limits.seed)
+
+
+def learned(node: Node, report: Report[Any]) -> bool:
+    """Raise the node's bound to what the report proves; False if that is that nothing below it is feasible.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the user interrupted the solver: the search ends as well.
+    """
+    if report.stop is Stop.INTERRUPT:
+        raise KeyboardInterrupt
+    if report.status is Status.INFEASIBLE:
+        return False
+    node.bound = max(node.bound, report.bound)
+    return True

@@ -15,14 +15,14 @@ from pipeplan.job import Objective
 from pipeplan.paths import find_path_cut
 from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.cutoff import cutoff, done, precise
+from pipeplan.search.cutoff import cutoff, done, learned, precise
 from pipeplan.search.filled import fuller
 from pipeplan.search.judge import judge
 from pipeplan.search.prove import Node, Prover
 from pipeplan.search.wires import surplus
 from pipeplan_formulations import partition
 from pipeplan_formulations.partition import PathCut
-from pipeplan_formulations.report import Status, Stop
+from pipeplan_formulations.report import Stop
 
 FIRST_SLICE = 2.0
 """Seconds a solver gets for one step at first; doubled each time it was not enough."""
@@ -57,19 +57,16 @@ class FamilyNode(Node):
             prover.settle(self.bound)
             return
         report = partition.solve(problem, limits, hint=self.best, backend=backend, cutoff=most)
-        if report.stop is Stop.INTERRUPT:
-            raise KeyboardInterrupt
-        if report.status is Status.INFEASIBLE:
+        before = self.bound
+        if not learned(self, report):
             return
-        grown = report.bound > self.bound
-        self.bound = max(self.bound, report.bound)
         if report.solution is None and done(self, prover):
             return
         first, self.relaxed = not self.relaxed, True
-        learned = self._simulate(prover, report.solution) if report.solution is not None else False
+        new_cut = self._simulate(prover, report.solution) if report.solution is not None else False
         if report.solution is not None and prover.value is not None and prover.value <= self.bound:
             prover.settle(self.bound)
-        elif first or grown or learned:
+        elif first or new_cut or self.bound > before:
             yield self
         elif report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
             self.slice *= 2

@@ -16,14 +16,13 @@ from itertools import pairwise
 
 from pipeplan.chain import Boundaries
 from pipeplan.search.candidates import Candidate, partition_problem
-from pipeplan.search.cutoff import cutoff, done, precise
+from pipeplan.search.cutoff import cutoff, done, learned, precise
 from pipeplan.search.family_node import FamilyNode
 from pipeplan.search.filled import fuller
 from pipeplan.search.flights import Box, free_family
 from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover
 from pipeplan_formulations import partition
-from pipeplan_formulations.report import Status, Stop
 
 
 @dataclass
@@ -44,11 +43,8 @@ class FlightsNode(Node):
         least = self._candidate(self.box.low)
         problem = partition_problem(least, self.box.low, self.box.high)
         report = partition.solve(problem, precise(prover, prover.left), backend="exact", cutoff=cutoff(prover))
-        if report.stop is Stop.INTERRUPT:
-            raise KeyboardInterrupt
-        if report.status is Status.INFEASIBLE:
+        if not learned(self, report):
             return
-        self.bound = max(self.bound, report.bound)
         fullest = None
         if report.solution is not None:
             fullest = fuller(prover.cluster, least, report.solution, self.box) or least

@@ -5,15 +5,16 @@ from dataclasses import dataclass, field, replace
 
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.climb import Climb, Question, at_once
+from pipeplan.search.cutoff import learned
 from pipeplan.search.flights import free_family
 from pipeplan.search.layouts import Layout, allocation_problem
 from pipeplan.search.offer import offer_all
-from pipeplan.search.prove import Node, Prover
+from pipeplan.search.prove import Node, Prover, Turn
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
 from pipeplan.structure import Groups, Modes, arrange
 from pipeplan_formulations import allocation
-from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.report import Limits, Stop
 
 FIRST_SLICE = 8.0
 """Seconds that a lump gets at first; four times as many each time it was not enough."""
@@ -51,9 +52,12 @@ class LumpNode(Node):
         tile = self.layout.tile or 0
         return (2, int(self.slice), not self.alternating, 0 if self.small else self.size, cost, -tile, -len(self.last))
 
-    def early(self, prover: Prover) -> bool:
+    @property
+    def turn(self) -> Turn:
         """Roots of trees take little time; and with large lumps somebody has to find a first plan."""
-        return not self.last and self.slice == FIRST_SLICE and (self.small or prover.value is None)
+        if self.last or self.slice > FIRST_SLICE:
+            return Turn.BY_BOUND
+        return Turn.EARLY if self.small else Turn.UNTIL_A_PLAN
 
     def advance(self, prover: Prover) -> Iterable[Node]:
         """Ask for something better, simulate it, and open what lies below.
@@ -65,17 +69,15 @@ class LumpNode(Node):
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(prover.left / 2, self.slice)  # others have something to do as well
         report = allocation.solve(problem, Limits(slice_, asked.accuracy), cutoff=asked.cutoff, known=self.proved)
-        if report.stop is Stop.INTERRUPT:
-            raise KeyboardInterrupt
-        if report.status is Status.INFEASIBLE:
+        if not learned(self, report):
             return
-        self.bound, self.proved = max(self.bound, report.bound), report.bound
+        self.proved = report.bound
         unfinished = report.stop is Stop.TIME
         self.slice *= 4 if unfinished else 1
         if report.solution is None:
             if unfinished or not asked.last:  # otherwise nothing is better than what is known, or better enough
                 yield self
-            elif prover.value is None or self.bound < prover.value:
+            else:
                 prover.settle(self.bound)
             return
         groups = self._groups(self.layout.modes(report.solution))
@@ -93,8 +95,7 @@ class LumpNode(Node):
             self.climb.up()
             yield self
         else:
-            if prover.value is None or self.bound < prover.value:
-                prover.settle(self.bound)
+            prover.settle(self.bound)
             if groups is not None:
                 yield ShapeNode(self.bound, self.space, groups, self.size, self.alternating)
 

@@ -15,6 +15,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Protocol
 
 from pipeplan.cluster import Cluster
@@ -23,6 +24,14 @@ from pipeplan_formulations.report import Limits, Stop
 
 Watch = Callable[[int | None, int, int], None]
 """Called with the incumbent's value (None before there is one), the bound, and the number of open nodes."""
+
+
+class Turn(Enum):
+    """When a node is advanced. A good plan closes many nodes unseen, so some that find one quickly come early."""
+
+    BY_BOUND = auto()
+    UNTIL_A_PLAN = auto()  # early while there is no plan, by its bound afterwards
+    EARLY = auto()  # before all that are not, whatever its bound
 
 
 class Node(Protocol):
@@ -38,9 +47,10 @@ class Node(Protocol):
         """Among equal bounds."""
         ...
 
-    def early(self, prover: "Prover") -> bool:  # noqa: ARG002
-        """Whether to advance it before all that are not, whatever its bound: a good plan closes many others unseen."""
-        return False
+    @property
+    def turn(self) -> Turn:
+        """When to advance it."""
+        return Turn.BY_BOUND
 
     def advance(self, prover: "Prover") -> Iterable["Node"]:
         """One step; what is open then. May settle a bound that nothing can raise (`Prover.settle`)."""
@@ -116,7 +126,7 @@ class Prover:
         if self.incumbent is not None and node.bound >= self.incumbent.value:
             return
         self._pushed += 1
-        if node.early(self):
+        if self._is_early(node):
             heapq.heappush(self._early, ((node.bound.bit_length(), *node.rank), node.bound, self._pushed, node))
         else:
             heapq.heappush(self._heap, (node.bound, node.rank, self._pushed, node))
@@ -148,10 +158,13 @@ class Prover:
     def _next(self) -> Node:
         while self._early:
             node = heapq.heappop(self._early)[-1]
-            if node.early(self) or not self._heap:
+            if self._is_early(node) or not self._heap:
                 return node
             self.push(node)
         return heapq.heappop(self._heap)[-1]
+
+    def _is_early(self, node: Node) -> bool:
+        return node.turn is Turn.EARLY or (node.turn is Turn.UNTIL_A_PLAN and self.incumbent is None)
 
     def _step(self, node: Node) -> None:
         if self.incumbent is not None and node.bound >= self.incumbent.value:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeplan.search.candidates import Candidate, partition_problem
-from pipeplan.search.cutoff import cutoff, done, precise
+from pipeplan.search.cutoff import cutoff, done, learned, precise
 from pipeplan.search.family_node import FamilyNode
 from pipeplan.search.flights import Box
 from pipeplan.search.flights_node import FlightsNode
@@ -18,7 +18,6 @@ from pipeplan.search.prove import Node, Prover
 from pipeplan.search.space import Space
 from pipeplan.structure import Groups
 from pipeplan_formulations import partition
-from pipeplan_formulations.report import Status, Stop
 
 
 @dataclass
@@ -70,11 +69,8 @@ class ShapeNode(Node):
         held, warm_up = np.min(counts, axis=0), np.max(counts, axis=0)
         problem = partition_problem(candidates[0], tuple(held.tolist()), tuple(warm_up.tolist()))
         report = partition.solve(problem, precise(prover, prover.left), backend="exact", cutoff=cutoff(prover))
-        if report.stop is Stop.INTERRUPT:
-            raise KeyboardInterrupt
-        if report.status is Status.INFEASIBLE:
+        if not learned(self, report):
             return
-        self.bound = max(self.bound, report.bound)
         if report.solution is not None:
             offer_all(prover, candidates, report.solution)
         if done(self, prover):

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from pipeplan.search.climb import Climb
+from pipeplan.search.cutoff import learned
 from pipeplan.search.layouts import Layout, allocation_problem
 from pipeplan.search.lumps import FIRST_SLICE, LumpNode
-from pipeplan.search.prove import Node, Prover
+from pipeplan.search.prove import Node, Prover, Turn
 from pipeplan.search.space import Space
 from pipeplan_formulations import allocation
-from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.report import Limits, Stop
 
 ROUGH = 5
 """How much less accurate its bound may be than a lump's where something is found: then each layout is asked itself."""
@@ -31,9 +32,10 @@ class TilingsNode(Node):
         """Like the lumps below it."""
         return self._lump(_best_of(self.layouts)).rank
 
-    def early(self, prover: Prover) -> bool:
+    @property
+    def turn(self) -> Turn:
         """Like the lumps below it."""
-        return prover.value is None
+        return Turn.UNTIL_A_PLAN
 
     def advance(self, prover: Prover) -> Iterable[Node]:
         """Ask for something better under all tiles at once; if there is, ask each."""
@@ -42,11 +44,8 @@ class TilingsNode(Node):
             problem = allocation_problem(self.space, self.size, _best_of(self.layouts), self.alternating)
             limits = Limits(min(prover.left / 2, FIRST_SLICE / 4), ROUGH * asked.accuracy)
             report = allocation.solve(problem, limits, cutoff=asked.cutoff, known=self.bound)
-            if report.stop is Stop.INTERRUPT:
-                raise KeyboardInterrupt
-            if report.status is Status.INFEASIBLE:
+            if not learned(self, report):
                 return
-            self.bound = max(self.bound, report.bound)
             if report.solution is None and report.stop is not Stop.TIME and not asked.last:
                 yield self
                 return
