@@ -147,7 +147,9 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
         return max([many[s] * work[s] // p.micro_batches for s in stages] + busy)
 
     reduce = [reduction(p, boundaries, s) for s in stages]
+    weight = [total(p.weight, s) if p.weight is not None else 0 for s in stages]
     ending = [update[s] + reduce[s] for s in stages]
+    after = ending[0] + weight[0]  # what certainly follows the last backward of stage 0
     sides = []
     for s in stages:  # (4): forwards before it, its micro-batches, backwards after it or the end of its own step
         there, home = sum(forward[:s]) + sum(latency[:s]), sum(backward[:s]) + sum(latency[:s])
@@ -155,8 +157,8 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
             there, home = there + sum(send[:s]), home + sum(back[:s])
         elif waits:
             there, home = there + sum(send[:s]), home + sum(back[: max(s - 1, 0)])
-        sides += [there + many[s] * work[s] + home + ending[0], there + many[s] * work[s] + ending[s]]
-    alone = ending[0] + sum(forward) + sum(backward) + 2 * sum(latency)
+        sides += [there + many[s] * work[s] + home + after, there + many[s] * (work[s] + weight[s]) + ending[s]]
+    alone = after + sum(forward) + sum(backward) + 2 * sum(latency)
     if p.overlap != "stream":
         alone += sum(send) + sum(back)
     for s in stages:  # (5) and (8) for devices
@@ -165,7 +167,7 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
         sides += [alone + (many[s] - 1) * one, alone + (many[s] - 1) * other]
         if p.alternating:
             first = max(1, int((p.in_flight if p.warm_up is None else p.warm_up)[s]))
-            sides.append(alone + max(many[s] - first, 0) * one + (many[s] - 1) * other)
+            sides.append(alone + max(many[s] - first, 0) * (one + weight[s]) + (many[s] - 1) * other)
     for s, (f, g) in enumerate(zip(send, back, strict=True)):  # (5) for links
         if p.overlap == "copy":
             sides += [alone + (wires[s] - 1) * f, alone + (wires[s] - 1) * g]
@@ -293,6 +295,8 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         found["resident"] = rng.integers(0, 10, (depth, n))
     if n > 1 and draw(st.booleans()):
         found["ties"] = tuple(random_tie(rng, depth, n, largest) for _ in range(draw(st.integers(1, 2))))
+    if problem.objective == "step" and not problem.paths and draw(st.booleans()):
+        found["weight"] = rng.integers(0, 2 * largest, (depth, n))
     if n > 1 and draw(st.booleans()):
         found["cuts"] = rng.integers(0, 4, n - 1) > 0
     if draw(st.integers(0, 2)) == 0:

@@ -28,6 +28,8 @@ def check(problem: "ChainPartition") -> None:
             raise ValueError(f"a tie joins layers {tie.layers}; there are {layers} layers")
         if len(tie.resident) != stages:
             raise ValueError(f"a tie has numbers for {len(tie.resident)} stages; there are {stages}")
+    if problem.weight is not None and (problem.objective != "step" or problem.paths):
+        raise ValueError("split backwards go with objective step, and without path cuts, whose backwards are whole")
     if problem.paths and problem.objective != "step":
         raise ValueError("path cuts bound the step time; the bottleneck objective has none")
     _check_wires(problem, stages, layers)
@@ -41,7 +43,7 @@ def check(problem: "ChainPartition") -> None:
 def _check_arrays(problem: "ChainPartition", stages: int, layers: int) -> None:
     per_stage, per_cut = (stages, layers), (stages - 1, layers - 1)
     shapes: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys(("forward", "backward", "update", "reduce", "where"), per_stage),
+        **dict.fromkeys(("forward", "backward", "weight", "update", "reduce", "where"), per_stage),
         **dict.fromkeys(("send", "send_back", "link"), per_cut),
         **dict.fromkeys(("saved", "workspace", "output", "recomputable"), (layers,)),
         **dict.fromkeys(("received", "cuts"), (layers - 1,)),

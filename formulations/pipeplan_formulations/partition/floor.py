@@ -26,7 +26,7 @@ def lower_bound(problem: "ChainPartition") -> int:
         total = Fraction(work) / sum(Fraction(many, count) for count in counts)
         share = ceil(total) if all(count == many for count in counts) else floor(total)
         return max(share, int((column * both // many).min(axis=0).max()))
-    layer = int((column * both).min(axis=0).max())
+    layer = int((column * (both if problem.weight is None else both + problem.weight)).min(axis=0).max())
     full = prod(counts)
     spread = -(-work * full // (full - prod(count - 1 for count in counts)))
     lanes = [0]

@@ -40,7 +40,10 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
         _bottleneck(model, problem, stages, link)
         return model
     reduce = [_reduction(model, problem, scale, s, on, splits) for s in range(problem.stages)]
-    _step(model, problem, scale, stages, [u + r for u, r in zip(update, reduce, strict=True)])
+    weight = [Expression({})] * problem.stages
+    if problem.weight is not None:
+        weight = _stage_times(model, problem, scale, "weight", splits)
+    _step(model, problem, scale, stages, [u + r for u, r in zip(update, reduce, strict=True)], weight)
 
     def held(link: int, row: Sequence[int]) -> Expression:
         return model.define(model.chosen(link, scale.down(np.array(row))))
@@ -117,14 +120,16 @@ def _step(
     scale: Scale,
     stages: Sequence[tuple[Expression, ...]],
     ending: Sequence[Expression],
+    weight: Sequence[Expression],
 ) -> None:
     """(4): way to the stage, its work, way back or its own end; (5), (8), (9): one way and many services in a row."""
-    head, way = ending[0], Expression({})
+    head, way = ending[0] + weight[0], Expression({})
+    ending = [e + count.stage * v for e, v, count in zip(ending, weight, problem.through, strict=True)]
     for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
         forward, backward, send, return_in = times
         busy = count.stage * load(problem.overlap, *times)
         model.at_least(head + busy)
-        if s > 0 and (ending[s].terms or ending[s].constant):
+        if (s > 0 or problem.weight is not None) and (ending[s].terms or ending[s].constant):
             model.at_least(way + busy + ending[s])
         final = s == problem.stages - 1
         latency = 0 if final else scale.down(int(problem.latency[s]))
@@ -141,6 +146,7 @@ def _step(
     sends, returns = [nothing, *(times[2] for times in stages)], [*(times[3] for times in stages), nothing]
     hops = [Hop(*times) for times in zip(sends, returns, [0, *latencies, 0], strict=True)]
     for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
-        shared = delays_of_wires(problem, s, times[0], times[1], hops[s], hops[s + 1], held)
-        for delay in (*delays(problem.overlap, count, *times), *shared):
+        forward, backward, send, return_in = times
+        shared = delays_of_wires(problem, s, forward, backward, hops[s], hops[s + 1], held)
+        for delay in (*delays(problem.overlap, count, forward, backward, send, return_in, weight[s]), *shared):
             model.at_least(head + delay)

@@ -59,6 +59,13 @@ that runs at most k_s forwards of a stage before its first backward, one action 
      T ≥ R + V + V' − (f_s + l_s + F_{s+1} + f_{s+1})                     and with V' for link s + 1 on the same wire
      T ≥ R + V + V' − (g_{s+1} + l_{s+1} + B_{s+1} + g_s)
 
+Where backwards are split, ``backward`` is the gradient of the inputs, and V_s, the time of the weights' gradient, may
+wait: it delays no other stage, and of each micro-batch it ends after the backward. It joins what follows the last
+backward, in (4b) with all M_s of them, which says more than (4a) for stage 0 too, and in (8) those that must have
+ended before the last forward, as k_s counts a micro-batch until its weight gradient has ended:
+
+(12) E_0 + V_0 for E_0 in (4a), (5), (8), (9);   E_s + M_s V_s for E_s in (4b), s ≥ 0;   F_s + V_s for the F_s of (8).
+
 Why they hold: (4) a replica of stage s waits for stages 0 … s − 1, then works M_s w_s; after its last backward the
 gradient still travels back, and stage 0 ends its step (4a); or stage s itself does (4b). (5) is the same argument for
 anything that serves micro-batches one by one in one direction. (6): a path through the actions of one given order is a
@@ -136,6 +143,8 @@ class ChainPartition:
         Bytes that a recomputed layer holds for each micro-batch in flight.
     recomputable : array of bool, shape (n,), optional
         Layers that may be recomputed; by default none.
+    weight : array of int, shape (S, n), optional
+        V of each layer, where backwards are split; only with objective 'step' and without paths.
     ties : tuple of Tie
     cuts : array of bool, shape (n − 1,), optional
         Which cuts are allowed; by default all.
@@ -174,6 +183,7 @@ class ChainPartition:
     warm_up: Array | None = None
     output: Array | None = None
     recomputable: Flags | None = None
+    weight: Array | None = None
     ties: tuple[Tie, ...] = ()
     cuts: Flags | None = None
     where: Flags | None = None
@@ -198,10 +208,12 @@ class ChainPartition:
         ``saved`` has shape (n + 1,), all others (S, n + 1); ``reduced`` counts the layers with ``reduce`` > 0.
         """
         reduce = np.zeros_like(self.forward) if self.reduce is None else self.reduce
+        weight = np.zeros_like(self.forward) if self.weight is None else self.weight
         tables = {
             "forward": self.forward,
             "backward": self.backward,
             "update": self.update,
+            "weight": weight,
             "resident": np.broadcast_to(self.resident, self.forward.shape),
             "saved": self.saved,
             "reduce": reduce,

@@ -15,6 +15,7 @@ def largest(problem: "ChainPartition") -> int:
     """
     again = np.where(problem.useful, problem.forward, 0)
     tables = [problem.forward, problem.backward + again, problem.update]
+    tables += [] if problem.weight is None else [problem.weight]
     tables += [] if problem.reduce is None else [problem.reduce]
     # Every stage may pay its base, and for its part of a tie.
     tied = sum(sum(tie.update) + sum(tie.reduce) + sum(tie.home) for tie in problem.ties)

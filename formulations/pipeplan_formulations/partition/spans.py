@@ -41,7 +41,7 @@ class Spans:
     delay : array, shape (A, W)
         Largest e of (5), (8) and (9) that belongs to the stage.
     ending : array, shape (A, W), or int
-        E_s; 0 in closed spans.
+        E_s of (4b); 0 in closed spans.
     """
 
     starts: Array
@@ -87,10 +87,13 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
         if problem.overlap != "none":
             work = np.maximum(work, per_micro_batch(problem, count.out, busy[ends]))
         return Spans(starts, ends, np.where(closed, NEVER, work), nothing, nothing, nothing, 0)
-    ending = _ending(problem, s, begins, ends, closed)
+    weight = problem.prefix["weight"][s]
+    own_weight = np.where(closed, 0, weight[ends] - weight[begins])
+    own = _ending(problem, s, begins, ends, closed)
+    ending = own + count.stage * own_weight if problem.weight is not None else own
     latency = 0 if final else int(problem.latency[s])
-    later = behind(problem.overlap, b, latency, passed_back, returned[ends]) + (0 if s else ending)
-    every = [*delays(problem.overlap, count, f, b, sent[ends], passed_back)]
+    later = behind(problem.overlap, b, latency, passed_back, returned[ends]) + (0 if s else own + own_weight)
+    every = [*delays(problem.overlap, count, f, b, sent[ends], passed_back, own_weight)]
     if problem.wires:
         passed_on = _at_boundary(problem.send[s - 1])[begins] if s else 0
         before = Hop(passed_on, passed_back, int(problem.latency[s - 1]) if s else 0)

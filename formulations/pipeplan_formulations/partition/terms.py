@@ -56,11 +56,14 @@ def behind(overlap: Overlap, backward: Number, latency: Number, return_in: Numbe
 
 
 def delays(
-    overlap: Overlap, counts: Counts, forward: Number, backward: Number, send: Number, return_in: Number
+    overlap: Overlap, counts: Counts, forward: Number, backward: Number, send: Number, return_in: Number, weight: Number
 ) -> tuple[Number, ...]:
-    """e in (5) and (8), T ≥ R + e: what many micro-batches in a row add to the way of one of them."""
+    """e in (5) and (8), T ≥ R + e: what many micro-batches in a row add to the way of one of them.
+
+    ``weight``: V_s where backwards are split, else 0.
+    """
     there, back = (forward + send, backward + return_in) if overlap == "none" else (forward, backward)
-    lanes = (counts.stage - 1) * there, counts.late * there + (counts.stage - 1) * back
+    lanes = (counts.stage - 1) * there, counts.late * (there + weight) + (counts.stage - 1) * back
     if overlap == "none":
         return lanes
     if overlap == "copy":

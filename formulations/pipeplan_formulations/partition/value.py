@@ -16,11 +16,12 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
     edges = np.array(boundaries)
     s, a, b = np.arange(problem.stages), edges[:-1], edges[1:]
     links, cut = s[:-1], b[:-1] - 1
-    forward, backward, update = (
-        problem.prefix[name][s, b] - problem.prefix[name][s, a] for name in ("forward", "backward", "update")
+    forward, backward, update, weight = (
+        problem.prefix[name][s, b] - problem.prefix[name][s, a] for name in ("forward", "backward", "update", "weight")
     )
     update = update + copies_update(problem, s, a, b)
     forward, backward, update = forward.tolist(), (backward + recomputing).tolist(), update.tolist()
+    weight = weight.tolist()
     send, back, link = (table[links, cut].tolist() for table in (problem.send, problem.send_back, problem.link))
     out, into = [*send, 0], [0, *back]
     stages = list(zip(forward, backward, out, into, strict=True))
@@ -31,10 +32,10 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
         return int(max(shares + (busy if problem.overlap != "none" else [])))
 
     reduce = reductions(problem, s, a, b).tolist()
-    head, slack = update[0] + reduce[0], update[0] + reduce[0]
+    head = slack = update[0] + reduce[0] + weight[0]
     least = 0
     for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
-        ending = update[t] + reduce[t]
+        ending = update[t] + reduce[t] + count.stage * weight[t]
         least = max(least, head + count.stage * work + max(0, ending - slack))
         latency = int(problem.latency[t]) if t < len(link) else 0
         returned = back[t] if t < len(link) else 0
@@ -43,7 +44,7 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
         slack += later
     hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *problem.latency.tolist(), 0], strict=True)]
     for t, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
-        least = max(least, head + max(delays(problem.overlap, count, *times)))
+        least = max(least, head + max(delays(problem.overlap, count, *times, weight[t])))
         shared = delays_of_wires(problem, t, *times[:2], hops[t], hops[t + 1], lambda at, row: int(row[cut[at]]))
         least = max(least, head + max(shared, default=0))
     lengths = forward, backward, update, reduce, send, back
