@@ -6,9 +6,8 @@ from random import Random
 from pipeplan.chain import UNLIMITED
 from pipeplan.cluster import Overlap
 from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.schedules.placed import Placement, loop, vee
 from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule
-
-Placement = tuple[tuple[int, ...], ...]
 
 
 def random_pipeline(seed: int, most_devices: int = 4, *, plain: bool = False) -> Pipeline:
@@ -113,3 +112,62 @@ def _tied(draw: Random, placement: Placement) -> tuple[tuple[int, ...], ...]:
         (a, b) for a in range(len(placement)) for b in range(a + 1, len(placement)) if placement[a] != placement[b]
     ]
     return (draw.choice(pairs),) if pairs else ()
+
+
+def family_pipeline(seed: int, most_devices: int = 16) -> tuple[Pipeline, int]:
+    """A pipeline where some family's stages lie (loop, V, or one stage a device on one or two rows), and a number of
+    micro-batches; with memory for anything between one micro-batch and all."""
+    draw = Random(seed)
+    devices = draw.randint(1, most_devices)
+    micro_batches = draw.randint(1, 2 * devices)
+    placement = draw.choice((loop(devices, 1), loop(devices, 1), loop(devices, 2), vee(devices)))
+    base = placed_pipeline(draw, placement)
+    rows = draw.choice((1, 1, 2)) if len(placement) == devices else 1
+    pipeline = _on_rows(base, rows)
+    if draw.random() < 0.3:
+        return pipeline, micro_batches
+    limits: list[int] = []
+    for device in range(base.devices):
+        own = [base.stages[s] for s in base.stages_on[device]]
+        one = sum(stage.resident + stage.held for stage in own) + max(stage.workspace for stage in own)
+        most = micro_batches * sum(stage.held for stage in own)
+        limit = base.runtime[device] + one + (draw.randint(0, most) if draw.random() < 0.95 else -1)
+        limits += [limit] * rows
+    return replace(pipeline, limits=tuple(limits)), micro_batches
+
+
+def placed_pipeline(draw: Random, placement: Placement) -> Pipeline:
+    """Unequal stages on a placement without replicas, their backwards' parts known, and transfers of any kind."""
+    most = draw.choice((3, 30))
+    stages = tuple(_stage(draw, most, draw.random() < 0.3) for _ in placement)
+    devices = 1 + max(device for (device,) in placement)
+    overlap, card = draw.choice(list(Overlap)), draw.random() < 0.3
+    ways = [
+        tuple(
+            (Transfer(1, draw.randint(0, 4), draw.randint(0, 4), ("card",) if card else (f"{way} {s}",)),)
+            for s in range(len(placement) - 1)
+        )
+        for way in ("down", "up")
+    ]
+    return Pipeline(stages, placement, *ways, overlap, (draw.randint(0, 2),) * devices, (UNLIMITED,) * devices)
+
+
+def _on_rows(pipeline: Pipeline, rows: int) -> Pipeline:
+    """The same, stage by stage with so many replicas, every pair with wires of its own."""
+    if rows == 1:
+        return pipeline
+
+    def ways(own: tuple[tuple[Transfer, ...], ...]) -> tuple[tuple[Transfer, ...], ...]:
+        return tuple(
+            tuple(replace(way, resources=tuple(f"{wire} {row}" for wire in way.resources)) for row in range(rows))
+            for (way,) in own
+        )
+
+    return replace(
+        pipeline,
+        placement=tuple(tuple(range(rows * s, rows * (s + 1))) for s in range(len(pipeline.stages))),
+        transfers=ways(pipeline.transfers),
+        returns=ways(pipeline.returns),
+        runtime=pipeline.runtime * rows,
+        limits=pipeline.limits * rows,
+    )

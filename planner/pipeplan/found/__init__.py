@@ -5,7 +5,10 @@
     pipeline ──schedule_problem──▶ instance ──solver──▶ orders ──as_schedule──▶ schedule ──simulate──▶ its time
 """
 
+from pipeplan.found.floor import floor, floor_problem
+from pipeplan.found.found import Found
 from pipeplan.found.instance import schedule_problem, splittable
 from pipeplan.found.lists import as_orders, as_schedule
+from pipeplan.found.search import find
 
-__all__ = ["as_orders", "as_schedule", "schedule_problem", "splittable"]
+__all__ = ["Found", "as_orders", "as_schedule", "find", "floor", "floor_problem", "schedule_problem", "splittable"]

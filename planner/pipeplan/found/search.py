@@ -1,0 +1,174 @@
+"""A schedule better than any family's for a fixed pipeline, and how much better one could be.
+
+::
+
+    families, starts ──▶ judge (validator's memory, simulator's time) ◀── orders ── CP-SAT, patterns
+                           │ the best of them                                        ▲   │
+                           └────────────────── hint ─────────────────────────────────┘   └──▶ bound
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipeplan.found.asked import Asked, asked, crowded
+from pipeplan.found.families import written
+from pipeplan.found.floor import floor, floor_problem
+from pipeplan.found.found import Found
+from pipeplan.found.judge import Judge
+from pipeplan.found.lists import as_orders, as_schedule
+from pipeplan.pipeline import Pipeline
+from pipeplan.schedule import Schedule
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.report import Limits, Report, Status, Stop
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, evaluate, solve
+from pipeplan_formulations.schedule.constructive import constructive
+from pipeplan_formulations.schedule.cyclic import solve as solve_by_pattern
+
+FEW = 1200
+"""Operations of a row up to which CP-SAT alone looks for their order."""
+MANY = 6000
+"""Operations of a row from which only patterns do."""
+CROWDED = 0.1
+"""Part of the time for orders that mind shared wires."""
+
+
+def find(
+    pipeline: Pipeline,
+    micro_batches: int,
+    limits: Limits,
+    split: bool | Sequence[bool] = True,
+    starts: Sequence[Schedule] = (),
+    cutoff: int | None = None,
+) -> Found:
+    """The best schedule of a pipeline within a time limit: any order, backwards split or joined.
+
+    It is never worse than that of any family that fits where the stages lie, nor than a start.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        Its stages all have the same number of replicas.
+    micro_batches : int
+    limits : Limits
+        Time, and the gap at which to be content.
+    split : bool or sequence of bool
+        The stages whose backwards may be split. Those whose I and W have no times stay joined.
+    starts : sequence of Schedule
+        Schedules of the pipeline to begin from. Those that do not fit are ignored, and those with two lanes where lists
+        with one may be slower than them (`Judge.comparable`).
+    cutoff : int, optional
+        Nanoseconds: the search ends where it is proved that no schedule takes less.
+
+    Raises
+    ------
+    InputError
+        If the pipeline has no instance (`schedule_problem`).
+    PlanError
+        If a start is no schedule of the pipeline.
+    """
+    search = _Search(pipeline, micro_batches, limits, split, cutoff)
+    try:
+        stop = search.run(starts)
+    except KeyboardInterrupt:
+        stop = Stop.INTERRUPT
+    return search.found(stop)
+
+
+class _Search:
+    def __init__(
+        self, pipeline: Pipeline, micro_batches: int, limits: Limits, split: bool | Sequence[bool], cutoff: int | None
+    ) -> None:
+        self._pipeline, self._micro_batches = pipeline, micro_batches
+        self._limits, self._clock, self._cutoff = limits, Clock(limits), cutoff
+        self._least = floor_problem(pipeline, micro_batches, split)
+        self._bound = floor(self._least)
+        self._judge = Judge(pipeline)
+
+    def run(self, starts: Sequence[Schedule]) -> Stop:
+        """Search until something says stop."""
+        for schedule in (*starts, *written(self._pipeline, self._micro_batches, self._least.split)):
+            self._judge.offer(schedule)
+        if not self._least.possible:
+            return Stop.OPTIMALITY
+        questions = asked(self._pipeline, self._micro_batches, self._least)
+        for left, question in zip(range(len(questions), 0, -1), questions, strict=True):
+            if not question.problem.possible:
+                continue
+            until = self._clock.left * (1 - 1 / left)
+            self._list(question.problem, until)
+            for answer in (self._pattern, self._order):
+                if self._close:
+                    return Stop.GAP
+                report = answer(question.problem, until)
+                if report is not None:
+                    self._hear(report, question)
+                if report is not None and report.stop is Stop.INTERRUPT:
+                    return Stop.INTERRUPT
+        if self._close:
+            return Stop.GAP
+        return Stop.TIME if self._clock.left <= 0 else Stop.EXHAUSTED
+
+    def found(self, stop: Stop) -> Found:
+        """The answer as it stands."""
+        value, bound = self._judge.value, self._bound
+        status = Status.FEASIBLE
+        if value is None:
+            status = Status.UNKNOWN if self._least.possible else Status.INFEASIBLE
+        elif value == bound:
+            status, stop = Status.OPTIMAL, Stop.OPTIMALITY
+        return Found(self._judge.best, value, bound, status, stop)
+
+    def _list(self, problem: PipelineSchedule, until: float) -> None:
+        """Orders of list schedulers that think of shared wires, if there are any."""
+        variants = list(crowded(self._pipeline, problem))
+        seconds = CROWDED * (self._clock.left - until)
+        for variant in variants:
+            listed = constructive(variant, seconds / len(variants)) if seconds > 0 else None
+            if listed is not None:
+                self._offer(listed[1])
+
+    def _pattern(self, problem: PipelineSchedule, until: float) -> Report[Orders] | None:
+        """Steps of many micro-batches repeat a stretch of a few."""
+        count, seconds = _operations(problem), self._clock.left - until
+        if count <= FEW or seconds <= 0:
+            return None
+        part = seconds / 2 if count <= MANY else seconds
+        return solve_by_pattern(problem, replace(self._limits, time=part), self._hint(problem))
+
+    def _order(self, problem: PipelineSchedule, until: float) -> Report[Orders] | None:
+        """Every operation by itself."""
+        seconds = self._clock.left - until
+        if _operations(problem) > MANY or seconds <= 0:
+            return None
+        return solve(problem, replace(self._limits, time=seconds), self._hint(problem))
+
+    def _hint(self, problem: PipelineSchedule) -> Orders | None:
+        """The best known of the problem's orders."""
+        best: tuple[int, Orders] | None = None
+        for schedule in self._judge.kept:
+            orders = as_orders(schedule, self._pipeline, problem)
+            value = None if orders is None else evaluate(problem, orders)
+            if orders is not None and value is not None and (best is None or value < best[0]):
+                best = value, orders
+        return None if best is None else best[1]
+
+    def _hear(self, report: Report[Orders], question: Asked) -> None:
+        if question.bounds:
+            self._bound = max(self._bound, report.bound)
+        if report.solution is not None:
+            self._offer(report.solution)
+
+    def _offer(self, orders: Orders) -> None:
+        self._judge.offer(as_schedule(orders, self._pipeline, self._micro_batches))
+        self._judge.polish()
+
+    @property
+    def _close(self) -> bool:
+        value = self._judge.value
+        if self._cutoff is not None and self._bound >= self._cutoff:
+            return True
+        return value is not None and value - self._bound <= self._limits.gap * value
+
+
+def _operations(problem: PipelineSchedule) -> int:
+    return problem.micro_batches * sum(len(problem.kinds(s)) for s in range(problem.stages))
