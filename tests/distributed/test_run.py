@@ -15,6 +15,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 import workers
+from found_cases import KINDS, found_cases
 from models import layers_of, tiny_mlp, tiny_vgg
 
 from pipeplan.errors import PlanError
@@ -43,6 +44,7 @@ def results() -> dict[tuple[int, str], Any]:
             ("random", "random_cases", (count, 5)),
             ("tied", "random_cases", (TIED, 6, True)),
             ("placed", "placed_families", (7,)),
+            ("found", "found_schedules", (found_cases(world, 8),)),
             *((name, name, arguments) for name, arguments in BESIDES.get(world, ())),
         ]
         values = launch(workers.together, world, *(job[1:] for job in jobs), timeout=90)
@@ -66,6 +68,12 @@ def test_random_plans_of_tied_weights_are_exact(world: int, results: dict[tuple[
 def test_families_that_place_stages_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
     """So they do with several stages on a rank: looped, in a V, in both directions, with split backwards."""
     _all_exact(results[world, "placed"], len(PLACED) - sum(family.even and world % 2 for family in PLACED.values()))
+
+
+@pytest.mark.parametrize("world", CASES)
+def test_found_schedules_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
+    """So they do in orders that no family has: joined, split, recomputed, replicated, with several stages on a rank."""
+    _all_exact(results[world, "found"], len(KINDS))
 
 
 @pytest.mark.slow

@@ -51,6 +51,12 @@ def placed_families(seed: int) -> dict[str, float]:
     return {f"{case.plan.schedule.family}: {case.name}": worst_error(case, passes=1) for case in cases}
 
 
+def found_schedules(cases: list[Case]) -> dict[str, float]:
+    """The worst error of each of these cases."""
+    torch.set_num_threads(1)
+    return {case.name: worst_error(case, passes=1) for case in cases}
+
+
 def worst_error(case: Case, passes: int) -> float:
     """Largest relative difference of loss and gradients to the unsplit model, in float64, over all ranks.
 

@@ -1,0 +1,72 @@
+"""Schedules that are found, one of each kind, with a model to run them: sought once, ahead of all ranks."""
+
+import random
+from itertools import pairwise
+from math import lcm
+
+from cases import Case
+from models import WORKLOADS, layers_of, random_cuts
+
+from pipeplan.cluster import Overlap
+from pipeplan.found import find
+from pipeplan.found.lists import FAMILY
+from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.schedule import Schedule
+from pipeplan.schedules.placed import Placement
+from pipeplan_formulations.report import Limits
+from plans import plan_for
+
+KINDS = ("joined", "split", "several stages a device", "recomputed", "replicated")
+
+
+def found_cases(world: int, seed: int) -> list[Case]:
+    """A case of each of `KINDS` on so many ranks, whose order no family has."""
+    generator = random.Random(seed)
+    found = []
+    for kind in KINDS:
+        split = kind in ("split", "several stages a device") or (kind == "replicated" and generator.random() < 0.5)
+        schedule = _found(generator, _placement(generator, kind, world), split)
+        build = generator.choice([each for each in WORKLOADS if len(layers_of(each())) >= schedule.stages])
+        workload = build()
+        names = layers_of(workload)
+        cuts = random_cuts(generator, len(names), schedule.stages)
+        recompute = [name for name in names if kind == "recomputed" and generator.random() < 0.6]
+        plan = plan_for(workload.module, names, cuts, schedule, recompute=recompute)
+        found.append(Case(f"{kind}: {build.__name__} {cuts} {schedule.as_text()} recompute {recompute}", plan, build))
+    return found
+
+
+def _found(generator: random.Random, placement: Placement, split: bool) -> Schedule:
+    """What is found for stages of random times and little memory, the first time that it is no family's."""
+    while True:
+        micro_batches = generator.randint(3, 7)
+        schedule = find(
+            _pipeline(generator, placement), micro_batches, Limits(time=1.0, workers=1), split=split
+        ).schedule
+        if schedule is not None and schedule.family == FAMILY:
+            return schedule
+
+
+def _placement(generator: random.Random, kind: str, world: int) -> Placement:
+    if kind == "replicated":
+        rows = 2 if world % 2 == 0 else world
+        homes = tuple(tuple(range(rows * c, rows * (c + 1))) for c in range(world // rows))
+        return homes * 2
+    devices = [(device,) for device in range(world)]
+    if kind == "several stages a device":
+        devices *= 2
+        generator.shuffle(devices)
+    return tuple(devices)
+
+
+def _pipeline(generator: random.Random, placement: Placement) -> Pipeline:
+    """Room for two to four micro-batches of every stage."""
+    ranks = 1 + max(device for homes in placement for device in homes)
+    stages = []
+    for _ in placement:
+        inputs, weights = generator.randint(1, 9), generator.randint(1, 9)
+        stages.append(Stage(generator.randint(1, 9), inputs + weights, inputs, weights, update=1, held=1))
+    ways = tuple((Transfer(1, 0, generator.randint(0, 2)),) * lcm(len(a), len(b)) for a, b in pairwise(placement))
+    chunks = sum(0 in homes for homes in placement)
+    rooms = (chunks * generator.randint(2, 4),) * ranks
+    return Pipeline(tuple(stages), placement, ways, ways, Overlap.COPY, (0,) * ranks, rooms)
