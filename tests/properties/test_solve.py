@@ -1,6 +1,6 @@
 """The answer of `solve` against an exhaustive search that asks no formulation."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain as joined
 from itertools import combinations, pairwise, product
@@ -27,6 +27,7 @@ from pipeplan.structure import structures
 from pipeplan_formulations.report import Status
 
 Question = tuple[Model, Cluster, Job]
+Shapes = Callable[[Cluster, Job, int, int], Iterator[tuple[tuple[Device, ...], ...]]]
 
 
 @st.composite
@@ -149,12 +150,12 @@ def summing(schedule: Schedule, stages: set[int]) -> Schedule:
     return Schedule.from_text(schedule.family, lines, schedule.two_lanes)
 
 
-def exhaustive(model: Model, cluster: Cluster, job: Job) -> int | None:
+def exhaustive(model: Model, cluster: Cluster, job: Job, every: Shapes = shapes) -> int | None:
     """The least simulated step time over every shape, size, order and partition that fits; None if none does."""
     n, best = len(model.layers), None
     for size in sorted({profile.micro_batch for profile in model.profiles}):
         count = job.batch // size
-        for groups in shapes(cluster, job, n, count):
+        for groups in every(cluster, job, n, count):
             chain = price(model, cluster, groups, size, job)
             for schedule, flights in orders(cluster.overlap, chain.replicas, count):
                 lanes = 2 if schedule.two_lanes else 1
@@ -170,18 +171,37 @@ def exhaustive(model: Model, cluster: Cluster, job: Job) -> int | None:
     return best
 
 
-def agrees(question: Question, backend: str) -> None:
-    """Value and bound both equal the exhaustive optimum; an infeasible question is called so."""
+def agrees(question: Question, backend: str = "cpsat", few: int = space.FEW) -> None:
+    """Value and bound both equal the exhaustive optimum; an infeasible question is called so.
+
+    More shapes than ``few`` are bounded together.
+    """
     model, cluster, job = question
     optimum = exhaustive(model, cluster, job)
-    if optimum is None:
-        with pytest.raises(InfeasibleError, match="What would fit"):
-            solve(model, cluster, job=job, backend=backend)
-        return
-    result = solve(model, cluster, job=job, backend=backend)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "FEW", few)
+        if optimum is None:
+            with pytest.raises(InfeasibleError, match="What would fit"):
+                solve(model, cluster, job=job, backend=backend)
+            return
+        result = solve(model, cluster, job=job, backend=backend)
     assert (result.value, result.bound, result.status) == (optimum, optimum, Status.OPTIMAL)
     limits = np.array(result.plan.pipeline.limits)
     assert (np.array(result.timeline.peaks) <= limits).all()
+
+
+def brackets(question: Question, few: int, every: Shapes = shapes) -> None:
+    """The exhaustive optimum lies between bound and value; an infeasible question is called so."""
+    model, cluster, job = question
+    optimum = exhaustive(model, cluster, job, every)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "FEW", few)
+        if optimum is None:
+            with pytest.raises(InfeasibleError):
+                solve(model, cluster, job=job)
+            return
+        result = solve(model, cluster, job=job)
+    assert result.bound <= optimum <= result.value
 
 
 @given(questions())
@@ -197,16 +217,14 @@ def test_solve_finds_and_proves_the_best_plan(backend: str, question: Question) 
 @settings(max_examples=500, deadline=None)
 def test_solve_finds_and_proves_the_best_plan_of_five_hundred(question: Question) -> None:
     """The same over many more instances."""
-    agrees(question, "cpsat")
+    agrees(question)
 
 
 @given(questions())
 @settings(max_examples=60, deadline=None)
 def test_a_tree_of_shapes_hides_none(question: Question) -> None:
     """Shapes that are bounded together by the allocation programme give the same answer and proof."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(space, "FEW", 0)
-        agrees(question, "cpsat")
+    agrees(question, few=0)
 
 
 @given(questions())
@@ -227,9 +245,7 @@ def test_no_heuristic_beats_the_answer_and_bounds_are_bounds(question: Question)
 @pytest.mark.parametrize("few", [space.FEW, 0])
 def test_tied_ends_are_decided_and_proved(few: int, question: Question) -> None:
     """Where first and last layer share weights, together or split, the answer is the best and is proved to be."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(space, "FEW", few)
-        agrees(question, "cpsat")
+    agrees(question, few=few)
 
 
 @given(questions(tied="any"))
@@ -237,16 +253,7 @@ def test_tied_ends_are_decided_and_proved(few: int, question: Question) -> None:
 @pytest.mark.parametrize("few", [space.FEW, 0])
 def test_any_ties_are_bounded(few: int, question: Question) -> None:
     """Whichever two or three layers share weights, no bound exceeds the best plan, and no answer is better than it."""
-    model, cluster, job = question
-    optimum = exhaustive(model, cluster, job)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(space, "FEW", few)
-        if optimum is None:
-            with pytest.raises(InfeasibleError):
-                solve(model, cluster, job=job)
-            return
-        result = solve(model, cluster, job=job)
-    assert result.bound <= optimum <= result.value
+    brackets(question, few)
 
 
 @st.composite
@@ -268,14 +275,4 @@ def questions_on_nodes(draw: st.DrawFn) -> Question:
 @pytest.mark.parametrize("few", [space.FEW, 0])
 def test_bounds_of_nodes_are_bounds(few: int, question: Question) -> None:
     """Whatever lies in which node, no bound exceeds the best plan, and no answer is better than it."""
-    model, cluster, job = question
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), "shapes", structures)  # which device takes which stage is the planner's own rule
-        patch.setattr(space, "FEW", few)
-        optimum = exhaustive(model, cluster, job)
-        if optimum is None:
-            with pytest.raises(InfeasibleError):
-                solve(model, cluster, job=job)
-            return
-        result = solve(model, cluster, job=job)
-    assert result.bound <= optimum <= result.value
+    brackets(question, few, every=structures)  # which device takes which stage is the planner's own rule
