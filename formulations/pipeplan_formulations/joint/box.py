@@ -1,0 +1,93 @@
+"""Boxes of choices, and what is left of one when a smaller one is taken out.
+
+::
+
+    b_2 │ ┌───────────────────────┐         the box, the part Q that is taken out of it,
+        │ │ 3          │   4      │         and the disjoint boxes that are left: first those whose
+        │ │     ┌──────┤          │         b_1 is too small (1) or too large (2) for Q, then,
+        │ │  1  │  Q   │   2      │         where b_1 suits it, those whose b_2 is not (3, 4)
+        │ └─────┴──────┴──────────┘
+        └───────────────────────────  b_1
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from pipeplan_formulations.joint.problem import JointPipeline
+from pipeplan_formulations.partition import Boundaries
+from pipeplan_formulations.partition.problem import Flags
+
+Counts = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Box:
+    """Choices whose boundaries, counts and splits lie within these.
+
+    Attributes
+    ----------
+    low, high : tuple of int, length S + 1
+        Of every boundary, from 0 to n.
+    fewest, most : tuple of int, length S
+        Of the micro-batches that a stage has room for.
+    split : tuple of bool or None, length S
+        None where it is open.
+    """
+
+    low: Boundaries
+    high: Boundaries
+    fewest: Counts
+    most: Counts
+    split: tuple[bool | None, ...]
+
+    @classmethod
+    def whole(cls, problem: JointPipeline) -> Self:
+        """All choices of a problem."""
+        stages, n, most = problem.stages, problem.layers, problem.micro_batches
+        low = (*range(stages), n)
+        high = (0, *range(n - stages + 1, n + 1))
+        return cls(low, high, (1,) * stages, (most,) * stages, (None,) * stages)
+
+    @property
+    def single(self) -> bool:
+        """Whether it holds one partition."""
+        return self.low == self.high
+
+    def at(self, boundaries: Boundaries) -> "Box":
+        """Its choices with these boundaries."""
+        return replace(self, low=boundaries, high=boundaries)
+
+    def tight(self) -> "Box | None":
+        """Without ends that no row of growing boundaries has; None if nothing is left."""
+        low, high = list(self.low), list(self.high)
+        for j in range(1, len(low)):
+            low[j] = max(low[j], low[j - 1] + 1)
+        for j in reversed(range(len(high) - 1)):
+            high[j] = min(high[j], high[j + 1] - 1)
+        if any(a > b for a, b in zip((*low, *self.fewest), (*high, *self.most), strict=True)):
+            return None
+        return replace(self, low=tuple(low), high=tuple(high))
+
+    def without(self, inner: "Box") -> Iterator["Box"]:
+        """Disjoint boxes that make up the rest, when one that differs in boundaries only is taken out."""
+        low, high = list(self.low), list(self.high)
+        for j in range(1, len(low) - 1):
+            for least, most in ((low[j], inner.low[j] - 1), (inner.high[j] + 1, high[j])):
+                part = replace(self, low=_put(low, j, least), high=_put(high, j, most)).tight()
+                if part is not None:
+                    yield part
+            low[j], high[j] = inner.low[j], inner.high[j]
+
+    def where(self, layers: int) -> Flags:
+        """Whether layer i may lie on stage s, (S, n)."""
+        layer = np.arange(layers)
+        begin, end = np.array(self.low[:-1])[:, None], np.array(self.high[1:])[:, None]
+        inside: Flags = (begin <= layer) & (layer < end)
+        return inside
+
+
+def _put(values: list[int], j: int, value: int) -> tuple[int, ...]:
+    return (*values[:j], value, *values[j + 1 :])
