@@ -1,21 +1,24 @@
 """What is found is a schedule, never worse than a family's, and never better than what is proved."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from found_pipelines import family_pipeline
+from found_pipelines import family_pipeline, random_orders, random_pipeline
 from pipeplan.cluster import Overlap
 from pipeplan.errors import PlanError
-from pipeplan.found import Found, find
+from pipeplan.found import Found, as_orders, as_schedule, find, floor, floor_problem, schedule_problem
 from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Schedule
+from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.simulate import makespan
 from pipeplan.validate import validate_memory, validate_schedule
 from pipeplan_formulations.report import Limits, Status
+from pipeplan_formulations.schedule import evaluate, solve
 
 seeds = st.integers(0, 10**9)
 
@@ -76,3 +79,58 @@ def test_what_is_found_is_never_worse_than_a_family(seed: int) -> None:
 def test_what_is_found_is_never_worse_than_a_family_at_length(seed: int) -> None:
     """The same, 300 times."""
     _never_worse(seed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds)
+def test_no_schedule_undercuts_the_floor(seed: int) -> None:
+    """Any order, each backward joined or split by itself, fits the floor's instance if it fits and takes no less."""
+    draw = Random(seed)
+    pipeline, micro_batches = random_pipeline(seed), draw.randint(1, 6)
+    free = schedule_problem(pipeline, micro_batches)
+    schedule = as_schedule(random_orders(seed, free), pipeline, micro_batches)
+    schedule = replace(schedule, orders=tuple(_some_joined(draw, order) for order in schedule.orders))
+    validate_schedule(schedule, len(pipeline.stages), micro_batches, pipeline.placement, pipeline.tied)
+    peaks = validate_memory(schedule, pipeline)
+    rows = [{peaks[device] for device in homes} for homes in pipeline.placement]
+    if all(len(row) == 1 for row in rows):  # rows of fewer micro-batches hold less
+        pipeline = replace(pipeline, limits=peaks)
+    problem = floor_problem(pipeline, micro_batches)
+    orders = as_orders(schedule, pipeline, problem)
+    assert orders is not None
+    value = evaluate(problem, orders)
+    assert value is not None
+    assert floor(problem) <= makespan(schedule, pipeline)
+    assert value <= makespan(schedule, pipeline)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds)
+def test_small_pipelines_are_solved(seed: int) -> None:
+    """Where the instance can say everything, what is found is the optimum of an exhaustive search."""
+    draw = Random(seed)
+    pipeline, micro_batches = random_pipeline(seed, 3, plain=True), draw.randint(1, 3)
+    most = [stage.resident + stage.workspace + draw.randint(1, micro_batches) * stage.held for stage in pipeline.stages]
+    limits = tuple(most[pipeline.placement.index((d,))] + pipeline.runtime[d] for d in range(pipeline.devices))
+    pipeline = replace(pipeline, limits=limits)
+    split = draw.random() < 0.7
+    found = find(pipeline, micro_batches, Limits(time=20, workers=1), split=split)
+    _check(found, pipeline, micro_batches)
+    report = solve(floor_problem(pipeline, micro_batches, split), Limits(time=20), backend="exact")
+    assert report.status is Status.OPTIMAL
+    assert report.objective is not None
+    assert found.bound <= report.objective
+    if floor_problem(pipeline, micro_batches, split) == schedule_problem(pipeline, micro_batches, split):
+        assert found.value == found.bound == report.objective
+
+
+def _some_joined(draw: Random, order: tuple[Action, ...]) -> tuple[Action, ...]:
+    """Some weight gradients moved ahead, to their input gradients, as joined backwards."""
+    joined = {(a.stage, a.micro_batch) for a in order if a.kind is Kind.WEIGHT_GRADIENT and draw.random() < 0.4}
+    return tuple(
+        action._replace(kind=Kind.BACKWARD)
+        if action.kind is Kind.INPUT_GRADIENT and (action.stage, action.micro_batch) in joined
+        else action
+        for action in order
+        if action.kind is not Kind.WEIGHT_GRADIENT or (action.stage, action.micro_batch) not in joined
+    )

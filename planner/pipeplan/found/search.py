@@ -26,7 +26,7 @@ from pipeplan_formulations.schedule.cyclic import solve as solve_by_pattern
 
 FEW = 1200
 """Operations of a row up to which CP-SAT alone looks for their order."""
-MANY = 6000
+MANY = 2500
 """Operations of a row from which only patterns do."""
 CROWDED = 0.1
 """Part of the time for orders that mind shared wires."""
