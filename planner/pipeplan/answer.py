@@ -67,6 +67,7 @@ def as_json(result: "Result") -> dict[str, object]:
             "objective": result.job.objective.value,
             "micro_batch_sizes": list(searched.micro_batch_sizes),
             "schedules": list(searched.schedules),
+            "schedules_reach": searched.schedules_reach,
             "partitions": searched.partitions,
             "replicas": searched.replicas,
             "in_flight": searched.in_flight,

@@ -22,6 +22,7 @@ class Searched:
     order: str
     partitions: str = "contiguous layers in the listed order, every layer once"
     in_flight: str = "where counts are a choice: from those of SNO to those of SO, falling along the pipeline"
+    schedules_reach: str = "the listed families, as each writes its lists"
     replicas: str = "devices of one kind and one kind of node; packed in the cluster's order, or equal tiles of nodes"
     not_searched: tuple[str, ...] = (
         "replicas of unlike kinds in one stage",

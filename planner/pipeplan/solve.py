@@ -15,6 +15,7 @@ from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
 from pipeplan.result import Result, Searched
 from pipeplan.search import opened
+from pipeplan.search.any_order import ANY_ORDER, UNEQUAL, any_orders
 from pipeplan.search.baselines import Baseline, baselines
 from pipeplan.search.fit import explain_infeasible, overfull
 from pipeplan.search.prove import Prover, Watch
@@ -24,6 +25,9 @@ from pipeplan_formulations.report import Limits, Status, Stop
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
+FOR_FAMILIES = 0.35
+"""Share of the time in which schedule families are searched alone, where any order is wanted: the best of them is where
+other orders begin."""
 
 
 def solve(
@@ -91,11 +95,16 @@ def solve(
     try:
         for node in opened(space):
             prover.push(node)
+        for late in any_orders(space):
+            prover.postpone(late)
         if space.large:  # heuristics' plans are late there, and would close little
             prover.run(reserve=time_limit * FOR_HEURISTICS)
         seconds = max(prover.left, 0) if space.large else time_limit * FOR_HEURISTICS
         rows = baselines(space, seconds, prover.offer, known=prover.incumbent is not None)
-        prover.run()
+        prover.run(reserve=time_limit * (1 - FOR_FAMILIES) if space.any_order else 0)
+        if prover.stop is not Stop.INTERRUPT:
+            prover.recall()
+            prover.run()
     except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
         prover.stop = Stop.INTERRUPT
 
@@ -129,6 +138,8 @@ def _searched(space: Space, prover: Prover) -> Searched:
         recompute=space.job.recompute.value,
         order=space.job.order.value,
     )
+    if space.any_order:
+        searched = replace(searched, schedules_reach=ANY_ORDER, not_searched=(*searched.not_searched[:-1], UNEQUAL))
     return replace(searched, partitions=PARTITIONS) if applies(space) else searched
 
 

@@ -15,6 +15,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -107,6 +108,12 @@ class Search:
         for part, known in list(self._parts(box, bound)):
             self._push(part, known)
         self._current = None
+
+    def propose(self, boundaries: Boundaries, seconds: float) -> None:
+        """Offer what list scheduling makes of a partition that somebody else found."""
+        self._end = time.monotonic() + seconds
+        if all(self.problem.fitting[s, a, b] for s, (a, b) in enumerate(pairwise(boundaries))):
+            self._try(boundaries)
 
     def _push(self, box: Box, bound: int) -> None:
         """Open a box, or close it if its bound says so."""

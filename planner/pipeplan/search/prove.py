@@ -80,6 +80,7 @@ class Prover:
     opened: int = 0
     _heap: list[tuple[int, tuple[int, ...], int, Node]] = field(default_factory=list)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list)
+    _postponed: list[Node] = field(default_factory=list)
     _current: Node | None = None
     _reserve: float = 0.0
     _pushed: int = 0
@@ -92,6 +93,7 @@ class Prover:
         """No plan of the searched space beats this."""
         known = [self._heap[0][0]] if self._heap else []
         known += [min(bound for _, bound, _, _ in self._early)] if self._early else []
+        known += [node.bound for node in self._postponed]
         known += [self._current.bound] if self._current is not None else []
         known += [self._settled] if self._settled is not None else []
         known += [self.incumbent.value] if self.incumbent else []
@@ -130,6 +132,15 @@ class Prover:
             heapq.heappush(self._early, ((node.bound.bit_length(), *node.rank), node.bound, self._pushed, node))
         else:
             heapq.heappush(self._heap, (node.bound, node.rank, self._pushed, node))
+
+    def postpone(self, node: Node) -> None:
+        """Keep a node and its bound in mind until `recall`: all others have their turn first."""
+        self._postponed.append(node)
+
+    def recall(self) -> None:
+        """Open all nodes that were postponed."""
+        while self._postponed:
+            self.push(self._postponed.pop())
 
     def settle(self, bound: int) -> None:
         """Nothing more will be learned about some plans, none of which beats ``bound``."""

@@ -24,6 +24,8 @@ from pipeplan_formulations.partition import Wire
 
 FEW = 300
 """Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in lumps."""
+ANY = "any"
+"""The schedule name that asks for every order, beside the families named (or those that suit the cluster)."""
 MANY = 4_000
 """With more shapes than this, heuristics have their turn after the search instead of before it,"""
 LONG = 2**15
@@ -39,6 +41,8 @@ class Space:
         Micro-batch sizes.
     families : tuple of Family
         By name; besides, where ``free`` is set, 1F1B with in-flight counts between SNO's and SO's.
+    any_order : bool
+        Whether, on stages of one width, every order of one lane a device is searched too.
 
     Raises
     ------
@@ -53,7 +57,11 @@ class Space:
         kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
         sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
         self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
-        names = job.schedules or default_schedules(cluster, job)
+        named = tuple(name for name in job.schedules if name != ANY)
+        names = named or default_schedules(cluster, job)
+        self.any_order = ANY in job.schedules
+        if self.any_order and job.objective is Objective.BOTTLENECK:
+            raise InputError(f"schedules {ANY!r} are orders of a step; any order gives the same bottleneck, name none")
         self.families = tuple(family(name) for name in names if name != FREE)
         self.free = FREE in names
         self._floors: dict[int, Floors] = {}
@@ -68,7 +76,8 @@ class Space:
     @property
     def schedules(self) -> tuple[str, ...]:
         """Names of the families."""
-        return (*(each.name for each in self.families), *([FREE] if self.free else []))
+        chosen = [FREE] * self.free + [ANY] * self.any_order
+        return (*(each.name for each in self.families), *chosen)
 
     def rows(self) -> list[Candidate]:
         """What balancers cut: the deepest unreplicated pipeline, devices as listed, each size and named family."""

@@ -1,0 +1,42 @@
+"""Orders that were found, as a schedule family of one member: judged, drafted and run like any other."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from pipeplan.found.lists import FAMILY
+from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.schedules import Family
+from pipeplan.schedules.family import closing, shares
+from pipeplan_formulations.joint import Choice
+from pipeplan_formulations.schedule import Orders
+
+
+def found_family(choice: Choice, orders: Orders) -> Family:
+    """The family that writes these orders of one row, on every row of replicas."""
+    return Family(
+        FAMILY,
+        partial(_write, choice=choice, orders=orders),
+        partial(_in_flight, choice=choice),
+        frozenset(),
+        "an order that was found for these stages",
+    )
+
+
+def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, orders: Orders) -> Schedule:
+    lists = []
+    for stage, own in shares(replicas, micro_batches):
+        actions = (
+            Action(_kind(op.kind, choice.split[stage]), stage, own[op.micro_batch])
+            for op in orders[stage]
+            if op.micro_batch < len(own)
+        )
+        lists.append((*actions, *closing(stage, replicas[stage])))
+    return Schedule(FAMILY, tuple(lists))
+
+
+def _in_flight(replicas: Sequence[int], micro_batches: int, *, choice: Choice) -> tuple[int, ...]:
+    return tuple(min(k, -(-micro_batches // r)) for k, r in zip(choice.in_flight, replicas, strict=True))
+
+
+def _kind(kind: str, split: bool) -> Kind:
+    return Kind.BACKWARD if kind == "I" and not split else Kind(kind)

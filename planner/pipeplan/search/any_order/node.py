@@ -1,0 +1,92 @@
+"""A shape under any order: the node whose plans and bound come from the joint formulation."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipeplan.schedules import FAMILIES
+from pipeplan.search.any_order.family import found_family
+from pipeplan.search.candidates import Candidate, partition_problem
+from pipeplan.search.cutoff import cutoff, done, precise
+from pipeplan.search.judge import judge
+from pipeplan.search.prove import Node, Prover
+from pipeplan.search.space import Space
+from pipeplan.structure import Groups
+from pipeplan_formulations.joint import Choice, JointPipeline, Search
+from pipeplan_formulations.schedule import Orders
+
+SLICE = 10.0
+"""Most seconds of one step, so that other shapes have their turn."""
+
+
+@dataclass
+class AnyOrderNode(Node):
+    """A shape whose stages all have the same number of replicas, and a micro-batch size."""
+
+    bound: int
+    space: Space
+    groups: Groups
+    size: int
+    _search: Search | None = field(default=None, repr=False)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Behind families, deep pipelines first: theirs are the orders that matter."""
+        return (2, -len(self.groups))
+
+    def advance(self, prover: Prover) -> Iterable[Node]:
+        """One box of partitions; the node stays open while there are more."""
+        if done(self, prover):
+            return
+        search = self._search or self._begun(prover)
+        self._search = search
+        if search.open:
+            search.step(min(prover.left, SLICE))
+        if search.bound is None:  # nothing fits
+            return
+        self.bound = max(self.bound, search.bound)
+        if search.open:
+            yield self
+        else:
+            prover.settle(self.bound)
+
+    def _begun(self, prover: Prover) -> Search:
+        """A search over the shape that begins at the incumbent's partition, if it is of this shape."""
+        candidate = self._candidate
+
+        def offer(choice: Choice, orders: Orders, _: int) -> None:
+            found = replace(candidate, family=found_family(choice, orders))
+            prover.offer(judge(prover.cluster, found, choice.boundaries))
+
+        search = Search(joint_problem(candidate), precise(prover, 0.0), offer, lambda: cutoff(prover), prover.backend)
+        best = prover.incumbent
+        if best is not None:
+            chain = best.candidate.chain
+            if chain.groups == self.groups and chain.micro_batch == self.size:
+                search.propose(best.boundaries, prover.left)
+        return search
+
+    @property
+    def _candidate(self) -> Candidate:
+        """The shape under some family of one lane, which the orders that are found take the place of."""
+        some = self.space.candidates(self.groups, self.size)[0]
+        return replace(some, family=FAMILIES["gpipe"], free=False)
+
+
+def joint_problem(candidate: Candidate) -> JointPipeline:
+    """A candidate's chain with all orders open.
+
+    Layers whose I and W have no times are not split.
+    """
+    chain = candidate.chain
+    whole = chain.input_gradient + chain.weight_gradient == 0
+    stages = chain.stages
+    return JointPipeline(
+        replace(
+            partition_problem(candidate, (1,) * stages, (candidate.micro_batches,) * stages),
+            backward=np.where(whole, chain.backward, chain.input_gradient),
+            weight=np.where(whole, 0, chain.weight_gradient),
+        ),
+        joined=chain.backward,
+    )
