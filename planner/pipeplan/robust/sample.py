@@ -1,0 +1,56 @@
+"""Step times of a schedule whose actions and transfers take longer or shorter than planned."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipeplan.pipeline import Pipeline
+from pipeplan.robust.factors import BLOCK, Factors
+from pipeplan.robust.lockstep import last_ends
+from pipeplan.robust.order import alone_on_wires, follows
+from pipeplan.robust.question import Robust
+from pipeplan.robust.replay import replayed
+from pipeplan.robust.times import Ints, disturbed
+from pipeplan.schedule import Schedule
+from pipeplan.simulate import makespan
+from pipeplan.simulate.program import number
+
+
+def step_times(
+    schedule: Schedule,
+    pipeline: Pipeline,
+    robust: Robust,
+    *,
+    samples: int | None = None,
+    seed: int = 0,
+    devices: Sequence[int] | None = None,
+) -> Ints:
+    """Nanoseconds of so many disturbed steps, shape (samples,).
+
+    The lists stay as they are; what changes is how long actions and transfers take (`pipeplan.robust.factors`). The
+    same seed disturbs the n-th piece of work of a sort on a device alike in every schedule.
+
+    Parameters
+    ----------
+    samples : int, optional
+        By default as many as the question wants.
+    devices : sequence of int, optional
+        The numbers by which the pipeline's devices are known to other pipelines; by default their own.
+
+    Raises
+    ------
+    PlanError
+        As in `pipeplan.simulate.simulate`.
+    """
+    count = robust.wanted if samples is None else samples
+    names = range(pipeline.devices) if devices is None else devices
+    program = number(schedule, pipeline, True)
+    alone, order = alone_on_wires(program), follows(program)
+    if sum(map(len, order)) < len(program.actions):
+        makespan(schedule, pipeline)  # says who waits for whom
+    found = []
+    for block, first in enumerate(range(0, count, BLOCK)):
+        size = min(BLOCK, count - first)
+        times = disturbed(program, Factors(robust.spread, robust.device_spread, seed, block), names)
+        found.append(last_ends(program, order, times)[:size] if alone else replayed(program, times, size))
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
