@@ -7,7 +7,9 @@ from itertools import combinations, pairwise, product
 import numpy as np
 
 from partitions import every_partition, memory_of, random_tie, reduction
-from pipeplan_formulations.joint import JointPipeline
+from pipeplan_formulations.joint import Choice, JointPipeline
+from pipeplan_formulations.joint.box import Box
+from pipeplan_formulations.joint.relaxed import scheduled
 from pipeplan_formulations.partition import ChainPartition
 from pipeplan_formulations.report import Limits
 from pipeplan_formulations.schedule import PipelineSchedule, exact
@@ -102,6 +104,19 @@ def brute_force(problem: JointPipeline) -> int | None:
         if report.objective is not None and (best is None or report.objective < best):
             best = report.objective
     return best
+
+
+def every_choice(problem: JointPipeline, box: Box) -> Iterator[PipelineSchedule]:
+    """The schedule problem of every choice of a box that fits, with its counts for bytes."""
+    spans = [range(a, b + 1) for a, b in zip(box.low, box.high, strict=True)]
+    counts = [range(a, b + 1) for a, b in zip(box.fewest, box.most, strict=True)]
+    splits = [(True, False) if own is None else (own,) for own in box.split]
+    for edges in product(*spans):
+        if all(a < b for a, b in pairwise(edges)):
+            for in_flight, split in product(product(*counts), product(*splits)):
+                instance = scheduled(problem, Choice(edges, in_flight, split))
+                if instance is not None:
+                    yield instance
 
 
 def _row(chain: ChainPartition, edges: tuple[int, ...], s: int, again: tuple[int, ...]) -> tuple[int, int, int]:

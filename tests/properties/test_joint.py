@@ -1,0 +1,121 @@
+"""The joint problem against all its choices tried one by one, each with an exhaustive search for its orders."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joint_pipelines import brute_force, every_choice, random_joint
+from pipeplan_formulations import joint, partition
+from pipeplan_formulations.joint import JointPipeline
+from pipeplan_formulations.joint.box import Box
+from pipeplan_formulations.joint.relaxed import chained, relaxed, scheduled
+from pipeplan_formulations.report import Limits, Status
+from pipeplan_formulations.schedule import evaluate, exact, lower_bound
+
+LIMITS = Limits(time=60)
+
+
+def agrees(seed: int, backend: str = "cpsat") -> None:
+    """Value and bound both equal the best of all choices and orders; a problem that nothing fits is called so."""
+    problem = random_joint(seed)
+    best = brute_force(problem)
+    report = joint.solve(problem, LIMITS, backend=backend)
+    if best is None:
+        assert report.status is Status.INFEASIBLE
+        return
+    assert (report.objective, report.bound, report.status) == (best, best, Status.OPTIMAL)
+    choice, orders = report.solution
+    instance = scheduled(problem, choice)
+    assert instance is not None
+    assert evaluate(instance, orders) == best
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_partition_and_orders_are_best_and_proved(seed: int) -> None:
+    """The answer is the best over partitions, recomputed layers, splits and orders, whatever does not fit."""
+    agrees(seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+@pytest.mark.parametrize("backend", ["cpsat", "exact"])
+def test_partition_and_orders_are_best_and_proved_of_three_hundred(backend: str, seed: int) -> None:
+    """The same of many more."""
+    agrees(seed, backend)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.05, 0.3]))
+def test_a_gap_that_is_asked_for_is_kept(seed: int, gap: float) -> None:
+    """With a gap the answer is no further from the bound than that, and the optimum lies between them."""
+    problem = random_joint(seed)
+    report = joint.solve(problem, replace(LIMITS, gap=gap), backend="exact")
+    best = brute_force(problem)
+    if best is None:
+        assert report.status is Status.INFEASIBLE
+        return
+    assert report.bound <= best <= report.objective
+    assert report.objective - report.bound <= gap * report.objective
+
+
+def random_box(problem: JointPipeline, draw: Random) -> Box | None:
+    """Ends of boundaries, counts and splits at random; None if nothing lies between them."""
+    n, most = problem.layers, problem.micro_batches
+    inner = [sorted((draw.randint(1, n), draw.randint(1, n))) for _ in range(problem.stages - 1)]
+    counts = [sorted((draw.randint(1, most), draw.randint(1, most))) for _ in range(problem.stages)]
+    low, high = ((0, *(pair[end] for pair in inner), n) for end in (0, 1))
+    fewest, room = (tuple(pair[end] for pair in counts) for end in (0, 1))
+    return Box(low, high, fewest, room, tuple(draw.choice([None, None, True, False]) for _ in counts)).tight()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_relaxes_a_box_bounds_its_choices(seed: int) -> None:
+    """No choice of a box has orders that take less than what is proved of the box, by either relaxation."""
+    problem = random_joint(seed)
+    box = random_box(problem, Random(seed))
+    if box is None:
+        return
+    values = [exact.solve(instance, LIMITS).objective for instance in every_choice(problem, box)]
+    instance = relaxed(problem, box)
+    if instance is None:
+        assert not values
+        return
+    master = partition.solve(chained(problem, box, instance.limit), LIMITS, backend="exact")
+    optimum = exact.solve(instance, LIMITS).objective
+    for value in values:
+        assert max(lower_bound(instance), optimum, master.bound) <= value
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_taking_a_box_out_leaves_disjoint_boxes(seed: int) -> None:
+    """Every row of boundaries of a box lies in the part taken out or in exactly one of the boxes left over."""
+    problem, draw = random_joint(seed, layers=7), Random(seed)
+    outer = random_box(problem, draw)
+    if outer is None:
+        return
+    middle = [draw.randint(a, b) for a, b in zip(outer.low, outer.high, strict=True)]
+    low = tuple(draw.randint(a, x) for a, x in zip(outer.low, middle, strict=True))
+    high = tuple(draw.randint(x, b) for x, b in zip(middle, outer.high, strict=True))
+    inner = replace(outer, low=low, high=high)
+    parts = [inner, *outer.without(inner)]
+    for row in _rows(outer.low, outer.high):
+        holding = sum(_rows_hold(part, row) for part in parts)
+        assert holding == 1, (outer, inner, row)
+
+
+def _rows(low: tuple[int, ...], high: tuple[int, ...]) -> list[tuple[int, ...]]:
+    rows: list[tuple[int, ...]] = [()]
+    for a, b in zip(low, high, strict=True):
+        rows = [(*row, x) for row in rows for x in range(a, b + 1) if not row or x > row[-1]]
+    return rows
+
+
+def _rows_hold(box: Box, row: tuple[int, ...]) -> bool:
+    return all(a <= x <= b for a, x, b in zip(box.low, row, box.high, strict=True))
