@@ -1,0 +1,160 @@
+"""Plans of any order against all partitions, recomputed layers and orders, judged by the simulator."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain as joined
+from itertools import combinations, pairwise, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from instances import model_of
+from pipeplan.chain import Chain
+from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.errors import InfeasibleError
+from pipeplan.found import as_schedule, schedule_problem
+from pipeplan.job import Job
+from pipeplan.model import Model
+from pipeplan.pipeline import Pipeline
+from pipeplan.plan import Plan
+from pipeplan.pricing import assemble, price
+from pipeplan.simulate import makespan, simulate
+from pipeplan.solve import solve
+from pipeplan.structure import structures
+from pipeplan.validate import validate_plan
+from pipeplan_formulations.report import Limits, Status
+from pipeplan_formulations.schedule import exact
+
+Question = tuple[Model, Cluster, Job]
+
+
+@st.composite
+def questions(draw: st.DrawFn, busy: bool = False) -> Question:
+    """Up to four layers, up to three devices of one or two speeds, up to three micro-batches, memory that may be short.
+
+    Links cost latency; ``busy`` ones also time on wires, which orders found on paper do not see.
+    """
+    n = draw(st.integers(2, 4))
+
+    def numbers(low: int, high: int) -> list[int]:
+        return draw(st.lists(st.integers(low, high), min_size=n, max_size=n))
+
+    output = numbers(0, 6)
+    batch, sizes = draw(st.sampled_from([(2, (1,)), (3, (1,)), (2, (1, 2))]))
+    model = model_of(
+        numbers(0, 9),
+        numbers(0, 18),
+        saved=[size + extra for size, extra in zip(output, numbers(0, 6), strict=True)],
+        output=output,
+        parameters=[4 * value for value in numbers(0, 2)],
+        update=numbers(0, 3),
+        sizes=sizes,
+    )
+    memory = draw(st.sampled_from([None, 20, 30, 40, 80]))
+    kinds = {
+        "unit": DeviceKind("unit", memory=memory),
+        "other": DeviceKind("other", memory=draw(st.sampled_from([memory, 60])), timed_as="unit", speed=0.5),
+    }
+    names = draw(st.sampled_from([("unit", "unit"), ("other", "unit"), ("unit",) * 3, ("other", "unit", "unit")]))
+    link = Link(draw(st.sampled_from([10**9, 5 * 10**8])) if busy else None, draw(st.integers(0, 3)))
+    overlap = Overlap(draw(st.sampled_from(["none", "copy", "stream"])))
+    cluster = Cluster("small", kinds, (Node(names, link),), overlap=overlap)
+    recompute = draw(st.sampled_from(["choose", "choose", "none", "full"]))
+    return model, cluster, Job(batch=batch, schedules=("any",), recompute=recompute)
+
+
+def rows(question: Question) -> Iterator[tuple[Chain, int]]:
+    """The chain of every shape of one width at every micro-batch size, with the number of micro-batches."""
+    model, cluster, job = question
+    for size in sorted({profile.micro_batch for profile in model.profiles}):
+        count = job.batch // size
+        for groups in structures(cluster, replace(job, equal_replicas=True), len(model.layers), count):
+            yield price(model, cluster, groups, size, job), count
+
+
+def pipelines(question: Question) -> Iterator[tuple[Pipeline, int]]:
+    """Every partition with every set of layers recomputed."""
+    cluster = question[1]
+    for chain, count in rows(question):
+        for inner in combinations(range(1, chain.layers), chain.stages - 1):
+            edges = (0, *inner, chain.layers)
+            subsets = [
+                list(joined.from_iterable(combinations(range(a, b), size) for size in range(b - a + 1)))
+                for a, b in pairwise(edges)
+            ]
+            for again in product(*subsets) if chain.recomputable.any() else [[()] * chain.stages]:
+                yield assemble(chain, cluster, edges, again), count
+
+
+def best_order(question: Question) -> int | None:
+    """The least step time over all these, each with its best order; None if nothing fits."""
+    best, asked = None, {}
+    for pipeline, count in pipelines(question):
+        problem = schedule_problem(pipeline, count)
+        if problem not in asked:
+            asked[problem] = exact.solve(problem, Limits(time=600)).solution
+            if asked[problem] is not None:
+                value = makespan(as_schedule(asked[problem], pipeline, count), pipeline)
+                best = value if best is None else min(best, value)
+    return best
+
+
+def agrees(question: Question) -> None:
+    """Value and bound equal the best order of any partition, or the best family on stages of unequal widths."""
+    model, cluster, job = question
+    best = best_order(question)
+    try:
+        families = solve(model, cluster, job=replace(job, schedules=())).value
+    except InfeasibleError:
+        assert best is None
+        with pytest.raises(InfeasibleError, match="What would fit"):
+            solve(model, cluster, job=job)
+        return
+    result = solve(model, cluster, job=job)
+    optimum = families if best is None else min(best, families)
+    assert (result.value, result.bound, result.status) == (optimum, optimum, Status.OPTIMAL)
+    validate_plan(result.plan, model, cluster)
+
+
+@given(questions())
+@settings(max_examples=60, deadline=None)
+def test_partition_and_order_are_best_and_proved(question: Question) -> None:
+    """The answer is the best over shapes, sizes, partitions, recomputation and orders, and so is its bound."""
+    agrees(question)
+
+
+@pytest.mark.slow
+@given(questions())
+@settings(max_examples=300, deadline=None)
+def test_partition_and_order_are_best_and_proved_of_three_hundred(question: Question) -> None:
+    """The same of many more."""
+    agrees(question)
+
+
+@given(questions(busy=True))
+@settings(max_examples=30, deadline=None)
+def test_bounds_hold_where_wires_are_busy(question: Question) -> None:
+    """Where tensors wait for wires the bound is no higher than any schedule, and no family beats the answer."""
+    model, cluster, job = question
+    best = best_order(question)
+    try:
+        families = solve(model, cluster, job=replace(job, schedules=())).value
+    except InfeasibleError:
+        return
+    result = solve(model, cluster, job=job)
+    assert result.bound <= min(families, result.value if best is None else best)
+    assert result.value <= families
+
+
+def test_a_found_plan_survives_its_file(tmp_path) -> None:
+    """What is written and read again is the same plan: its lists, and the step time that they take."""
+    model = model_of([10] * 8 + [40], saved=[8] * 9, output=[2] * 9, sizes=(1,))
+    cluster = Cluster.uniform(3, DeviceKind("unit"), None, Overlap.COPY)
+    plan = solve(model, cluster, 8, schedules=("any",), replicas=(1,), depths=(3,), time_limit=10).plan
+    assert plan.schedule.family == "found"
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    validate_plan(again, model, cluster)
+    assert again == plan
+    assert simulate(again.schedule, again.pipeline).makespan == plan.step_time
