@@ -17,13 +17,13 @@ def draw_boxes(ax: Any, timeline: Timeline) -> None:
     """One box an action, in the colour of its kind."""
     from matplotlib.collections import PolyCollection
 
-    shades = _shades(timeline)
+    shades = shades_of(timeline)
     two = any(span.lane for span in timeline.spans)
     boxes: dict[str, list[list[tuple[float, float]]]] = defaultdict(list)
     for span in timeline.spans:
         low, high = _extent(span, two)
         corners = [(span.start, low), (span.end, low), (span.end, high), (span.start, high)]
-        boxes[_shaded(STYLES[span.action.kind].fill, shades[span.action.stage])].append([(x, y) for x, y in corners])
+        boxes[shaded(STYLES[span.action.kind].fill, shades[span.action.stage])].append([(x, y) for x, y in corners])
     image = len(timeline.spans) > _MOST_VECTORS
     # the white rim between boxes gets thinner where boxes do
     outline = min(0.6, 0.6 * _points(ax) * ax.get_xlim()[1] / (len(timeline.spans) + 1))
@@ -56,7 +56,7 @@ def _extent(span: Span, two: bool) -> tuple[float, float]:
     return top, top + BOX / 2
 
 
-def _shades(timeline: Timeline) -> dict[int, float]:
+def shades_of(timeline: Timeline) -> dict[int, float]:
     """How much white to mix in for each stage: several stages on one device look alike, but not the same."""
     stages: dict[int, set[int]] = defaultdict(set)
     for span in timeline.spans:
@@ -68,7 +68,8 @@ def _shades(timeline: Timeline) -> dict[int, float]:
     return shades
 
 
-def _shaded(fill: str, white: float) -> str:
+def shaded(fill: str, white: float) -> str:
+    """A colour with some white in it."""
     parts = [int(fill[i : i + 2], 16) for i in (1, 3, 5)]
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in parts)
 
@@ -115,7 +116,7 @@ def draw_numbers(ax: Any, timeline: Timeline, lanes: int) -> None:
     lane = ax.get_position().height * ax.figure.get_figheight() * 72 / lanes
     two = any(span.lane for span in timeline.spans)
     size = min(8.0, lane * BOX * (0.5 if two else 1.0) * 0.6)
-    shades = _shades(timeline)
+    shades = shades_of(timeline)
     if size < 4 or len(timeline.spans) > _MOST_NUMBERS:
         return
     for span in timeline.spans:

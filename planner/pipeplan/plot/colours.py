@@ -41,7 +41,7 @@ STYLES = {
 
 TRANSFER = Style("transfer", "#9aa3ad", "#1d2329", "grey")
 """A tensor on its way."""
-IDLE = "#f0f2f5"
+IDLE = "#e2e6eb"
 """A lane in which nothing runs."""
 INK, FAINT, LIMIT = "#1d2329", "#d9dee3", "#c0392b"
 """Text and axes; lines between lanes; a limit that must not be crossed."""

@@ -2,8 +2,8 @@
 
 ::
 
-    device 0  │F0│F1│F2│     │ B0 │F3│ B1 │        ← white numbers: micro-batches; grey: idle
-    device 1     │F0│ B0 │F1│ B1 │F2│ B2 │
+    device 0  │F0│F1│F2│     │ B0 │F3│ B1 │  31 % idle       ← numbers in boxes: micro-batches; grey: idle
+    device 1     │F0│ B0 │F1│ B1 │F2│ B2 │   12 % idle
               └──────────────────────────▶ time
 """
 
@@ -11,20 +11,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeplan.plot.boxes import BOX, draw_borders, draw_boxes, draw_numbers, draw_transfers, drawn_transfers
-from pipeplan.plot.colours import FAINT, IDLE, STYLES, TRANSFER
-from pipeplan.plot.lanes import label_lanes, label_room, lane_names
+from pipeplan.plot.boxes import (
+    BOX,
+    draw_borders,
+    draw_boxes,
+    draw_numbers,
+    draw_transfers,
+    drawn_transfers,
+    shaded,
+    shades_of,
+)
+from pipeplan.plot.colours import FAINT, IDLE, INK, STYLES, TRANSFER
+from pipeplan.plot.lanes import label_lanes, label_room, labelled, lane_names, note
 from pipeplan.plot.library import check_suffix, drawing, new_figure, save
 from pipeplan.plot.memory import draws_memory, plot_memory
 from pipeplan.schedule import Kind
 from pipeplan.timeline import Timeline
 
-WIDTH, RIGHT = 12.0, 1.4
+WIDTH, RIGHT = 12.0, 1.75
 """Inches, and how many of them lie to the right of the lanes."""
 LANE, MEMORY_LANE = 0.36, 0.28
 """Inches a device takes in the two panels."""
-HEAD, GAP, FOOT = 0.42, 0.3, 0.62
-"""Inches above a time line, between its two panels, and below everything."""
+LEGEND, HEAD, GAP, FOOT = 0.18, 0.42, 0.3, 0.62
+"""Inches of the legend, above a time line, between its two panels, and below everything."""
 TALLEST = 60.0
 """Inches; more lanes than fit at full height become flatter."""
 
@@ -73,7 +82,7 @@ def gantt_figure(
         (label, timeline, _lanes(timeline), memory and draws_memory(timeline)) for label, timeline in timelines.items()
     ]
     heights = [(LANE * lanes, MEMORY_LANE * lanes if held else 0.0) for _, _, lanes, held in panels]
-    fixed = FOOT + sum(HEAD + (GAP if below else 0.0) for _, below in heights)
+    fixed = LEGEND + FOOT + sum(HEAD + (GAP if below else 0.0) for _, below in heights)
     flexible = sum(above + below for above, below in heights)
     squeeze = min(1.0, (TALLEST - fixed) / flexible) if flexible else 1.0
     height = fixed + flexible * squeeze
@@ -82,7 +91,7 @@ def gantt_figure(
     figure = new_figure(WIDTH, height)
     left = label_room(max((lanes for _, _, lanes, _ in panels), default=0), devices)
     width = (WIDTH - left - RIGHT) / WIDTH
-    top = height
+    top = height - LEGEND
     axes: list[Any] = []
     with drawing():
         for (label, timeline, _, held), (above, below) in zip(panels, heights, strict=True):
@@ -152,6 +161,9 @@ def plot_gantt(
     draw_transfers(ax, timeline)
     if numbers:
         draw_numbers(ax, timeline, lanes)
+    for lane in range(0, lanes if timeline.makespan else 0, labelled(ax, lanes)):
+        idle = 1 - timeline.busy(lane) / timeline.makespan
+        note(ax, lane, f"{idle:.0%} idle".replace("%", " %"), INK)
     if standalone:
         time_axis(ax, end)
     return ax
@@ -194,6 +206,9 @@ def _legend(figure: Any, timelines: Sequence[Timeline], height: float) -> None:
 
     present = {span.action.kind for timeline in timelines for span in timeline.spans if span.end > span.start}
     handles: list[Any] = [Patch(color=STYLES[kind].fill, label=STYLES[kind].label) for kind in Kind if kind in present]
+    lightest = max((max(shades_of(timeline).values(), default=0.0) for timeline in timelines), default=0.0)
+    if lightest:
+        handles.append(Patch(color=shaded(STYLES[Kind.FORWARD].fill, lightest), label="a later stage of the device"))
     if any(drawn_transfers(timeline) for timeline in timelines):
         handles.append(Line2D([], [], color=TRANSFER.fill, label=TRANSFER.label))
     handles.append(Patch(facecolor=IDLE, edgecolor=FAINT, linewidth=0.6, label="idle"))

@@ -26,6 +26,14 @@ def labelled(ax: Any, lanes: int) -> int:
     return max(1, -int(-_LINE * lanes // inches)) if inches else 1
 
 
+def note(ax: Any, place: float, text: str, colour: str) -> None:
+    """Write something small to the right of a lane."""
+    ax.annotate(
+        text, (1, place), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points", fontsize=7.5,
+        va="center", color=colour, annotation_clip=False,
+    )  # fmt: skip
+
+
 def label_lanes(ax: Any, places: Sequence[float], names: Sequence[str], size: float | None = None) -> None:
     """Write the names to the left of an axis, each at its place; only every k-th where lanes are flat."""
     every = labelled(ax, len(places))

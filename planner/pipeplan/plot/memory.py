@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeplan.chain import UNLIMITED
 from pipeplan.plot.colours import FAINT, INK, LIMIT, MEMORY
-from pipeplan.plot.lanes import label_lanes, labelled, lane_names
+from pipeplan.plot.lanes import label_lanes, labelled, lane_names, note
 from pipeplan.timeline import Timeline
 from pipeplan.units import format_bytes
 
@@ -83,7 +83,4 @@ def _annotate(ax: Any, height: float, peak: int, limit: int | None) -> None:
     if limit is not None and limit < UNLIMITED:
         text = f"{text} of {format_bytes(limit)}"
         colour = LIMIT if peak > limit else INK
-    ax.annotate(
-        text, (1, height), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points", fontsize=7.5,
-        va="center", color=colour, annotation_clip=False,
-    )  # fmt: skip
+    note(ax, height, text, colour)

@@ -52,9 +52,20 @@ def test_every_action_is_a_box_of_its_kind_and_device() -> None:
 def test_numbers_stand_where_they_fit() -> None:
     """Micro-batch numbers are written into wide boxes and left out of narrow ones."""
     timeline = two_stages()
-    assert sorted(text.get_text() for text in plot_gantt(timeline).texts) == list("00001111")
-    assert not plot_gantt(timeline, numbers=False).texts
-    assert not plot_gantt(timeline, end=400 * timeline.makespan).texts
+    assert sorted(numbers(plot_gantt(timeline))) == list("00001111")
+    assert not numbers(plot_gantt(timeline, numbers=False))
+    assert not numbers(plot_gantt(timeline, end=400 * timeline.makespan))
+
+
+def numbers(ax: Any) -> list[str]:
+    """What stands in boxes."""
+    return [text.get_text() for text in ax.texts if text.get_text().isdigit()]
+
+
+def test_every_lane_says_how_much_of_it_is_idle() -> None:
+    """Beside each lane stands its own share of the bubble."""
+    notes = [text.get_text() for text in plot_gantt(two_stages()).texts if "idle" in text.get_text()]
+    assert notes == [f"{1 - busy / 21:.0%} idle".replace("%", " %") for busy in (13, 12)]
 
 
 def test_the_title_tells_time_and_bubble() -> None:
@@ -154,3 +165,14 @@ def test_contrast_of_numbers() -> None:
 def test_suffix_check() -> None:
     """The suffix counts in any case."""
     assert library.check_suffix(Path("A.SVG")) == "svg"
+
+
+def test_the_legend_tells_lighter_colours() -> None:
+    """Where a device runs several stages, the legend says what the lighter boxes are; elsewhere it need not."""
+    spans = tuple(Span(0, 0, Action(Kind.FORWARD, stage), stage * 10, stage * 10 + 10) for stage in (0, 1))
+
+    def legend(timeline: Timeline) -> set[str]:
+        return {text.get_text() for text in gantt_figure({"a": timeline}).legends[0].get_texts()}
+
+    assert "a later stage of the device" in legend(Timeline(spans, (), (), ()))
+    assert "a later stage of the device" not in legend(two_stages())
