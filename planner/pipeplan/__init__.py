@@ -20,6 +20,7 @@ from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Wo
 from pipeplan.plan import Plan
 from pipeplan.profile import profile, profile_workload
 from pipeplan.result import Result
+from pipeplan.robust import Robust
 from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
@@ -55,6 +56,7 @@ __all__ = [
     "Profile",
     "Provenance",
     "Result",
+    "Robust",
     "Schedule",
     "Tie",
     "Work",

@@ -4,6 +4,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pipeplan.plan import Plan, PlanStage
+from pipeplan.robust import words
 from pipeplan.search.baselines import Baseline, ranked
 from pipeplan.units import format_bytes, format_time
 from pipeplan_formulations.report import Stop
@@ -33,12 +34,14 @@ def in_words(result: "Result") -> str:
         f"{plan.model} on {plan.cluster}: {stages}, {plan.micro_batches} micro-batches of "
         f"{plan.micro_batch}, schedule {plan.schedule.family}",
         f"{meaning} {format_time(result.value)}, proven bound {format_time(result.bound)}, gap {result.gap:.2%} "
-        f"({result.status}: {REASONS[result.stop]}, {result.wall:.1f} s with {result.backend})",
+        f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
         *_stages(plan),
         *_sums(plan),
     ]
     others = [entry for entry in result.runners_up if entry[1] > result.value]
-    if others:
+    if result.robust is not None:
+        lines += words.in_words(result.robust)
+    elif others:
         lines.append("next best of what was tried:")
         lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
     lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
@@ -48,7 +51,7 @@ def in_words(result: "Result") -> str:
 
 def as_json(result: "Result") -> dict[str, object]:
     """The object that ``pipeplan solve --json`` prints. Times are seconds."""
-    searched, tied = result.searched, result.plan.pipeline.tied
+    searched = result.searched
     return {
         "status": result.status.value,
         "stop": result.stop.value,
@@ -76,7 +79,23 @@ def as_json(result: "Result") -> dict[str, object]:
             "opened": searched.opened,
             "not_searched": list(searched.not_searched),
         },
-    } | ({"tied_stages": [list(group) for group in tied]} if tied else {})
+    } | _beside(result)
+
+
+def _beside(result: "Result") -> dict[str, object]:
+    """What only some answers have."""
+    tied, found = result.plan.pipeline.tied, dict[str, object]()
+    if tied:
+        found["tied_stages"] = [list(group) for group in tied]
+    if result.robust is not None:
+        found["robust"] = words.as_json(result.robust)
+    return found
+
+
+def _reason(result: "Result") -> str:
+    if result.robust is not None and result.value > result.robust.undisturbed.value:
+        return f"chosen by its {result.robust.question.words} where times vary"
+    return REASONS[result.stop]
 
 
 def _stages(plan: Plan) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pipeplan.answer import as_json, in_words
 from pipeplan.job import Job
 from pipeplan.plan import Plan
+from pipeplan.robust.choice import Choice
 from pipeplan.search.baselines import Baseline
 from pipeplan.timeline import Timeline
 from pipeplan_formulations.report import Status, Stop
@@ -33,7 +34,9 @@ class Searched:
 
 @dataclass(frozen=True)
 class Result:
-    """What `pipeplan.solve` returns. ``value`` and ``bound`` are nanoseconds.
+    """What `pipeplan.solve` returns. ``value`` and ``bound`` are nanoseconds of an undisturbed step.
+
+    ``robust`` is what the plan was compared with where times vary. It may then take longer undisturbed than another.
 
     Raises
     ------
@@ -53,12 +56,13 @@ class Result:
     searched: Searched
     baselines: Mapping[str, Baseline]
     runners_up: tuple[tuple[str, int], ...] = ()
+    robust: Choice | None = None
 
     def __post_init__(self) -> None:
         if self.bound > self.value:
             raise ValueError(f"bound {self.bound} ns lies above the value {self.value} ns")
         for row in self.baselines.values():
-            if row.value is not None and row.value < self.value:
+            if self.robust is None and row.value is not None and row.value < self.value:
                 raise ValueError(f"balancer {row.name} beats the answer: {row.value} ns against {self.value} ns")
 
     @property

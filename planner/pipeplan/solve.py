@@ -14,6 +14,8 @@ from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
 from pipeplan.result import Result, Searched
+from pipeplan.robust import Robust, as_robust
+from pipeplan.robust.choice import choose
 from pipeplan.search import opened
 from pipeplan.search.any_order import ANY_ORDER, UNEQUAL, any_orders
 from pipeplan.search.baselines import Baseline, baselines
@@ -41,6 +43,7 @@ def solve(
     backend: str = "cpsat",
     workers: int = 2,
     seed: int = 0,
+    robust: Robust | float | str | None = None,
     watch: Watch = lambda *_: None,
     example_inputs: Any = None,
     **wishes: Any,
@@ -62,6 +65,10 @@ def solve(
         Relative gap at which to stop.
     backend : {'cpsat', 'cbc', 'exact'}
         Who solves the partition problems.
+    robust : Robust, float or str, optional
+        Times vary by so much (``0.05``, ``'5%'``, or more of it in a `Robust`): after the search, the plans tried are
+        compared in sampled steps, and that of the least mean or quantile is the answer. The bound stays that of the
+        undisturbed step.
     watch : callable
         ``watch(incumbent, bound, open)`` in nanoseconds, whenever something improved.
     example_inputs : tensor or tuple of tensors, optional
@@ -81,6 +88,9 @@ def solve(
         if batch is None and not (isinstance(model, Model) and wishes.get("objective") == Objective.BOTTLENECK):
             raise InputError("say how many samples a step has: batch=N")
         job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
+    question = None if robust is None else as_robust(robust)
+    if question is not None:
+        _check_robust(job)
     model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
     if job.intra_layer:
         whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
@@ -112,22 +122,37 @@ def solve(
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
             raise PipeplanError(f"no plan was found before the search was stopped ({prover.stop}); give it more time")
         raise InfeasibleError(explain_infeasible(space))
-    plan = draft(model, cluster, job, prover.incumbent, prover.bound)
+    chosen, choice = prover.incumbent, None
+    if question is not None:
+        tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None)]
+        choice = choose(space, prover.incumbent, tried, prover.bound, question, seed)
+        chosen = prover.incumbent if choice is None else choice.chosen
+    plan = draft(model, cluster, job, chosen, prover.bound)
     validate_plan(plan, model, cluster)
     return Result(
         plan=plan,
-        timeline=prover.incumbent.timeline,
+        timeline=chosen.timeline,
         job=job,
-        status=Status.OPTIMAL if prover.bound == prover.incumbent.value else Status.FEASIBLE,
-        stop=prover.stop,
-        value=prover.incumbent.value,
+        status=Status.OPTIMAL if prover.bound == chosen.value else Status.FEASIBLE,
+        stop=Stop.INTERRUPT if question is not None and choice is None else prover.stop,
+        value=chosen.value,
         bound=prover.bound,
         wall=time.monotonic() - began,
         backend=backend,
         searched=_searched(space, prover),
         baselines=rows,
         runners_up=prover.ranking(),
+        robust=choice,
     )
+
+
+def _check_robust(job: Job) -> None:
+    if job.objective is not Objective.STEP:
+        raise InputError(
+            "a robust choice compares disturbed steps, and the bottleneck has none; ask for the objective 'step'"
+        )
+    if job.intra_layer:
+        raise InputError("a robust choice knows plans of whole layers only; leave out robust or intra_layer")
 
 
 def _searched(space: Space, prover: Prover) -> Searched:

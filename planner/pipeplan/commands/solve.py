@@ -2,9 +2,13 @@
 
 import json
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
 from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+
+if TYPE_CHECKING:
+    from pipeplan.robust import Robust
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -20,6 +24,14 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--processors", type=int, metavar="N", help="with --rule published, dnn-partitioning: slow processors beside"
     )
+    parser.add_argument(
+        "--robust", metavar="SPREAD", help="times vary by so much, like 5%%: choose by the mean of disturbed steps"
+    )
+    parser.add_argument("--quantile", type=float, metavar="Q", help="with --robust: choose by this quantile, like 0.95")
+    parser.add_argument(
+        "--slow-devices", metavar="SPREAD", help="with --robust: each device's speed varies from step to step, like 3%%"
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="with --robust: disturbed steps of each plan (1000)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here")
     parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
@@ -30,6 +42,7 @@ def run(options: Namespace) -> int:
     from pipeplan.commands.progress import solving
     from pipeplan.solve import solve
 
+    robust = read_robust(options)
     if options.rule == "published":
         from pipeplan.commands.published import run_published
 
@@ -43,6 +56,7 @@ def run(options: Namespace) -> int:
             cluster,
             job=job,
             **limits(options),
+            robust=robust,
             watch=watch,
         )
     if options.output:
@@ -59,6 +73,27 @@ def run(options: Namespace) -> int:
         )
     print(json.dumps(result.as_json(), indent=2) if options.json else result)
     return 0
+
+
+def read_robust(options: Namespace) -> "Robust | None":
+    """How much times vary, if anybody asks."""
+    from pipeplan.errors import InputError
+    from pipeplan.robust.question import Robust, parse_share
+
+    beside = {"--quantile": options.quantile, "--slow-devices": options.slow_devices, "--samples": options.samples}
+    given = [f"{name} {value}" for name, value in beside.items() if value is not None]
+    if options.robust is None:
+        if given:
+            raise InputError(f"{given[0]} belongs to --robust; say how much times vary, like --robust 5%")
+        return None
+    if options.rule == "published":
+        raise InputError("--robust compares steps, and the published rules know none; leave out one of the two")
+    return Robust(
+        spread=parse_share(options.robust, "--robust"),
+        device_spread=parse_share(options.slow_devices or "0", "--slow-devices"),
+        quantile=options.quantile,
+        samples=options.samples,
+    )
 
 
 command = Command("solve", "find the best plan, and prove how good it is", configure, run)

@@ -161,10 +161,14 @@ class Prover:
         if self.stop is Stop.OPTIMALITY and self.incumbent and self.bound < self.incumbent.value:
             self.stop = Stop.GAP if self._good_enough() else Stop.EXHAUSTED
 
+    @property
+    def tried(self) -> list[Judged]:
+        """The best plan under each label, best first."""
+        return sorted(self._offers.values(), key=lambda judged: judged.value)
+
     def ranking(self, most: int = 5) -> tuple[tuple[str, int], ...]:
-        """The best plan under each label, best first: label and value."""
-        best = sorted(self._offers.values(), key=lambda judged: judged.value)
-        return tuple((judged.label, judged.value) for judged in best[:most])
+        """The labels and values of the best of those."""
+        return tuple((judged.label, judged.value) for judged in self.tried[:most])
 
     def _next(self) -> Node:
         while self._early:
