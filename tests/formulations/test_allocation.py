@@ -152,6 +152,24 @@ def test_a_hint_is_never_lost() -> None:
     assert allocation.solve(problem, Limits(time=0), hint=infeasible).solution is None
 
 
+def test_boxes_of_one_e_are_cut_along_the_largest_backward() -> None:
+    """Times of a few nanoseconds, where an interval of e is soon too short to cut, still end in a proof."""
+    short = equal_chain(
+        layers=2,
+        units=(2,),
+        micro_batches=4,
+        forward=np.array([[5, 0]]),
+        backward=np.array([[4, 3]]),
+        update=np.array([[[1, 2]]]),
+        latency=np.full((1, 1, 2), 2),
+        flight="full",
+        alternating=False,
+        phases=True,
+    )
+    report = allocation.solve(short, Limits(time=20))
+    assert (report.status, report.objective) == (Status.OPTIMAL, brute_force(short))
+
+
 def test_a_large_instance_is_nearly_closed_by_the_programme_alone() -> None:
     """Ninety-eight layers on 16 + 16 units of two kinds: bound and allocation within 1 %."""
     problem = equal_chain(layers=98, units=(16, 16), micro_batches=128, slow=(10, 18), node=np.array([8, 8]))

@@ -183,7 +183,7 @@ def _split(bracket: Bracket, corner: Corner, root: "_Box", many: int, cuts: int 
             bound = max(box.bound, value, alone + box.low)
             heapq.heapreplace(boxes, replace(box, bound=bound, high=high, value=value, alone=alone))
             continue
-        if box.most is not None and tall > FLAT * wide:
+        if box.most is not None and (tall > FLAT * wide or wide <= 1):  # an e of 1 cannot be cut
             middle = (box.least + box.most) // 2
             low = max(box.low, (many - 1) * (middle + 1))
             above, alone_above = corner(box.high, low, middle + 1, box.most)
