@@ -23,9 +23,11 @@ from pipeplan_formulations.schedule.cyclic import (
 )
 from pipeplan_formulations.schedule.cyclic.compact import compact
 from pipeplan_formulations.schedule.cyclic.dispatch import Rule, dispatched, joined
+from pipeplan_formulations.schedule.cyclic.drain import drain_bound
 from pipeplan_formulations.schedule.cyclic.holding import largest_sum
 from pipeplan_formulations.schedule.cyclic.modulo import Found, modulo
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
+from pipeplan_formulations.schedule.cyclic.ruled import LONG, ROUNDS, ruled
 from pipeplan_formulations.schedule.evaluate import peaks, starts
 
 QUICK = Limits(time=5.0, workers=1)
@@ -108,7 +110,47 @@ def test_bounds_stay_below_the_optimum(seed):
         assert step_bound(problem) == period_bound(problem) == 0
         return
     assert step_bound(problem) <= report.objective
+    assert drain_bound(problem) <= report.objective
     assert period_bound(problem, problem.micro_batches) <= report.objective
+
+
+@pytest.mark.slow
+def test_bounds_stay_below_many_optima():
+    """The same for 2,000 steps."""
+    for seed in range(20_000, 22_000):
+        problem = random_schedule(seed)
+        best = exact.solve(problem, Limits(time=20.0)).objective
+        if best is not None:
+            assert max(step_bound(problem), drain_bound(problem)) <= best, seed
+
+
+def test_a_full_memory_costs_a_round_trip_at_the_end():
+    """Of eight equal stages with memory for eight the bound is within one per cent of the optimum, and work is not."""
+    problem = line(8, 32, 8)
+    best = 98_300  # proved by CP-SAT
+    assert step_bound(problem) < 0.99 * best <= drain_bound(problem) <= best
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=50, deadline=None)
+def test_rules_make_schedules(seed):
+    """Each of the orders that rules make of a step is feasible and better than those before."""
+    problem = replace(random_schedule(seed), micro_batches=9)
+    if not problem.possible:
+        return
+    values = [evaluate(problem, orders) for orders in ruled(problem, Clock(QUICK)) if orders is not None]
+    assert values and all(value is not None for value in values)
+    assert all(a > b for a, b in pairwise(values))
+
+
+def test_rules_of_a_long_step_come_best_first():
+    """Where rules are ranked on a short step, the next two are no better on the long one than the first."""
+    problem = line(2, LONG // 2 + 1, 2, 0.3)
+    assert problem.micro_batches > 2 * ROUNDS * problem.stages
+    rules = ruled(problem, Clock(Limits(time=20.0)))
+    first = next(rules)
+    assert first is not None and evaluate(problem, first) is not None
+    assert [next(rules), next(rules)] == [None, None]
 
 
 @given(st.integers(0, 10**6))
@@ -290,6 +332,14 @@ def test_a_thousand_micro_batches():
     problem = line(4, 1000, 4, 0.3)
     report = solve(problem, Limits(time=15.0, gap=0.02))
     assert report.gap is not None and report.gap <= 0.02
+    assert evaluate(problem, report.solution) == report.objective
+
+
+def test_sixty_four_devices():
+    """With memory for 64 micro-batches a step of 256 over 64 equal stages is found within half a per cent."""
+    problem = line(64, 256, 64)
+    report = solve(problem, Limits(time=40.0, gap=0.005))
+    assert report.gap is not None and report.gap <= 0.005
     assert evaluate(problem, report.solution) == report.objective
 
 

@@ -7,11 +7,13 @@ from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
+from pipeplan_formulations.schedule.cyclic.drain import drain_bound
 from pipeplan_formulations.schedule.cyclic.ends import with_ends
 from pipeplan_formulations.schedule.cyclic.holding import period_bound, step_bound
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
 from pipeplan_formulations.schedule.cyclic.period import least_period, settled
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
+from pipeplan_formulations.schedule.cyclic.ruled import ruled
 from pipeplan_formulations.schedule.evaluate import evaluate
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
 from pipeplan_formulations.solvers import cpsat_version
@@ -21,6 +23,10 @@ UNITS = (1, 2, 3, 4)
 """Micro-batches of a period that are tried."""
 WORTH_MORE = 0.003
 """A larger unit is tried while the period is so much, in parts of it, above what any unit can reach."""
+RULES = 0.3
+"""Part of the time for list schedules of the whole step before patterns are looked for."""
+PATTERNS = 0.6
+"""Part of what is left then for patterns."""
 SETTLE = 3.0
 """Most seconds to shorten a pattern's latency."""
 SMALL = 10_000
@@ -32,18 +38,18 @@ MULTIPLE = 12
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
 ) -> Report[Orders]:
-    """Orders for any number of micro-batches, and `holding.step_bound` (on small steps `bounds.lower_bound` too).
+    """Orders for any number of micro-batches, and the best of the bounds that cost little for many.
 
-    Time depends on stages and memory, hardly on the number of micro-batches. Half of it goes to patterns of one, two,
-    … micro-batches, most of the rest to head and tail of a short step around the best of them and to a list schedule of
-    one. ``hint``, orders of the same problem, is returned if nothing better is found.
+    They are `step_bound` and `drain_bound`, of small steps `lower_bound` too. Time is shared between list schedules of
+    the whole step, patterns of one, two, … micro-batches, heads and tails of a short step around the best of them, and
+    a list schedule of a short one. ``hint``, orders of the same problem, is returned if nothing better is found.
     """
     clock = Clock(limits)
-    bound = step_bound(problem)
+    if not problem.possible:
+        return _report(problem, limits, clock, 0, None, Status.INFEASIBLE, Stop.OPTIMALITY)
+    bound = max(step_bound(problem), drain_bound(problem))
     if problem.micro_batches * problem.stages <= SMALL:
         bound = max(bound, lower_bound(problem))
-    if not problem.possible:
-        return _report(problem, limits, clock, bound, None, Status.INFEASIBLE, Stop.OPTIMALITY)
     best = hint
     value = evaluate(problem, hint) if hint is not None else None
     interrupted = False
@@ -108,18 +114,38 @@ def repeated(pattern: Pattern, times: int) -> Pattern:
 
 
 def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock) -> Iterator[Orders]:
-    """Orders for the problem: around each pattern, and around what the middle of a list schedule happens to be."""
-    longest = 1
-    for pattern in patterns(problem, limits, Clock(replace(limits, time=limits.time / 2))):
-        share = Clock(replace(limits, time=min(clock.left, limits.time / 4)))
-        yield from _around(problem, pattern, share)
+    """Orders for the problem: by rules, around each pattern, around what the middle of a list schedule happens to be.
+
+    Rules come first, as with memory enough they are hard to beat, and again when patterns have had their share.
+    """
+
+    def part(share: float) -> Clock:
+        return Clock(replace(limits, time=share * clock.left))
+
+    rules = ruled(problem, part(RULES / 2))
+    yield from _until(part(RULES), rules)
+    longest, share = 1, PATTERNS * clock.left
+    for pattern in patterns(problem, limits, part(PATTERNS)):
+        yield from _around(problem, pattern, Clock(replace(limits, time=min(clock.left, share / 2))))
         longest = max(longest, -(-pattern.latency(problem) // pattern.period) * pattern.unit)
+    yield from _until(part(1 / 2), rules)
     small = _short(problem, 2 * longest)
     listed = constructive(small, clock.left / 2)
     if listed is not None:
         long = stretched(small, listed[1], problem.micro_batches, clock)
         if long is not None:
             yield long
+
+
+def _until(clock: Clock, candidates: Iterator[Orders | None]) -> Iterator[Orders]:
+    """Those that are not None, until the clock runs out."""
+    while clock.left > 0:
+        try:
+            orders = next(candidates)
+        except StopIteration:
+            return
+        if orders is not None:
+            yield orders
 
 
 def _around(problem: PipelineSchedule, pattern: Pattern, clock: Clock) -> Iterator[Orders]:

@@ -1,0 +1,90 @@
+"""What full memory costs at both ends of a step: the wait for the first backwards, and the last round trip.
+
+::
+
+    device 0   F0 F1 F2 F3 ·· ·· ·· I0 W0 F4 I1 W1 F5 … F9 ·· ·· ·· I9 W9
+                           └ wait ┘ work of which none may be    └ round trip of F9 ┘
+                                    left for behind F9
+
+Heads of operations come from the chain of a micro-batch, the order of those of one kind, and `Admission`: F_s(i) starts
+after the end of I_s(i − K_s), and of the W that i needs in any case. `windows` packs work around every operation as
+well; here that is done for the last forward of each stage alone, so that many micro-batches cost little.
+"""
+
+from pipeplan_formulations.schedule.admitting import Admission
+from pipeplan_formulations.schedule.cyclic.reach import reach
+from pipeplan_formulations.schedule.packing import Item, jackson, packed
+from pipeplan_formulations.schedule.problem import Kind, PipelineSchedule
+
+Heads = dict[Kind, list[list[int]]]
+"""For each kind and stage, the least start of every micro-batch."""
+
+
+def drain_bound(problem: PipelineSchedule) -> int:
+    """No order of a possible problem takes less than this.
+
+    The larger of what two arguments say:
+
+    (15)  step ≥ Jackson's rule for each device, with the heads of this file and the tails of `reach`.
+
+    (16)  step ≥ start of F_s(M − 1) + round trip of s + tail_s. When the last forward of stage s starts, all other
+    forwards of the stage have ended, and for one of the `Admission.choices` (n, k) its first n I and k W, or more. All
+    of them run one after the other on one device, each behind its head, so that the start is at least the least
+    `packed` of all choices.
+    """
+    admissions = [Admission(problem, s) for s in range(problem.stages)]
+    heads, along = _heads(problem, admissions), reach(problem)
+    after: dict[Kind, tuple[int, ...]] = {
+        "F": tuple(a - f + b for a, f, b in zip(along.round_trip, problem.forward, along.tail, strict=True)),
+        "I": along.tail,
+        "W": problem.ending,
+    }
+    bound = 0
+    for device in range(problem.devices):
+        items = [(heads[k][s][i], problem.time[k][s], after[k][s]) for k, s, i in problem.operations(device)]
+        bound = max(bound, jackson(items))
+    for s, admission in enumerate(admissions):
+        start = _last_forward(problem, heads, s, admission)
+        bound = max(bound, start + along.round_trip[s] + along.tail[s])
+    return bound
+
+
+def _heads(problem: PipelineSchedule, admissions: list[Admission]) -> Heads:
+    """Heads of all operations, micro-batch after micro-batch: there along the chain, and back."""
+    last, m = problem.stages - 1, problem.micro_batches
+    # What has ended by the head of the next micro-batch: one number for each kind and stage.
+    done: dict[Kind, list[list[int]]] = {k: [[] for _ in problem.device] for k in ("F", "I", "W")}
+    for i in range(m):
+        for s, admission in enumerate(admissions):
+            begin = done["F"][s][-1] if i else 0
+            if s:
+                begin = max(begin, done["F"][s - 1][i] + problem.lag[s - 1])
+            if i >= admission.most:
+                begin = max(begin, done["I"][s][i - admission.most])
+            weights = admission.weights(i, i)
+            if weights:
+                begin = max(begin, done["W"][s][weights - 1])
+            done["F"][s].append(begin + problem.forward[s])
+        for s in reversed(range(problem.stages)):
+            begin = max(done["F"][s][i], done["I"][s][-1] if i else 0)
+            if s < last:
+                begin = max(begin, done["I"][s + 1][i] + problem.lag_back[s])
+            done["I"][s].append(begin + problem.backward[s])
+            begin = max(done["I"][s][i], done["W"][s][-1] if i else 0)
+            done["W"][s].append(begin + problem.weight[s])
+    return {
+        kind: [[end - problem.time[kind][s] for end in row] for s, row in enumerate(rows)]
+        for kind, rows in done.items()
+    }
+
+
+def _last_forward(problem: PipelineSchedule, heads: Heads, stage: int, admission: Admission) -> int:
+    """The least start of F(M − 1)."""
+    m = problem.micro_batches
+
+    def items(kind: Kind, count: int) -> list[Item]:
+        return [(head, problem.time[kind][stage]) for head in heads[kind][stage][:count]]
+
+    forwards = items("F", m - 1)
+    packings = (packed([*forwards, *items("I", n), *items("W", k)]) for n, k in admission.choices(m - 1))
+    return max(heads["F"][stage][m - 1], min(packings))
