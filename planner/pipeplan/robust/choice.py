@@ -2,17 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import sqrt
 
-from pipeplan.pipeline import Pipeline
 from pipeplan.robust.contenders import distinct, relatives
 from pipeplan.robust.factors import BLOCK
 from pipeplan.robust.order import alone_on_wires
 from pipeplan.robust.question import Robust
-from pipeplan.robust.sample import step_times
+from pipeplan.robust.race import FINALISTS, Runs, behind, first_round, objective, race, steps
 from pipeplan.robust.statistics import Estimate, mean, quantile
 from pipeplan.robust.times import Ints
-from pipeplan.schedule import Schedule
 from pipeplan.search.judge import Judged
 from pipeplan.search.space import Space
 from pipeplan.simulate.program import number
@@ -21,7 +18,7 @@ MOST = 24
 """Plans that are compared: of more, the fastest undisturbed."""
 FEWEST = 3
 """As many are, however long that takes."""
-EVENTS = 20_000_000
+EVENTS = 10_000_000
 """Actions that may be run one by one, over all plans and samples: about half a minute."""
 
 
@@ -33,13 +30,16 @@ class Row:
     ----------
     judged : Judged
         ``judged.value`` is the undisturbed step.
+    samples : int
+        How many disturbed steps it has run.
     mean, quantile : Estimate
-        Of its disturbed steps.
+        Of these.
     behind : Estimate
         By how much its mean lies above that of the chosen plan; both met the same disturbances.
     """
 
     judged: Judged
+    samples: int
     mean: Estimate
     quantile: Estimate
     behind: Estimate
@@ -58,6 +58,7 @@ class Choice:
     ----------
     question : Robust
     samples : int
+        Those of the chosen plan, and of all that might have taken its place.
     seed : int
     rows : tuple of Row
         The first one is chosen.
@@ -112,27 +113,33 @@ def choose(
     bound : int
         Nanoseconds: no plan of the space takes less undisturbed.
     """
-    rows: list[tuple[Judged, Ints]] = []
+    runs: Runs = []
     limit, more = float(best.value), 0
     samples, most = _room(best, question)
     try:
-        rows.append((best, _steps(best, question, samples, seed)))
-        limit = max(limit, _objective(rows[0][1], question))
+        runs.append((best, steps(best, question, first_round(question, samples), seed)))
+        limit = max(limit, objective(runs[0][1], question).value)
         known = distinct([best, *tried])
         every = distinct([*known, *relatives(space, known, limit)])
         others = [plan for plan in every if plan is not best and plan.value <= limit]
         more = max(len(others) - (most - 1), 0)
-        for plan in others[: most - 1]:
-            rows.append((plan, _steps(plan, question, samples, seed)))
+        race([best, *others[: most - 1]], question, samples, seed, runs)
     except KeyboardInterrupt:  # what has been compared counts
-        if not rows:
+        if not runs:
             return None
-    rows.sort(key=lambda row: (_objective(row[1], question), row[0].value))
+
+    def order(run: tuple[Judged, Ints]) -> tuple[int, float, int]:
+        return -len(run[1]), objective(run[1], question).value, run[0].value
+
+    runs.sort(key=order)
+    winner = runs[0][1]
     return Choice(
         question=question,
-        samples=samples,
+        samples=len(winner),
         seed=seed,
-        rows=tuple(_row(plan, steps, rows[0][1], question) for plan, steps in rows),
+        rows=tuple(
+            Row(plan, len(run), mean(run), quantile(run, question.shown), behind(run, winner)) for plan, run in runs
+        ),
         limit=limit,
         more=more,
         mean_bound=bound if own_wires(space) else None,
@@ -147,34 +154,14 @@ def own_wires(space: Space) -> bool:
     return len(space.cluster.nodes) == 1 or len(space.cluster.devices) <= 2
 
 
-def _steps(plan: Judged, question: Robust, samples: int, seed: int) -> Ints:
-    names = [device.index for device in plan.candidate.chain.devices]
-    schedule, pipeline = _lists(plan)
-    return step_times(schedule, pipeline, question, samples=samples, seed=seed, devices=names)
-
-
-def _lists(plan: Judged) -> tuple[Schedule, Pipeline]:
-    return plan.candidate.schedule(plan.pipeline), plan.pipeline
-
-
-def _objective(steps: Ints, question: Robust) -> float:
-    return (mean(steps) if question.quantile is None else quantile(steps, question.quantile)).value
-
-
-def _row(plan: Judged, steps: Ints, chosen: Ints, question: Robust) -> Row:
-    apart = steps - chosen
-    behind = Estimate(float(apart.mean()), float(apart.std(ddof=1)) / sqrt(len(apart)))
-    return Row(plan, mean(steps), quantile(steps, question.shown), behind)
-
-
 def _room(plan: Judged, question: Robust) -> tuple[int, int]:
     """Samples, and the most plans: fewer of both where every step of a plan like this one is run by itself."""
-    program = number(*_lists(plan), True)
+    program = number(plan.candidate.schedule(plan.pipeline), plan.pipeline, True)
     if alone_on_wires(program):
         return question.wanted, MOST
-    steps = EVENTS // max(len(program.actions), 1)
+    affordable = EVENTS // max(len(program.actions), 1)  # steps
     samples = question.wanted
     if question.samples is None:
-        affordable = steps // MOST // BLOCK * BLOCK
-        samples = min(samples, max(affordable, question.least_samples))
-    return samples, min(MOST, max(FEWEST, steps // samples))
+        each = affordable // (2 * FINALISTS) // BLOCK * BLOCK
+        samples = min(samples, max(each, question.least_samples))
+    return samples, min(MOST, max(FEWEST, affordable // 2 // first_round(question, samples)))

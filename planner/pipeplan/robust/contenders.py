@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 from pipeplan.chain import Boundaries
-from pipeplan.schedules import FAMILIES
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.filled import fuller
 from pipeplan.search.flights import FREE
@@ -78,10 +77,10 @@ def _orders(space: Space, groups: Groups, size: int, boundaries: Boundaries) -> 
 
 
 def _identity(judged: Judged) -> object:
-    """What two offers of one plan have in common. A family's name and counts say what it writes, or it stands alone."""
+    """What two offers of one plan have in common. 1F1B's counts say what it writes, whatever family asks for them."""
     candidate, family = judged.candidate, judged.candidate.family
-    alone = None if family.name in FAMILIES or family.name == FREE else family
-    return _partition(judged), candidate.recompute(judged.boundaries), family.name, candidate.in_flight, alone
+    order: object = FREE if family.alternates and not family.two_lanes else family
+    return _partition(judged), candidate.recompute(judged.boundaries), candidate.in_flight, order
 
 
 def _partition(judged: Judged) -> object:

@@ -6,30 +6,23 @@ import numpy as np
 
 from pipeplan.robust.times import Ints, Times
 from pipeplan.simulate.numbers import NOTHING
-from pipeplan.simulate.program import Program
+from pipeplan.simulate.program import Channel, Program
 from pipeplan.simulate.run import run
 
 
 def replayed(program: Program, times: Times, samples: int) -> Ints:
     """The step times of the block's first samples, shape (samples,)."""
     n = len(program.actions)
-    channels = [program.channels[program.channel_of[i]] for i in range(n) if program.channel_of[i] != NOTHING]
-    senders = [i for i in range(n) if program.channel_of[i] != NOTHING]
-    own = [NOTHING] * n  # every transfer a channel of its own, on the wires it had
-    for number, i in enumerate(senders):
-        own[i] = number
+    known = {t: program.channels[program.channel_of[i]] for i, t in enumerate(times.transfer_of) if t != NOTHING}
+    wires = [(known[t].wires, known[t].alone) for t in range(len(known))]
     found = []
     for k in range(samples):
         occupancies, latencies = times.occupancies[:, k].tolist(), times.latencies[:, k].tolist()
-        transfers = [times.transfer_of[i] for i in senders]
-        disturbed = replace(
+        disturbed = replace(  # every transfer is a channel of its own, on the wires it had
             program,
             durations=times.durations[:, k].tolist(),
-            channel_of=own,
-            channels=tuple(
-                replace(channel, occupancy=occupancies[t], latency=latencies[t])
-                for channel, t in zip(channels, transfers, strict=True)
-            ),
+            channel_of=times.transfer_of,
+            channels=tuple(map(Channel, occupancies, latencies, *zip(*wires, strict=True))) if wires else (),
         )
         found.append(max(run(disturbed).signals[:n], default=0))
     return np.array(found, np.int64)

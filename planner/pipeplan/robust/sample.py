@@ -22,6 +22,7 @@ def step_times(
     robust: Robust,
     *,
     samples: int | None = None,
+    start: int = 0,
     seed: int = 0,
     devices: Sequence[int] | None = None,
 ) -> Ints:
@@ -34,6 +35,8 @@ def step_times(
     ----------
     samples : int, optional
         By default as many as the question wants.
+    start : int
+        Leave out so many, as if they were known already.
     devices : sequence of int, optional
         The numbers by which the pipeline's devices are known to other pipelines; by default their own.
 
@@ -48,9 +51,10 @@ def step_times(
     alone, order = alone_on_wires(program), follows(program)
     if sum(map(len, order)) < len(program.actions):
         makespan(schedule, pipeline)  # says who waits for whom
-    found = []
-    for block, first in enumerate(range(0, count, BLOCK)):
-        size = min(BLOCK, count - first)
+    found = [np.zeros(0, np.int64)]
+    for block in range(start // BLOCK, -(-(start + count) // BLOCK)):
+        first, size = block * BLOCK, min(BLOCK, start + count - block * BLOCK)
         times = disturbed(program, Factors(robust.spread, robust.device_spread, seed, block), names)
-        found.append(last_ends(program, order, times)[:size] if alone else replayed(program, times, size))
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+        steps = last_ends(program, order, times)[:size] if alone else replayed(program, times, size)
+        found.append(steps[max(start - first, 0) :])
+    return np.concatenate(found)

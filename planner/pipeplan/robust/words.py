@@ -44,6 +44,7 @@ def as_json(choice: Choice) -> dict[str, object]:
                 "plan": row.judged.label,
                 "layers": [b - a for a, b in pairwise(row.judged.boundaries)],
                 "step_time_s": row.value / 1e9,
+                "samples": row.samples,
                 "mean_s": row.mean.value / 1e9,
                 "mean_error_s": row.mean.error / 1e9,
                 "quantile_s": row.quantile.value / 1e9,
@@ -82,8 +83,9 @@ def _plan(row: Row) -> str:
 
 
 def _reach(choice: Choice) -> str:
-    more = f", but for {choice.more} of them" if choice.more else ""
-    return f"  compared: what was tried and takes at most {format_time(choice.limit)} undisturbed{more}"
+    count = len(choice.rows)
+    some = f", the fastest {count} of {count + choice.more}" if choice.more else ""
+    return f"  compared: what was tried and takes at most {format_time(choice.limit)} undisturbed{some}"
 
 
 def _bound(choice: Choice) -> str:
