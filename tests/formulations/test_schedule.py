@@ -195,7 +195,7 @@ def test_a_model_that_is_too_large_is_not_built(monkeypatch: pytest.MonkeyPatch)
     """Then the answer is the list schedulers' with the bounds that need no solver, and says that nothing was left."""
     monkeypatch.setattr(cpsat, "PAIRS", 100)
     problem = line(4, 8, 2)
-    report = solve(problem, Limits(time=2))
+    report = solve(problem, Limits(time=2), backend="cpsat")
     assert report.stop is Stop.EXHAUSTED
     assert report.status is Status.FEASIBLE
     assert report.bound == lower_bound(problem)
@@ -205,7 +205,7 @@ def test_the_last_micro_batches_raise_the_bound(monkeypatch: pytest.MonkeyPatch)
     """Where the whole is not searched, a proof for few micro-batches lifts the bound above that of heads and tails."""
     problem = line(4, 32, 2, 0.3)
     monkeypatch.setattr(cpsat, "PAIRS", 4000)
-    report = solve(problem, Limits(time=15))
+    report = solve(problem, Limits(time=15), backend="cpsat")
     assert report.stop is Stop.EXHAUSTED
     assert report.bound > lower_bound(problem)
 

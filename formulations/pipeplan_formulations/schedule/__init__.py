@@ -8,8 +8,8 @@ from pipeplan_formulations.schedule.problem import Kind, Op, Orders, PipelineSch
 
 __all__ = ["BACKENDS", "Kind", "Op", "Orders", "PipelineSchedule", "evaluate", "feasible", "lower_bound", "solve"]
 
-BACKENDS = ("cpsat", "cbc", "exact")
-"""The ways to solve the problem: one file each."""
+BACKENDS = ("auto", "cpsat", "cbc", "exact")
+"""The ways to solve the problem: one file each. ``auto`` chooses by size between CP-SAT and `cyclic`, or runs both."""
 
 
 def solve(
@@ -17,7 +17,7 @@ def solve(
     limits: Limits,
     hint: Orders | None = None,
     progress: Progress | None = None,
-    backend: str = "cpsat",
+    backend: str = "auto",
 ) -> Report[Orders]:
     """Solve by one of `BACKENDS`; a solver's package is imported when it is asked for.
 

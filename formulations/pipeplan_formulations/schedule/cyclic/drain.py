@@ -29,8 +29,11 @@ def drain_bound(problem: PipelineSchedule) -> int:
 
     (16)  step ≥ start of F_s(M − 1) + round trip of s + tail_s. When the last forward of stage s starts, all other
     forwards of the stage have ended, and for one of the `Admission.choices` (n, k) its first n I and k W, or more. All
-    of them run one after the other on one device, each behind its head, so that the start is at least the least
-    `packed` of all choices.
+    of them run one after the other on one device, each behind its head, so that the start is at least `packed`; and as
+    I_s(n − 1) has ended, it is at least a round trip behind the start of F_s(n − 1).
+
+    A forward F_s(i) of (16) before the last is bounded by sums alone. For one of its choices (n, k), n > 0, so much
+    runs behind the head of I_s(0): n I, k W, and all forwards but the K_s that may come before the end of I_s(0).
     """
     admissions = [Admission(problem, s) for s in range(problem.stages)]
     heads, along = _heads(problem, admissions), reach(problem)
@@ -44,7 +47,7 @@ def drain_bound(problem: PipelineSchedule) -> int:
         items = [(heads[k][s][i], problem.time[k][s], after[k][s]) for k, s, i in problem.operations(device)]
         bound = max(bound, jackson(items))
     for s, admission in enumerate(admissions):
-        start = _last_forward(problem, heads, s, admission)
+        start = _last_forward(problem, heads, along.round_trip[s], s, admission)
         bound = max(bound, start + along.round_trip[s] + along.tail[s])
     return bound
 
@@ -78,13 +81,26 @@ def _heads(problem: PipelineSchedule, admissions: list[Admission]) -> Heads:
     }
 
 
-def _last_forward(problem: PipelineSchedule, heads: Heads, stage: int, admission: Admission) -> int:
-    """The least start of F(M − 1)."""
+def _last_forward(problem: PipelineSchedule, heads: Heads, trip: int, stage: int, admission: Admission) -> int:
+    """The least start of F(M − 1); ``trip`` is the stage's round trip."""
     m = problem.micro_batches
 
     def items(kind: Kind, count: int) -> list[Item]:
         return [(head, problem.time[kind][stage]) for head in heads[kind][stage][:count]]
 
+    def after(n: int, k: int) -> int:
+        least = packed([*forwards, *items("I", n), *items("W", k)])
+        return max(least, _forward(problem, heads, stage, n - 1, admission) + trip) if n else least
+
     forwards = items("F", m - 1)
-    packings = (packed([*forwards, *items("I", n), *items("W", k)]) for n, k in admission.choices(m - 1))
-    return max(heads["F"][stage][m - 1], min(packings))
+    return max(heads["F"][stage][m - 1], min(after(n, k) for n, k in admission.choices(m - 1)))
+
+
+def _forward(problem: PipelineSchedule, heads: Heads, stage: int, i: int, admission: Admission) -> int:
+    """Some time before which F(i) does not start."""
+    head = heads["F"][stage][i]
+    if i < admission.most:
+        return head
+    first = heads["I"][stage][0] + (i - admission.most) * problem.forward[stage]
+    sums = (n * problem.backward[stage] + k * problem.weight[stage] for n, k in admission.choices(i))
+    return max(head, first + min(sums))

@@ -14,7 +14,7 @@ from pipeplan_formulations.schedule.cyclic.pattern import Pattern
 from pipeplan_formulations.schedule.cyclic.period import least_period, settled
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.ruled import ruled
-from pipeplan_formulations.schedule.evaluate import evaluate
+from pipeplan_formulations.schedule.evaluate import evaluate, feasible
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
 from pipeplan_formulations.solvers import cpsat_version
 
@@ -42,7 +42,7 @@ def solve(
 
     They are `step_bound` and `drain_bound`, of small steps `lower_bound` too. Time is shared between list schedules of
     the whole step, patterns of one, two, … micro-batches, heads and tails of a short step around the best of them, and
-    a list schedule of a short one. ``hint``, orders of the same problem, is returned if nothing better is found.
+    a list schedule of a short one. ``hint`` is returned if nothing better is found, and ignored if it is not feasible.
     """
     clock = Clock(limits)
     if not problem.possible:
@@ -50,8 +50,8 @@ def solve(
     bound = max(step_bound(problem), drain_bound(problem))
     if problem.micro_batches * problem.stages <= SMALL:
         bound = max(bound, lower_bound(problem))
-    best = hint
-    value = evaluate(problem, hint) if hint is not None else None
+    best = hint if hint is not None and feasible(problem, hint) else None
+    value = None if best is None else evaluate(problem, best)
     interrupted = False
     try:
         for orders in _candidates(problem, limits, clock):

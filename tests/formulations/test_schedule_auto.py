@@ -1,0 +1,80 @@
+"""Which way to solve fits the size."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_schedules import line, random_schedule
+from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.schedule import cpsat, cyclic, evaluate, exact, solve
+from pipeplan_formulations.schedule.auto import FEW
+
+SHORT = Limits(time=3.0)
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_small_steps_are_proved(seed):
+    """Without a word about backends a small step is solved to the optimum, or found impossible."""
+    problem = random_schedule(seed)
+    report, oracle = solve(problem, Limits(time=20.0)), exact.solve(problem, Limits(time=20.0))
+    assert (report.status, report.objective) == (oracle.status, oracle.objective)
+
+
+def test_many_micro_batches_ask_both():
+    """Patterns come first and CP-SAT begins from theirs; the answer has the better bound of both."""
+    problem = line(4, 80, 2, 0.3)
+    assert problem.micro_batches * problem.stages > FEW
+    report = solve(problem, SHORT)
+    assert report.backend == "cyclic, cpsat"
+    assert report.solution is not None and evaluate(problem, report.solution) == report.objective
+    assert report.bound >= cyclic.step_bound(problem)
+
+
+def test_models_too_large_are_left_to_patterns(monkeypatch):
+    """Where CP-SAT would build no model, all of the time goes to patterns and list schedules."""
+    monkeypatch.setattr(cpsat, "PAIRS", 100)
+    report = solve(line(3, 60, 3), SHORT)
+    assert report.backend == "cyclic"
+    assert report.gap is not None and report.gap < 0.1
+
+
+@pytest.mark.parametrize("micro_batches", [4, 120])
+def test_the_hint_survives(micro_batches):
+    """Whatever is asked, with next to no time the answer is no worse than the hint; one of another step is ignored."""
+    problem = line(3, micro_batches, 2, 0.3)
+    best = solve(problem, SHORT)
+    again = solve(problem, Limits(time=0.05), hint=best.solution)
+    assert best.objective is not None and again.objective is not None
+    assert again.objective <= best.objective
+    other = solve(replace(problem, micro_batches=micro_batches + 1), Limits(time=0.05), hint=best.solution)
+    assert other.solution != best.solution
+
+
+def test_progress_of_both_is_one_line():
+    """Incumbents fall and bounds rise through both; the last ones are the report's."""
+    told: list[tuple[int | None, int]] = []
+    report = solve(line(4, 80, 2, 0.3), SHORT, progress=lambda value, bound: told.append((value, bound)))
+    values, bounds = [value for value, _ in told if value is not None], [bound for _, bound in told]
+    assert values == sorted(values, reverse=True)
+    assert bounds == sorted(bounds)
+    assert (values[-1], bounds[-1]) == (report.objective, report.bound)
+
+
+def test_an_interrupt_of_the_first_ends_both():
+    """Whoever is interrupted while patterns are looked for gets the best orders so far, and no second search."""
+
+    def interrupt(value: int | None, bound: int) -> None:
+        raise KeyboardInterrupt
+
+    report = solve(line(4, 80, 2), SHORT, progress=interrupt)
+    assert (report.stop, report.backend) == (Stop.INTERRUPT, "cyclic")
+    assert report.status is Status.FEASIBLE
+
+
+def test_nothing_fits_a_long_step():
+    """A long step that no device can hold is infeasible at once."""
+    report = solve(replace(line(4, 80, 2), limit=(99,) * 4), SHORT)
+    assert (report.status, report.solution) == (Status.INFEASIBLE, None)
