@@ -1,0 +1,164 @@
+"""Found schedules beside those of families at equal memory, predicted and measured, on two processes here.
+
+Real models, cut for one stage a process and for two in a V. All rows of a table may use the same memory on every
+process: what 1F1B needs, or so many micro-batches of the first stage more or less. On each placement the fastest family
+that fits, of those that split backwards and of those that do not, stands beside what is found, joined and split. A row
+that two methods have in common is shown once. Every row runs in each of several rounds, one after the other; a row
+shows medians. Nothing else should run meanwhile; it takes about ten minutes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+from statistics import median
+
+from benchmarks.prediction import PROCESSES, profiled
+
+from pipeplan.chain import Boundaries, Chain
+from pipeplan.cluster import Cluster
+from pipeplan.found import find
+from pipeplan.found.families import written
+from pipeplan.found.judge import Judge
+from pipeplan.job import Job
+from pipeplan.model import Model
+from pipeplan.pipeline import Pipeline
+from pipeplan.plan import MemoryParts, Plan, PlanStage
+from pipeplan.pricing import assemble, price
+from pipeplan.schedule import Kind, Schedule
+from pipeplan.schedules import FAMILIES
+from pipeplan.schedules.placed import Placement, loop, vee
+from pipeplan.simulate import simulate
+from pipeplan.units import format_bytes
+from pipeplan_executor import describe_machine, run
+from pipeplan_formulations.report import Limits
+
+MODELS = {"decoder": (0.0, -0.5), "vgg16": (2.0,)}
+"""Memory beside what 1F1B needs, in micro-batches of the first stage: more of it, or less."""
+MICRO_BATCH, MICRO_BATCHES = 2, 8
+ROUNDS, STEPS, SECONDS = 3, 4, 5.0
+PLACEMENTS = {"line": loop(PROCESSES, 1), "V": vee(PROCESSES)}
+
+
+@dataclass
+class Row:
+    """A schedule of a plan, and how long its steps took."""
+
+    where: str
+    plan: Plan
+    peaks: tuple[int, ...]
+    found: bool
+    times: list[int] = field(default_factory=list)
+
+
+def main() -> None:
+    """Print a table for each model and each memory."""
+    cluster = describe_machine(PROCESSES)
+    for name, more in MODELS.items():
+        model = profiled(name)
+        base = on_devices(model, cluster, PLACEMENTS["line"])
+        schedule = FAMILIES["1f1b-sno"].write((1,) * PROCESSES, MICRO_BATCHES)
+        enough = max(simulate(schedule, base[1]).peaks)
+        for count in more:
+            memory = enough + round(count * base[1].stages[0].held)
+            rows = [row for where in PLACEMENTS for row in contestants(model, cluster, where, memory)]
+            for _ in range(ROUNDS):
+                for row in rows:
+                    row.times += run(row.plan, f"pipeplan_executor.zoo:{name}", steps=STEPS).step_times
+            show(f"{name}, {format_bytes(memory)} a process ({count:+g} micro-batches beside what 1F1B needs)", rows)
+
+
+def contestants(model: Model, cluster: Cluster, where: str, memory: int) -> Iterator[Row]:
+    """The fastest families with joined and with split backwards, and what is found of either kind."""
+    boundaries, pipeline = on_devices(model, cluster, PLACEMENTS[where])
+    pipeline = replace(pipeline, limits=(memory,) * PROCESSES)
+    judges = {split: Judge(pipeline) for split in (False, True)}
+    for schedule in written(pipeline, MICRO_BATCHES, (True,) * len(pipeline.stages)):
+        if not schedule.two_lanes:
+            judges[splits(schedule)].offer(schedule)
+    seen: set[tuple[object, ...]] = set()
+    for split, judge in judges.items():
+        answer = find(pipeline, MICRO_BATCHES, Limits(time=SECONDS), split=split).schedule
+        for schedule, found in ((judge.best, False), (answer, True)):
+            if schedule is not None and schedule.orders not in seen:
+                seen.add(schedule.orders)
+                plan = plan_of(model, cluster, boundaries, pipeline, schedule)
+                yield Row(where, plan, simulate(schedule, pipeline).peaks, found)
+
+
+def splits(schedule: Schedule) -> bool:
+    """Whether some backward is split."""
+    return any(action.kind is Kind.INPUT_GRADIENT for action in schedule.actions())
+
+
+def on_devices(model: Model, cluster: Cluster, placement: Placement) -> tuple[Boundaries, Pipeline]:
+    """The cut with the least largest load of a device, then of a stage, and its pipeline on these devices."""
+    job = Job(batch=MICRO_BATCH * MICRO_BATCHES)
+    homes = [device for (device,) in placement]
+    chain = price(model, cluster, [cluster.devices[device] for device in homes], MICRO_BATCH, job)
+    layers = len(chain.names)
+    cuts = ((0, *inner, layers) for inner in combinations(range(1, layers), len(homes) - 1))
+    best = min(cuts, key=lambda boundaries: loads(chain, boundaries, homes))
+    apart = assemble(chain, cluster, best)
+    runtime = tuple(cluster.devices[device].kind.runtime for device in range(PROCESSES))
+    return best, replace(apart, placement=placement, runtime=runtime, limits=apart.limits[:PROCESSES])
+
+
+def loads(chain: Chain, boundaries: Boundaries, homes: list[int]) -> tuple[int, int]:
+    """Of the device and of the stage that has most to do."""
+    stages = [
+        int(chain.forward[s, a:b].sum() + chain.backward[s, a:b].sum()) for s, (a, b) in enumerate(pairwise(boundaries))
+    ]
+    devices = [sum(load for load, home in zip(stages, homes, strict=True) if home == d) for d in set(homes)]
+    return max(devices), max(stages)
+
+
+def plan_of(model: Model, cluster: Cluster, boundaries: Boundaries, pipeline: Pipeline, schedule: Schedule) -> Plan:
+    """What the executor needs."""
+    step = simulate(schedule, pipeline)
+    return Plan(
+        model=model.name,
+        fingerprint=model.fingerprint,
+        cluster=cluster.name,
+        device_kinds=tuple(device.kind.name for device in cluster.devices),
+        micro_batch=MICRO_BATCH,
+        micro_batches=MICRO_BATCHES,
+        optimizer="sgd",
+        stages=tuple(
+            PlanStage(model.names[a:b], homes, stage.forward, stage.backward, MICRO_BATCHES, MemoryParts())
+            for (a, b), homes, stage in zip(pairwise(boundaries), pipeline.placement, pipeline.stages, strict=True)
+        ),
+        schedule=schedule,
+        ranks=tuple(range(PROCESSES)),
+        step_time=step.makespan,
+        bound=0,
+        pipeline=pipeline,
+    )
+
+
+def show(title: str, rows: list[Row]) -> None:
+    """One table."""
+    print(f"{title}; {MICRO_BATCHES} micro-batches of {MICRO_BATCH}, medians of {ROUNDS} rounds of {STEPS} steps")
+    print(
+        f"  {'stages':8}{'schedule':16}{'backwards':10} {'predicted':>11} {'measured':>11} {'off':>7}  peaks, simulated"
+    )
+    for row in rows:
+        time = median(row.times)
+        print(
+            f"  {row.where:8}{'found' if row.found else row.plan.schedule.family:16}"
+            f"{'split' if splits(row.plan.schedule) else 'joined':10} {row.plan.step_time / 1e6:8.1f} ms "
+            f"{time / 1e6:8.1f} ms {time / row.plan.step_time - 1:+7.1%}  {', '.join(map(format_bytes, row.peaks))}",
+            flush=True,
+        )
+    families = [row for row in rows if not row.found]
+    if families and len(families) < len(rows):
+        best = [min(own, key=lambda row: row.plan.step_time) for own in (families, rows)]
+        told = [row.plan.step_time for row in best]
+        seen = [median(row.times) for row in best]
+        print(
+            f"  what is best as predicted takes {told[1] / told[0]:.3f} of the best family, measured "
+            f"{seen[1] / seen[0]:.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
