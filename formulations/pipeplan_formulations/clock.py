@@ -26,6 +26,14 @@ class Clock:
         """Seconds until the limit, never negative."""
         return max(0.0, self._limit - self.wall)
 
+    @property
+    def over(self) -> bool:
+        """Whether a solver that stopped by itself stopped for the time: CP-SAT does so a little before its limit.
+
+        That is up to a tenth of a second or so, which is much of a short limit.
+        """
+        return self.left <= max(0.1 * self._limit, 0.25)
+
     def check(self) -> None:
         """Raise `OutOfTimeError` once the limit has passed."""
         if self.wall > self._limit:

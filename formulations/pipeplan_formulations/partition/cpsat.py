@@ -155,7 +155,7 @@ def _extract(
     bound = min(bound, value)
     if bound == value:
         return _report(problem, clock, limits, Status.OPTIMAL, Stop.OPTIMALITY, bound, best)
-    stop = Stop.GAP if status == cp.OPTIMAL else Stop.TIME if clock.left <= 0.1 * limits.time else Stop.INTERRUPT
+    stop = Stop.GAP if status == cp.OPTIMAL else Stop.TIME if clock.over else Stop.INTERRUPT
     return _report(problem, clock, limits, Status.FEASIBLE, stop, bound, best)
 
 

@@ -105,7 +105,7 @@ def _search(form: Stretched, known: Windows, low: int, state: Incumbent) -> Stop
         state.raise_bound(form.bound(_whole(solver.best_objective_bound)))
     if status == cp.OPTIMAL:
         return Stop.GAP
-    return Stop.TIME if state.clock.left <= 0.1 * state.limits.time else Stop.INTERRUPT
+    return Stop.TIME if state.clock.over else Stop.INTERRUPT
 
 
 def _read(model: CpsatModel, solver: Any) -> Starts:
