@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pipeplan.robust.contenders import distinct, relatives
 from pipeplan.robust.factors import BLOCK
 from pipeplan.robust.order import alone_on_wires
+from pipeplan.robust.orders import roomier
 from pipeplan.robust.question import Robust
 from pipeplan.robust.race import FINALISTS, Runs, behind, first_round, objective, race, steps
 from pipeplan.robust.statistics import Estimate, mean, quantile
@@ -16,6 +17,8 @@ from pipeplan.simulate.program import number
 
 MOST = 24
 """Plans that are compared: of more, the fastest undisturbed."""
+REORDERED = 2
+"""Plans, the fastest ones tried, whose order is changed where any order may be chosen."""
 FEWEST = 3
 """As many are, however long that takes."""
 EVENTS = 10_000_000
@@ -120,7 +123,8 @@ def choose(
         runs.append((best, steps(best, question, first_round(question, samples), seed)))
         limit = max(limit, objective(runs[0][1], question).value)
         known = distinct([best, *tried])
-        every = distinct([*known, *relatives(space, known, limit)])
+        roomy = (other for plan in known[:REORDERED] for other in roomier(space, plan, question.spread))
+        every = distinct([*known, *relatives(space, known, limit), *roomy])
         others = [plan for plan in every if plan is not best and plan.value <= limit]
         more = max(len(others) - (most - 1), 0)
         race([best, *others[: most - 1]], question, samples, seed, runs)

@@ -10,6 +10,8 @@ normal and σ² = ln(1 + c²). What a device computes takes its own factor times
 
 Factors belong to the n-th piece of work of a sort on a device, not to a plan. So all plans meet the same disturbances
 as far as they can (common random numbers), and differences between them need fewer samples than the times themselves.
+Samples 2 k and 2 k + 1 are a pair, with z and −z (antithetic variates): what takes longer in one takes less in the
+other, so that the pair's mean varies little.
 """
 
 from math import log, sqrt
@@ -22,7 +24,7 @@ from pipeplan.schedule import Kind
 Floats = NDArray[np.float64]
 
 BLOCK = 100
-"""Samples that are drawn, and worked on, together."""
+"""Samples that are drawn, and worked on, together: an even number."""
 
 _SORTS = {kind: number for number, kind in enumerate(Kind)}
 _DEVICE, _WAY = len(_SORTS), len(_SORTS) + 1
@@ -69,7 +71,8 @@ class Factors:
             return np.ones((count, BLOCK))
         sigma = sqrt(log(1 + spread**2))
         stream = np.random.SeedSequence(self._seed, spawn_key=(self._block, sort, a, b))
-        factors: Floats = np.random.default_rng(stream).standard_normal((count, BLOCK))
+        factors: Floats = np.repeat(np.random.default_rng(stream).standard_normal((count, BLOCK // 2)), 2, axis=1)
+        factors[:, 1::2] *= -1
         factors *= sigma
         factors -= sigma**2 / 2
         np.exp(factors, out=factors)

@@ -83,6 +83,24 @@ def test_more_in_flight_waits_less_where_times_vary() -> None:
     assert gain.value > 5 * gain.error > 0
 
 
+def test_where_any_order_is_searched_roomier_ones_take_part() -> None:
+    """Orders that are equally fast undisturbed stand beside the one that was found, and one of them is truly faster
+    where times vary."""
+    model = model_of([10_000, 12_000, 9_000, 11_000, 13_000, 8_000], saved=[10] * 6, output=[1] * 6)
+    wishes: dict[str, Any] = {"batch": 12, "depths": (3,), "replicas": (1,), "schedules": ("any",), "time_limit": 10}
+    result = solve(model, equal_devices(3, link=Link(10**6)), robust="10%", **wishes)
+    assert result.robust is not None
+    assert len({row.judged.candidate.schedule(row.judged.pipeline).orders for row in result.robust.rows}) > 1
+    chosen, plain = result.robust.chosen, result.robust.undisturbed.judged
+    steps = [
+        step_times(each.candidate.schedule(each.pipeline), each.pipeline, Robust(0.1), samples=4000, seed=99)
+        for each in (chosen, plain)
+    ]
+    assert (steps[1] - steps[0]).mean() >= 0
+    limits = result.plan.pipeline.limits
+    assert all(peak <= limit for peak, limit in zip(result.timeline.peaks, limits, strict=True))
+
+
 def answers(**how: Any) -> Result:
     """An answer for the model with the large head."""
     return solve(fat_head(), two_kinds_of_device(), batch=16, **how)
