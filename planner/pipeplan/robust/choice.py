@@ -132,11 +132,15 @@ def choose(
         if not runs:
             return None
 
-    def order(run: tuple[Judged, Ints]) -> tuple[int, float, int]:
-        return -len(run[1]), objective(run[1], question).value, run[0].value
+    most_samples = max(len(run) for _, run in runs)
 
-    runs.sort(key=order)
-    winner = runs[0][1]
+    def order(run: tuple[Judged, Ints]) -> tuple[float, int]:
+        return objective(run[1], question).value, run[0].value
+
+    finalists = [run for run in runs if len(run[1]) == most_samples]
+    first = min(finalists, key=order)
+    winner = first[1]
+    runs = [first, *sorted((run for run in runs if run is not first), key=order)]
     return Choice(
         question=question,
         samples=len(winner),
