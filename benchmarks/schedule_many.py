@@ -8,12 +8,11 @@ eight minutes, two threads.
 import time
 from dataclasses import replace
 
-from benchmarks.schedule_scale import line
-
 from pipeplan_formulations.report import Limits
 from pipeplan_formulations.schedule import PipelineSchedule
 from pipeplan_formulations.schedule.cyclic import least_period, solve
 from pipeplan_formulations.schedule.cyclic.modulo import modulo
+from pipeplan_formulations.schedule.line import line
 
 SECONDS = 28.0
 STEPS = (
@@ -38,7 +37,7 @@ def equal(stages: int) -> PipelineSchedule:
     """F = I = W = 1 without lags, memory for 16 micro-batches of 2 bytes, half of each freed by I."""
     ones, none = (1,) * stages, (0,) * (stages - 1)
     twos = (2,) * stages
-    problem = replace(line(stages, 16, 0.0, 16), forward=ones, backward=ones, weight=ones, lag=none, lag_back=none)
+    problem = replace(line(stages, 16, 16), forward=ones, backward=ones, weight=ones, lag=none, lag_back=none)
     return replace(problem, taken=twos, freed=ones, freed_by_weight=ones, limit=(32,) * stages)
 
 
@@ -46,7 +45,7 @@ def steps() -> None:
     """Step, bound and gap."""
     print(f"{'step':22} {'found':>9} {'bound':>9} {'gap':>7} {'time':>7}")
     for stages, micro_batches, spread, in_flight in STEPS:
-        report = solve(line(stages, micro_batches, spread, in_flight), Limits(time=SECONDS))
+        report = solve(line(stages, micro_batches, in_flight, spread), Limits(time=SECONDS))
         gap = "none" if report.gap is None else f"{100 * report.gap:.2f} %"
         name = f"p{stages} m{micro_batches} h{spread:g} k{in_flight}"
         print(f"{name:22} {report.objective or 'none':>9} {report.bound:>9} {gap:>7} {report.wall:6.1f}s", flush=True)
@@ -56,7 +55,7 @@ def periods() -> None:
     """Mean time of one micro-batch by unit: found, proved for this unit, proved for any."""
     print(f"\n{'period / unit':22} {'found':>9} {'proved':>9} {'any unit':>9} {'time':>7}")
     for spread, in_flight in PERIODS:
-        problem = line(8, 32, spread, in_flight)
+        problem = line(8, 32, in_flight, spread)
         for unit in (1, 2, 3):
             begin = time.monotonic()
             least = least_period(problem, unit, Limits(time=10.0, gap=0.001))

@@ -57,31 +57,3 @@ def every_order(problem: PipelineSchedule) -> int | None:
     lists = [list(permutations(problem.operations(d))) for d in range(problem.devices)]
     values = (evaluate(problem, orders) for orders in product(*lists))
     return min((value for value in values if value is not None), default=None)
-
-
-def line(stages: int, micro_batches: int, in_flight: int, spread: float = 0.0, seed: int = 7) -> PipelineSchedule:
-    """A line of devices: F = I = 1000, W = 700, each by ±spread, lag 100, memory for `in_flight` micro-batches.
-
-    F takes 100, I frees 60, W 40.
-    """
-    draw = Random(seed)
-
-    def times(mean: int) -> tuple[int, ...]:
-        return tuple(round(mean * (1 + draw.uniform(-spread, spread))) for _ in range(stages))
-
-    return PipelineSchedule(
-        device=tuple(range(stages)),
-        micro_batches=micro_batches,
-        forward=times(1000),
-        backward=times(1000),
-        weight=times(700),
-        split=(True,) * stages,
-        lag=(100,) * (stages - 1),
-        lag_back=(100,) * (stages - 1),
-        ending=(0,) * stages,
-        taken=(100,) * stages,
-        freed=(60,) * stages,
-        freed_by_weight=(40,) * stages,
-        base=(0,) * stages,
-        limit=(100 * in_flight,) * stages,
-    )

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipeline_schedules import line
 from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.admission import Admission
@@ -11,6 +10,7 @@ from pipeplan_formulations.schedule.constructive.dispatch import dispatch
 from pipeplan_formulations.schedule.constructive.members import automatic, dispatched
 from pipeplan_formulations.schedule.constructive.numbers import to_numbers, to_orders
 from pipeplan_formulations.schedule.constructive.tails import resident, tails
+from pipeplan_formulations.schedule.line import line
 
 
 def v_shape(micro_batches: int, room: int) -> PipelineSchedule:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_schedules import line, random_schedule
+from pipeline_schedules import random_schedule
 from pipeplan_formulations.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import cpsat, cyclic, evaluate, exact, solve
 from pipeplan_formulations.schedule.auto import FEW
+from pipeplan_formulations.schedule.line import line
 
 SHORT = Limits(time=3.0)
 
