@@ -110,7 +110,7 @@ def one_width(problem: ChainAllocation) -> dict[str, object]:
 
 
 @given(chain_allocations(), st.floats(0, 1))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
     """V* and A* are no more than brute force finds, and equal it where every range holds a single excess."""
     problem = chosen_counts(problem)
@@ -135,7 +135,7 @@ def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAlloca
 
 
 @given(chain_allocations(), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
     problem: ChainAllocation, share: float, least: float, most: float
 ) -> None:
@@ -165,7 +165,7 @@ def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
 
 
 @given(chain_allocations())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_bound_holds_without_the_search_and_meets_the_optimum_with_it(problem: ChainAllocation) -> None:
     """Intervals alone never exceed brute force over falling counts; the search closes the rest, also from there on."""
     problem = chosen_counts(problem)

@@ -60,7 +60,7 @@ def check(report, problem, best, gap=0.0) -> None:
     assert objective(problem, report.solution) == best
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(chain_partitions())
 def test_all_backends_equal_brute_force(problem):
     """All backends find and prove brute force's optimum, or that there is none."""
