@@ -17,14 +17,27 @@ RULES = (Rule(0.5), Rule(0.0), Rule(1.0), Rule(0.5, backwards_first=False), Rule
 
 def with_ends(problem: PipelineSchedule, orders: Orders, latency: int, clock: Clock) -> Orders:
     """Orders at least as good, with other heads and tails, until the clock runs out."""
-    best, value = orders, evaluate(problem, orders)
     for candidates in (_whole, _tails, _heads, _tails):
-        for trial in candidates(problem, best, latency):
-            if clock.left <= 0:
-                return best
-            worth = None if trial is None else evaluate(problem, trial)
-            if trial is not None and worth is not None and (value is None or worth < value):
-                best, value = trial, worth
+        if clock.left <= 0:
+            break
+        orders = _best(problem, orders, candidates(problem, orders, latency), clock)
+    return orders
+
+
+def with_tail(problem: PipelineSchedule, orders: Orders, latency: int, clock: Clock) -> Orders:
+    """The same for tails alone."""
+    return _best(problem, orders, _tails(problem, orders, latency), clock)
+
+
+def _best(problem: PipelineSchedule, orders: Orders, trials: Iterator[Orders | None], clock: Clock) -> Orders:
+    """The best of orders and trials, until the clock runs out."""
+    best, value = orders, evaluate(problem, orders)
+    for trial in trials:
+        worth = None if trial is None else evaluate(problem, trial)
+        if trial is not None and worth is not None and (value is None or worth < value):
+            best, value = trial, worth
+        if clock.left <= 0:
+            break
     return best
 
 

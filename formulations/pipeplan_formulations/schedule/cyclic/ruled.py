@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from itertools import chain
 
 from pipeplan_formulations.clock import Clock
@@ -11,10 +12,10 @@ from pipeplan_formulations.schedule.constructive.numbers import to_orders
 from pipeplan_formulations.schedule.constructive.rule import Rule
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 
-LONG = 20_000
-"""Forwards of a step from which on rules are ranked first."""
-ROUNDS = 4
-"""Micro-batches for each stage of the step on which they are ranked."""
+ROUNDS = (4, 8)
+"""Micro-batches for each stage of the two steps on which rules are ranked."""
+LONG = 2
+"""A step is long if it has so many times the micro-batches of the longer one."""
 
 
 def ruled(problem: PipelineSchedule, ranking: Clock) -> Iterator[Orders | None]:
@@ -33,19 +34,24 @@ def ruled(problem: PipelineSchedule, ranking: Clock) -> Iterator[Orders | None]:
 
 
 def _ranked(problem: PipelineSchedule, clock: Clock) -> Iterator[Rule]:
-    """As the portfolio orders them, or where a step is long, by what they make of a shorter one."""
-    few = ROUNDS * problem.stages
-    if problem.micro_batches * problem.stages <= LONG or problem.micro_batches < 2 * few:
+    """As the portfolio orders them, or where a step is long, by what they make of a shorter one.
+
+    From two short steps it is foreseen what the long one takes: good ends are soon made good for by a good middle.
+    """
+    few, some = (rounds * problem.stages for rounds in ROUNDS)
+    if problem.micro_batches < LONG * some:
         yield from _rules(problem)
         return
-    short = replace(problem, micro_batches=few)
-    values: list[tuple[int, int]] = []
-    for place, rule in enumerate(_rules(short)):
-        values.append((dispatch(short, rule)[0], place))
+    short, longer = replace(problem, micro_batches=few), replace(problem, micro_batches=some)
+    times = Fraction(problem.micro_batches - some, some - few)
+    foreseen: list[tuple[Fraction, int]] = []
+    for place, (rule, same) in enumerate(zip(_rules(short), _rules(longer), strict=True)):
+        value = dispatch(longer, same)[0]
+        foreseen.append((value + times * (value - dispatch(short, rule)[0]), place))
         if clock.left <= 0:
             break
     rules = list(_rules(problem))
-    yield from (rules[place] for _, place in sorted(values))
+    yield from (rules[place] for _, place in sorted(foreseen))
 
 
 def _rules(problem: PipelineSchedule) -> Iterator[Rule]:

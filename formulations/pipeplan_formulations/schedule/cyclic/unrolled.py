@@ -8,10 +8,11 @@ from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound
-from pipeplan_formulations.schedule.cyclic.ends import with_ends
+from pipeplan_formulations.schedule.cyclic.ends import with_ends, with_tail
 from pipeplan_formulations.schedule.cyclic.holding import period_bound, step_bound
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
 from pipeplan_formulations.schedule.cyclic.period import least_period, settled
+from pipeplan_formulations.schedule.cyclic.reach import reach
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.ruled import ruled
 from pipeplan_formulations.schedule.evaluate import evaluate, feasible
@@ -25,6 +26,12 @@ WORTH_MORE = 0.003
 """A larger unit is tried while the period is so much, in parts of it, above what any unit can reach."""
 RULES = 0.3
 """Part of the time for list schedules of the whole step before patterns are looked for."""
+TAILS = 0.3
+"""Part of what is left then for other tails of the best of them."""
+FINALISTS = 2
+"""So many are given other tails: what is best as a whole need not be it up to its tail."""
+ROUND_TRIPS = 1.5
+"""Length of a tail, in round trips of the longest."""
 PATTERNS = 0.6
 """Part of what is left then for patterns."""
 SETTLE = 3.0
@@ -122,17 +129,22 @@ def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock) -> Iter
     def part(share: float) -> Clock:
         return Clock(replace(limits, time=share * clock.left))
 
-    rules = ruled(problem, part(RULES / 2))
-    yield from _until(part(RULES), rules)
+    rules, listed = ruled(problem, part(RULES / 2)), []
+    for orders in _until(part(RULES), rules):
+        listed.append(orders)
+        yield orders
+    tails, latency = part(TAILS), int(ROUND_TRIPS * max(reach(problem).round_trip))
+    for n, orders in enumerate(reversed(listed[-FINALISTS:]), 1):
+        yield with_tail(problem, orders, latency, Clock(replace(limits, time=tails.left * n / FINALISTS)))
     longest, share = 1, PATTERNS * clock.left
     for pattern in patterns(problem, limits, part(PATTERNS)):
         yield from _around(problem, pattern, Clock(replace(limits, time=min(clock.left, share / 2))))
         longest = max(longest, -(-pattern.latency(problem) // pattern.period) * pattern.unit)
     yield from _until(part(1 / 2), rules)
     small = _short(problem, 2 * longest)
-    listed = constructive(small, clock.left / 2)
-    if listed is not None:
-        long = stretched(small, listed[1], problem.micro_batches, clock)
+    found = constructive(small, clock.left / 2)
+    if found is not None:
+        long = stretched(small, found[1], problem.micro_batches, clock)
         if long is not None:
             yield long
 
