@@ -15,7 +15,6 @@ import heapq
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -65,6 +64,8 @@ class Search:
         See `Offer`. Whoever listens decides what counts as the incumbent's value.
     cutoff : callable
         What values must stay below to matter; None while there is no incumbent. It may fall, never rise.
+    box : Box, optional
+        Where to look; by default everywhere.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Search:
         offer: Offer,
         cutoff: Callable[[], int | None],
         backend: str = "cpsat",
+        box: Box | None = None,
     ) -> None:
         self.problem = problem
         self._limits, self._offer, self._cutoff, self._backend = limits, offer, cutoff, backend
@@ -84,9 +86,7 @@ class Search:
         self._known: dict[Box, _Known] = {}
         self._tried: set[Boundaries] = set()
         self._end = 0.0
-        whole = Box.whole(problem).tight()
-        if whole is not None:
-            self._push(whole, problem.chain.lower_bound())
+        self._push(Box.whole(problem) if box is None else box, problem.chain.lower_bound())
 
     @property
     def open(self) -> bool:
@@ -110,10 +110,14 @@ class Search:
         self._current = None
 
     def propose(self, boundaries: Boundaries, seconds: float) -> None:
-        """Offer what list scheduling makes of a partition that somebody else found."""
-        self._end = time.monotonic() + seconds
-        if all(self.problem.fitting[s, a, b] for s, (a, b) in enumerate(pairwise(boundaries))):
-            self._try(boundaries)
+        """Look for the best orders of a partition that somebody else found."""
+        end = time.monotonic() + seconds
+        point = Box.whole(self.problem).at(boundaries)
+        alone = Search(self.problem, self._limits, self._offer, self._cutoff, self._backend, point)
+        while alone.open and time.monotonic() < end:
+            alone.step(end - time.monotonic())
+        self._known |= alone._known
+        self._tried |= alone._tried
 
     def _push(self, box: Box, bound: int) -> None:
         """Open a box, or close it if its bound says so."""

@@ -16,6 +16,8 @@ from pipeplan.structure import Groups
 from pipeplan_formulations.joint import Choice, JointPipeline, Search
 from pipeplan_formulations.schedule import Orders
 
+FOR_INCUMBENT = 0.3
+"""Share of the time left that the best families' partition gets, if it is of the shape, before others are looked at."""
 SLICE = 10.0
 """Most seconds of one step, so that other shapes have their turn."""
 
@@ -64,7 +66,7 @@ class AnyOrderNode(Node):
         if best is not None:
             chain = best.candidate.chain
             if chain.groups == self.groups and chain.micro_batch == self.size:
-                search.propose(best.boundaries, prover.left)
+                search.propose(best.boundaries, FOR_INCUMBENT * prover.left)
         return search
 
     @property
