@@ -29,7 +29,7 @@ def _pipeline(placement: Placement) -> Pipeline:
 
 def _found(placement: Placement) -> tuple[Schedule, Pipeline]:
     pipeline = _pipeline(placement)
-    schedule = find(pipeline, MICRO_BATCHES, Limits(time=5, workers=1)).schedule
+    schedule = find(pipeline, MICRO_BATCHES, Limits(time=2, workers=1)).schedule
     assert schedule is not None
     assert schedule.family == FAMILY
     return schedule, pipeline

@@ -12,6 +12,7 @@ from found_pipelines import family_pipeline, random_orders, random_pipeline
 from pipeplan.cluster import Overlap
 from pipeplan.errors import PlanError
 from pipeplan.found import Found, as_orders, as_schedule, find, floor, floor_problem, schedule_problem
+from pipeplan.found.wires import wire_bound
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.schedules import FAMILIES, PLACED
@@ -57,7 +58,7 @@ def _check(found: Found, pipeline: Pipeline, micro_batches: int) -> None:
 
 def _never_worse(seed: int) -> None:
     pipeline, micro_batches = family_pipeline(seed)
-    found = find(pipeline, micro_batches, Limits(time=0.3, workers=1, seed=seed % 100))
+    found = find(pipeline, micro_batches, Limits(time=0.2, workers=1, seed=seed % 100))
     _check(found, pipeline, micro_batches)
     for schedule in _families(pipeline, micro_batches):
         if _fits(schedule, pipeline):
@@ -101,6 +102,7 @@ def test_no_schedule_undercuts_the_floor(seed: int) -> None:
     value = evaluate(problem, orders)
     assert value is not None
     assert floor(problem) <= makespan(schedule, pipeline)
+    assert wire_bound(pipeline, micro_batches) <= makespan(schedule, pipeline)
     assert value <= makespan(schedule, pipeline)
 
 

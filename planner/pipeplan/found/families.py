@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
+from pipeplan.found.lists import closing
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Schedule
 from pipeplan.schedules import FAMILIES, PLACED, one_forward_one_backward
 from pipeplan.schedules.placed import Placement
-from pipeplan.tied import with_sums
 
 
 def written(pipeline: Pipeline, micro_batches: int, split: Sequence[bool]) -> Iterator[Schedule]:
@@ -41,14 +41,18 @@ def written(pipeline: Pipeline, micro_batches: int, split: Sequence[bool]) -> It
 
 
 def moved(schedule: Schedule, homes: Placement, pipeline: Pipeline) -> Iterator[Schedule]:
-    """The schedule of a family that places stages on ``homes``, on the pipeline's devices; nothing if they differ."""
+    """The schedule of a family that places stages on ``homes``, on the pipeline's devices; nothing if they differ.
+
+    Its lists end as found ones do: where several groups of stages are tied, families' own ends may wait for each other.
+    """
     names = _renamed(homes, pipeline.placement)
     if names is not None:
         orders: list[tuple[Action, ...]] = [()] * pipeline.devices
         for device, order in enumerate(schedule.orders):
             if device in names:
-                orders[names[device]] = order
-        yield with_sums(replace(schedule, orders=tuple(orders)), pipeline.tied)
+                actions = (action for action in order if action.kind.per_micro_batch)
+                orders[names[device]] = (*actions, *closing(pipeline, pipeline.stages_on[names[device]]))
+        yield replace(schedule, orders=tuple(orders))
 
 
 def _renamed(homes: Placement, placement: Placement) -> dict[int, int] | None:

@@ -16,8 +16,10 @@ from pipeplan.found.floor import floor, floor_problem
 from pipeplan.found.found import Found
 from pipeplan.found.judge import Judge
 from pipeplan.found.lists import as_orders, as_schedule
+from pipeplan.found.wires import wire_bound
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Schedule
+from pipeplan.validate import validate_schedule
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, evaluate, solve
@@ -81,11 +83,14 @@ class _Search:
         self._pipeline, self._micro_batches = pipeline, micro_batches
         self._limits, self._clock, self._cutoff = limits, Clock(limits), cutoff
         self._least = floor_problem(pipeline, micro_batches, split)
-        self._bound = floor(self._least)
+        self._bound = max(floor(self._least), wire_bound(pipeline, micro_batches, split))
         self._judge = Judge(pipeline)
 
     def run(self, starts: Sequence[Schedule]) -> Stop:
         """Search until something says stop."""
+        for schedule in starts:
+            stages, placement, tied = len(self._pipeline.stages), self._pipeline.placement, self._pipeline.tied
+            validate_schedule(schedule, stages, self._micro_batches, placement, tied)
         for schedule in (*starts, *written(self._pipeline, self._micro_batches, self._least.split)):
             self._judge.offer(schedule)
         if not self._least.possible:
