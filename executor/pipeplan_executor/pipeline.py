@@ -67,7 +67,7 @@ class Pipeline:
         self.plan, self.dtype, self.device = plan, dtype, torch.device(device)
         self.recorder = Recorder()
         rank = dist.get_rank()
-        fitted = fit(plan, source, dtype)
+        self.fitted = fitted = fit(plan, source, dtype)
         steps = lower(plan.schedule, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
         self.workload = fitted.workload
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
 from pipeplan_executor.pipeline import Pipeline
-from pipeplan_executor.split import Fitted, Source, draw, fit, materialised
+from pipeplan_executor.split import Fitted, Source, draw, materialised
 
 if TYPE_CHECKING:
     from pipeplan_executor.runner import RunReport
@@ -29,7 +29,7 @@ def worst_error(plan: Plan, source: Source, seed: int, weights: str | Path | Non
     pipeline = Pipeline(replace(plan, zero1=False), source, seed=seed, weights=weights, dtype=torch.float64)
     inputs, targets = draw(pipeline.workload, plan.batch, seed, torch.float64)
     loss = pipeline.step(inputs, targets, update=False)
-    reference, gradients = unsplit(fit(plan, source, torch.float64), inputs, targets, seed, weights)
+    reference, gradients = unsplit(pipeline.fitted, inputs, targets, seed, weights)
     worst = _relative(torch.tensor(loss), torch.tensor(reference))
     for name, parameter in pipeline.named_parameters():
         found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

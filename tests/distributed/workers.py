@@ -17,7 +17,7 @@ from pipeplan.plan import Plan
 from pipeplan.schedules import FAMILIES
 from pipeplan.workload import Workload
 from pipeplan_executor.pipeline import Pipeline
-from pipeplan_executor.split import draw, fit, materialised
+from pipeplan_executor.split import draw, materialised
 from plans import plan_for
 
 RATE = 0.05
@@ -65,7 +65,7 @@ def worst_error(case: Case, passes: int) -> float:
     pipeline = Pipeline(case.plan, case.build, dtype=torch.float64)
     inputs, targets = draw(pipeline.workload, case.plan.batch, 3, torch.float64)
     losses = [pipeline.step(inputs, targets, update=False) for _ in range(passes)]
-    whole = unsplit(case.plan, case.build)
+    whole = unsplit(pipeline)
     reference = accumulate(whole, case.plan, inputs, targets)
     expected = dict(whole.named_parameters(remove_duplicate=False))
     worst = max(abs(loss - reference) / abs(reference) for loss in losses)
@@ -77,10 +77,9 @@ def worst_error(case: Case, passes: int) -> float:
     return float(shared)
 
 
-def unsplit(plan: Plan, build: object) -> nn.Module:
-    """The whole model of a plan with the weights that its stages have."""
-    fitted = fit(plan, build, torch.float64)
-    return materialised(fitted, fitted.names, dtype=torch.float64)
+def unsplit(pipeline: Pipeline) -> nn.Module:
+    """The whole model with the weights that the pipeline's stages have at the start."""
+    return materialised(pipeline.fitted, pipeline.fitted.names, dtype=torch.float64)
 
 
 def accumulate(whole: nn.Module, plan: Plan, inputs: Tensor, targets: Tensor) -> float:
@@ -127,7 +126,7 @@ def _train(
     cuts = (0, *range(2, 2 + len(replicas) - 1), len(names))
     plan = plan_for(workload.module, names, cuts, FAMILIES["1f1b-sno"].write(replicas, 4), 2, optimizer)
     pipeline = Pipeline(replace(plan, zero1=zero1), build, dtype=torch.float64, learning_rate=RATE)
-    whole = unsplit(plan, build)
+    whole = unsplit(pipeline)
     update = OPTIMIZERS[optimizer](whole.parameters())
     ours, theirs = [], []
     for number in range(steps):
@@ -175,7 +174,7 @@ def batch_norm_of_replicas() -> list[float]:
     pipeline = Pipeline(plan, tiny_resnet, dtype=torch.float64)
     inputs, targets = draw(pipeline.workload, plan.batch, 0, torch.float64)
     pipeline.step(inputs, targets)
-    whole = unsplit(plan, tiny_resnet)
+    whole = unsplit(pipeline)
     for number, part in enumerate(inputs.split(plan.micro_batch)):
         if number % 2 == dist.get_rank():
             whole(part)
