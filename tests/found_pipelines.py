@@ -13,8 +13,7 @@ from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule
 def random_pipeline(seed: int, most_devices: int = 4, *, plain: bool = False) -> Pipeline:
     """One or several stages a device, in a line, a loop, a V or anyhow, on one, two or three rows.
 
-    ``plain``: nothing that the formulation cannot say: tensors that keep no wire busy, no overlap that blocks, no ties,
-    one stage a device.
+    ``plain``: nothing that the formulation cannot say: no wire to wait for, no ties, one stage a device.
     """
     draw = Random(seed)
     placement = _placement(draw, draw.randint(1, most_devices), 1 if plain else draw.choice((1, 1, 2, 3)))
@@ -24,13 +23,11 @@ def random_pipeline(seed: int, most_devices: int = 4, *, plain: bool = False) ->
     stages = tuple(_stage(draw, most, draw.random() < 0.3) for _ in placement)
     if draw.random() < 0.5:
         stages = tuple(replace(stage, workspace=stages[0].workspace) for stage in stages)
-    overlap = draw.choice([Overlap.COPY, Overlap.STREAM, *([] if plain else [Overlap.NONE])])
+    overlap = draw.choice(list(Overlap))
     card = not plain and draw.random() < 0.3
     boundaries = range(len(placement) - 1)
     latency = draw.choice((0, 4))
-    away = [
-        [(0 if plain else draw.randint(0, 5), draw.randint(0, latency)) for _ in boundaries] for _ in ("down", "up")
-    ]
+    away = [[(draw.randint(0, 5), draw.randint(0, latency)) for _ in boundaries] for _ in ("down", "up")]
     ways = [
         tuple(
             tuple(

@@ -13,10 +13,11 @@ from pipeplan.pipeline import Pipeline, Stage
 from pipeplan.schedule import Schedule
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.placed import vee
-from pipeplan.simulate import makespan
+from pipeplan.simulate import makespan, simulate
 from pipeplan.validate import validate_memory, validate_schedule
 from pipeplan_formulations.report import Limits, Status, Stop
 from placed import placed
+from shared_data import ROOT
 
 LIMITS = Limits(time=10, workers=1)
 
@@ -161,3 +162,20 @@ def test_an_unfit_start_is_refused() -> None:
     """A start with other micro-batches is no schedule of this step."""
     with pytest.raises(PlanError):
         find(_equal(2), 4, LIMITS, starts=[Schedule("odd", ((), ()))])
+
+
+def test_the_picture_of_the_docs_is_what_runs() -> None:
+    """Its lists take 36 and 25 on three equal devices with room for two micro-batches, and 25 is what is found."""
+    text = (ROOT / "docs" / "schedules.md").read_text().partition("## Schedules that are found")[2]
+    rows = [line.split()[2:] for line in text.splitlines() if line.startswith("device ")]
+    pipeline = _equal(3, held=1, room=2)
+    for drawn, takes in ((rows[:3], 36), (rows[3:6], 25)):
+        names = [[f"{stage}{cell}" for cell in row if cell[0] in "FBIW"] for stage, row in enumerate(drawn)]
+        schedule = Schedule.from_text("drawn", map(" ".join, names))
+        validate_memory(schedule, pipeline)
+        timeline = simulate(schedule, pipeline)
+        assert timeline.makespan == takes
+        for span in timeline.spans:
+            assert drawn[span.device][span.start] == str(span.action)[1:]
+    found = find(pipeline, 6, LIMITS)
+    assert found.value == found.bound == 25

@@ -43,7 +43,7 @@ def test_an_instance_is_a_relaxation(seed: int) -> None:
 @settings(max_examples=80, deadline=None)
 @given(seeds)
 def test_an_instance_is_exact_where_it_can_say_everything(seed: int) -> None:
-    """With one stage a device, wires that no tensor waits for and no ties, instance and simulator agree."""
+    """With one stage a device, no wires to wait for and no ties, instance and simulator agree under any overlap."""
     pipeline, micro_batches, split = _draw(seed, plain=True)
     problem = schedule_problem(pipeline, micro_batches, split)
     orders = random_orders(seed, problem)
