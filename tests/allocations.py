@@ -107,16 +107,20 @@ def backwards(problem: ChainAllocation, stages: Allocation) -> list[int]:
 
 def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int]:
     """Right sides of (5) or (6), with e = 0 first, where ``alone`` is E_0 + A."""
-    if problem.objective != "step" or len(problem.widths) > 1:
+    if problem.objective != "step":
         return [alone]
     found, backward = [alone], backwards(problem, stages)
+    replicas = [q.width * problem.unit for q in stages]
     for s, q in enumerate(stages):
         forward = sum(int(problem.forward[q.kind, i]) for i in range(q.start, q.end))
-        many, k = ceil(problem.micro_batches / (q.width * problem.unit)), flight(problem, stages, s)
-        if problem.phases:
+        many, k = ceil(problem.micro_batches / replicas[s]), flight(problem, stages, s)
+        if problem.phases and len(problem.widths) == 1:
             found += [alone + (many - 1) * (forward + other) for other in backward]
-        if problem.alternating:
-            found += [alone + (many - k) * (forward + backward[s]) + (k - 1) * backward[t] for t in range(s + 1)]
+        if problem.alternating:  # micro-batches of the first replica; of those behind the switch, who shares its device
+            switch, last = replicas[s] * (many - k), replicas[s] * (many - 1)
+            for t in range(s + 1):
+                left = len(range(switch + replicas[t], last + 1, replicas[t]))
+                found.append(alone + (many - k) * (forward + backward[s]) + left * backward[t])
     return found
 
 

@@ -14,7 +14,7 @@ from pipeplan.search.flights import Box, between
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, exact
 from pipeplan_formulations.allocation.falling import excesses, falls
-from pipeplan_formulations.allocation.floor import peak_between
+from pipeplan_formulations.allocation.peak import peak_between
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.suffix import run
 from pipeplan_formulations.allocation.usage import Grid
@@ -103,12 +103,6 @@ def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
     )
 
 
-def one_width(problem: ChainAllocation) -> dict[str, object]:
-    """What a problem has for its first width only."""
-    first = {name: getattr(problem, name)[:, :1] for name in ("update", "reduce", "resident", "reduce_base")}
-    return first | {name: tuple((c, 1) for c, _ in getattr(problem, name)) for name in ("first", "last")}
-
-
 @given(chain_allocations(), st.floats(0, 1))
 @settings(max_examples=150, deadline=None)
 def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
@@ -134,30 +128,34 @@ def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAlloca
             assert value == best
 
 
-@given(chain_allocations(), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+@given(chain_allocations(), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2), st.integers(0, 2))
 @settings(max_examples=200, deadline=None)
 def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
-    problem: ChainAllocation, share: float, least: float, most: float
+    problem: ChainAllocation, share: float, least: float, most: float, narrow: int, wide: int
 ) -> None:
     """V* and A* are no more than brute force finds below the ceiling, (5) included, with the largest B in the peak."""
-    problem = replace(chosen_counts(problem), widths=(1,), **one_width(problem))
+    problem = chosen_counts(problem)
+    widths = problem.widths[min(narrow, wide) : max(narrow, wide) + 1]
+    assume(widths)
     rows = []
     for stages in every_allocation(problem):
         sides = right_sides(problem, stages) if wished(problem, stages) else None
         if sides is not None:
             third, fourth = sides
             service = max(*fourth, *drains(problem, stages, fourth[0])) - fourth[0]
-            rows.append((max(third), fourth[0], service, max(backwards(problem, stages))))
+            each = [b // place.width for b, place in zip(backwards(problem, stages), stages, strict=True)]
+            where = {place.width for q, place in zip(each, stages, strict=True) if q == max(each)}
+            rows.append((max(third), fourth[0], service, max(each), where))
     assume(rows)
     services, peaks = sorted({row[2] for row in rows}), sorted({row[3] for row in rows})
     ceiling = services[int(share * (len(services) - 1))]
     low, high = sorted((int(least * (len(peaks) - 1)), int(most * (len(peaks) - 1))))
     under, over = peaks[low], peaks[high]
-    kept = [row for row in rows if row[2] <= ceiling and under <= row[3] <= over]
+    kept = [row for row in rows if row[2] <= ceiling and under <= row[3] <= over and row[4] & set(widths)]
     assume(kept)
     grid, clock = Grid(problem), Clock(Limits(time=30))
     spans = Spans(problem, grid, problem.largest)
-    peak = peak_between(problem, under, over)
+    peak = peak_between(problem, under, over, widths)
     found = run(problem, grid, spans, clock, problem.largest, ceiling, peak=peak)
     assert found is not None
     for number, value in enumerate((found.whole, found.whole_trip)):

@@ -7,10 +7,11 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.allocation.peak import Peak
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.tails import Peak, Sight
-from pipeplan_formulations.allocation.terms import drained, own, services, two_phases
+from pipeplan_formulations.allocation.tails import Sight
+from pipeplan_formulations.allocation.terms import own, services
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
@@ -39,6 +40,8 @@ class Added:
     ----------
     term, work : array
         Its own term of (3), or its load, and how far it moves the head on but for the hop.
+    backward : array
+        B.
     open : array of bool
         Whether it fits, below the ceiling.
     refused : bool
@@ -47,6 +50,7 @@ class Added:
 
     term: Array
     work: Array
+    backward: Array
     open: NDArray[np.bool_]
     refused: bool
 
@@ -80,7 +84,7 @@ def added(
         def again(some: NDArray[np.bool_], flights: Array) -> Array:
             return spans.extra(c, w, starts[some], ends[some], flights)
 
-        held = _least_held(many, sight.ceiling, sight.peak, forward, backward, holds, extra, again)
+        held = _least_held(many, width, sight.ceiling, sight.peak, forward, backward, holds, extra, again)
         refused = bool(((held > holds.top) & (held <= holds.most)).any())
         extra = np.where(held <= holds.top, extra, IMPOSSIBLE)
     is_open = extra < IMPOSSIBLE
@@ -90,22 +94,23 @@ def added(
         lanes = services(problem.overlap, many, held, sends[0], forward, backward, sends[1], 0, sends[2])
         is_open &= reduce(np.maximum, lanes) <= sight.ceiling
         if sight.peak is not None:
-            is_open &= backward <= sight.peak.most
+            is_open &= backward <= sight.peak.largest(width)
             if problem.phases:
-                is_open &= two_phases(many, forward, sight.peak.least) <= sight.ceiling
+                is_open &= sight.peak.phased(sight.ceiling, many, width, forward)
             else:
-                work = np.minimum(forward + backward, sight.peak.cap)
-                is_open &= drained(many, held, work, sight.peak.least) <= sight.ceiling
+                fewest = holds.least if sight.apart else held
+                is_open &= sight.peak.holds(sight.ceiling, many, width, fewest, held, forward + backward)
     if sight.quantity == "load":
         load = own(problem.overlap, 1, forward, backward, send) + (into if problem.overlap == "none" else 0)
-        return Added(load // (width * problem.unit), np.zeros_like(forward), is_open, refused)
+        return Added(load // (width * problem.unit), np.zeros_like(forward), backward, is_open, refused)
     wait = (many - 1) * into if problem.overlap == "none" else 0
     term = own(problem.overlap, many, forward, backward, send) + wait
-    return Added(term, forward + backward, is_open, refused)
+    return Added(term, forward + backward, backward, is_open, refused)
 
 
 def _least_held(
     many: int,
+    width: int,
     ceiling: int,
     peak: Peak | None,
     forward: Array,
@@ -125,10 +130,7 @@ def _least_held(
         room = ceiling - (many - 1) * total
         needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
         if peak is not None:
-            work = np.minimum(forward + total, peak.cap)
-            steep = work > peak.least  # otherwise (5) grows with k up to (M − 1) B of another stage
-            drain = many - (ceiling - (many - 1) * peak.least) // np.maximum(work - peak.least, 1)
-            needed = np.where(steep, np.maximum(needed, drain), needed)
+            needed = peak.needed(ceiling, many, width, np.maximum(held, needed), forward + total)
         needed = np.where((room < 0) | (extra >= IMPOSSIBLE), IMPOSSIBLE, needed)
         more = (needed > held) & (needed <= holds.top)
         held = np.maximum(held, needed)

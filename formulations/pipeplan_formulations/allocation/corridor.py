@@ -16,9 +16,9 @@ can carry; and so is the last one that the units before can reach.
 
 import numpy as np
 
+from pipeplan_formulations.allocation.peak import Peak
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, last_that_may_fit
-from pipeplan_formulations.allocation.tails import Peak
 from pipeplan_formulations.allocation.usage import Grid
 
 
@@ -87,7 +87,9 @@ class Corridor:
                 ends = np.minimum(ends, below)
         if self._peak is not None:
             backward = problem.prefix["backward"][c]
-            ends = np.minimum(ends, np.searchsorted(backward, backward[:-1] + self._peak.most, side="right") - 1)
+            ends = np.minimum(
+                ends, np.searchsorted(backward, backward[:-1] + self._peak.largest(width), side="right") - 1
+            )
         ends = np.maximum.accumulate(np.maximum(ends, np.arange(problem.layers)))
         self._ends[c, w, least, held] = ends
         return ends

@@ -1,4 +1,4 @@
-r"""The bound by dynamic programme: (3) exactly, (4) by intervals of the largest e, (5) by intervals of the largest B.
+r"""The bound by dynamic programme: (3) exactly, (4) by intervals of the largest e, (5) by boxes that know more.
 
 Whatever the optimum's largest e is, it lies in one of the intervals that cover all values. If it lies in (a, b], then
 T ≥ V*(b), the least (3) with no e above b, and T ≥ A*(b) + a, the least round trip with no e above b, plus a:
@@ -8,30 +8,24 @@ T ≥ V*(b), the least (3) with no e above b, and T ≥ A*(b) + a, the least rou
     e    0 ───────────── a ───────────── b ─────────────▶ high − A*
            V*(a), A*(a)     V*(b), A*(b) + a                         each programme runs once for each corner
 
-With (5) or (6) intervals become boxes: the largest backward of any stage lies between u and v, so that all stages
-obey (6) with u, and (5) too. Where that one lies behind stage s, (4) says so for it, which holds no more micro-batches
-than s and has an F of at least B / ρ, ρ the largest ratio of B to F in a layer:
-
-    e  ≥  (M − k_s) (1 + 1/ρ) B + (k_s − 1) B  ≥  (M − k_s) (1 + 1/ρ) u + (k_s − 1) u
-
-The box of the least bound is split on its longer side, until splitting no longer raises it.
+With (5) or (6) intervals become boxes (`boxes`). The box of the least bound is cut until that no longer raises it.
 """
 
 import heapq
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from pipeplan_formulations.allocation.boxes import Box, Corner
 from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.crowding import overcrowded
 from pipeplan_formulations.allocation.heads import heads_of
+from pipeplan_formulations.allocation.peak import Peak
 from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, best_before
 from pipeplan_formulations.allocation.suffix import Layers, run
-from pipeplan_formulations.allocation.tails import Peak
 from pipeplan_formulations.allocation.trace import follow, roots
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
@@ -46,14 +40,8 @@ FIRST = 8
 """Cuts along e alone, which are often enough, before the largest backward is looked at,"""
 MANY = 64
 """if a replica has more micro-batches than this: with few of them (5) decides, with many the slowest stage does."""
-FLAT = 5
-"""Boxes are cut along e, which raises bounds sooner, until they are so many times longer along the largest backward."""
 STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
 """Targets tried, as multiples of the free bound, before one that excludes nothing."""
-
-
-Corner = Callable[[int, int, int, int | None], tuple[int, int]]
-"""V* and A* of a box: below a ceiling on e, from a floor of the largest e on, the largest B between two numbers."""
 
 
 @dataclass(frozen=True)
@@ -124,15 +112,12 @@ def _offer(bracket: Bracket, stages: Allocation | None) -> None:
 
 def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     """Raise the bracket by (4) and (5), until splitting boxes no longer helps."""
-    many = problem.share(problem.widths[0])
-
     reached = bracket.horizon - 1
     heads = heads_of(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
 
-    def corner(ceiling: int, floor: int, least: int = 0, most: int | None = None) -> tuple[int, int]:
+    def corner(ceiling: int, floor: int, peak: Peak | None) -> tuple[int, int]:
         """V* and A* of a box; `IMPOSSIBLE` beyond the horizon."""
         target = bracket.horizon - 1
-        peak = peak_between(problem, least, most) if most is not None else None
         spans, found = base.spans.narrowed(target), base.tables
         for coarse in [True, False] if problem.chooses else [False]:
             tables = run(problem, base.grid, spans, bracket.clock, target, ceiling, floor, heads, found, coarse, peak)
@@ -150,75 +135,37 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     for _ in range(SHRINKS):  # what stays below the horizon stays below a ceiling, which may make A* larger, and so on
         if bracket.closed:
             return
-        value, alone = corner(high, 0)
+        value, alone = corner(high, 0, None)
         bracket.raise_low(min(max(value, alone), bracket.horizon))
         lower = min(high, bracket.horizon - 1 - alone)
         if high - lower <= high // WORTH:
             break
         high = lower
-    ways: tuple[bool, ...] = (False,)
-    if problem.drains and many > 1:
-        ways = (False, True) if many > MANY else (True,)
-    for peaks in ways:
-        root = _Box(max(value, alone), 0, max(high, 0), 0, high // (many - 1) if peaks else None, value, alone)
-        closed = _split(bracket, corner, root, many, FIRST if problem.drains and not peaks else None)
-        if closed:
+    root = Box(max(value, alone), 0, max(high, 0), value, alone)
+    if problem.drains:
+        if problem.share(problem.widths[0]) > MANY and _split(problem, bracket, corner, root, FIRST):
             return
+        root = root.peaked(problem)
+    _split(problem, bracket, corner, root, None)
 
 
-def _split(bracket: Bracket, corner: Corner, root: "_Box", many: int, cuts: int | None) -> bool:
+def _split(problem: ChainAllocation, bracket: Bracket, corner: Corner, root: Box, cuts: int | None) -> bool:
     """Cut boxes until the bracket is closed or they are too small; False after so many cuts."""
     boxes = [root]
     for count in itertools.count():
+        if not boxes:
+            bracket.raise_low(bracket.horizon)
+            return True
         box = boxes[0]
         bracket.raise_low(min(box.bound, bracket.horizon))
-        wide, tall = box.high - box.low, 0 if box.most is None else (many - 1) * (box.most - box.least)
-        if bracket.closed or box.bound >= bracket.horizon or max(wide, tall) <= max(1, box.bound // RESOLUTION):
+        small = max(box.sides) <= max(1, box.bound // RESOLUTION)
+        if bracket.closed or box.bound >= bracket.horizon or small:
             return True
         if count == cuts:
             return False
+        heapq.heappop(boxes)
         high = min(box.high, bracket.horizon - 1 - box.alone)  # a larger e reaches the horizon
-        if box.high - high > box.high // WORTH:
-            value, alone = corner(high, box.low, box.least, box.most)
-            bound = max(box.bound, value, alone + box.low)
-            heapq.heapreplace(boxes, replace(box, bound=bound, high=high, value=value, alone=alone))
-            continue
-        if box.most is not None and (tall > FLAT * wide or wide <= 1):  # an e of 1 cannot be cut
-            middle = (box.least + box.most) // 2
-            low = max(box.low, (many - 1) * (middle + 1))
-            above, alone_above = corner(box.high, low, middle + 1, box.most)
-            below, alone_below = corner(box.high, box.low, box.least, middle)
-            upper = _Box(max(above, alone_above + low), low, box.high, middle + 1, box.most, above, alone_above)
-            lower = replace(box, bound=max(below, alone_below + box.low), most=middle, value=below, alone=alone_below)
-        else:
-            # No box raises the bound before A* + a reaches V*, or what is known already: better cut there than halve.
-            cut = max(box.value, bracket.low) - box.alone
-            middle = cut if box.low < cut < box.high else (box.low + box.high) // 2
-            most = None if box.most is None else min(box.most, middle // (many - 1))
-            below, alone_below = corner(middle, box.low, box.least, most)
-            upper = replace(box, bound=max(box.value, box.alone + middle), low=middle)
-            lower = _Box(max(below, alone_below + box.low), box.low, middle, box.least, most, below, alone_below)
-        heapq.heapreplace(boxes, upper)
-        heapq.heappush(boxes, lower)
+        shorter = box.high - high > box.high // WORTH
+        for part in [box.below(high, corner)] if shorter else box.cut(problem, corner, bracket.low):
+            heapq.heappush(boxes, part)
     raise AssertionError
-
-
-@dataclass(frozen=True, order=True)
-class _Box:
-    """Allocations whose largest e lies in (``low``, ``high``], and whose largest backward in [``least``, ``most``]."""
-
-    bound: int
-    low: int
-    high: int
-    least: int
-    most: int | None
-    value: int
-    alone: int
-
-
-def peak_between(problem: ChainAllocation, least: int, most: int) -> Peak:
-    """The largest backward lies there. No stage's B is more than ρ F, the most that it is in any layer."""
-    again = np.where(problem.recomputable, problem.forward, 0)
-    worst = (problem.backward + again) / np.maximum(problem.forward, 0.5)
-    unknown = bool((problem.forward == 0)[problem.backward > 0].any())
-    return Peak(least, most, least + (0 if unknown or not worst.any() else int((1 - 1e-12) * least / worst.max())))

@@ -8,12 +8,16 @@ from numpy.typing import NDArray
 from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.terms import drained, own, services, step_on, two_phases
+from pipeplan_formulations.allocation.terms import drained, own, services, step_on, still_left, two_phases
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 LAST = 0
 """The kind that is told to lie behind the last stage, where none does."""
+
+
+Peaks = tuple[int, ...]
+"""The largest backward of the stages so far, for each width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +57,25 @@ class Moves:
     backward: Array
     flight: Array
 
-    def services(self, problem: ChainAllocation, front: int, peak: int) -> Array:
-        """The largest e of (4) to (6), where the stages before have F up to ``front``, B up to ``peak``."""
-        many = problem.share(problem.widths[0])
-        peaks = np.maximum(peak, self.backward)
-        if problem.phases:
-            found: Array = two_phases(many, np.maximum(front, self.work - self.backward), peaks)
-        else:
-            found = drained(many, self.flight, self.work, peaks)
-        return np.maximum(self.service, found)
+    def services(self, problem: ChainAllocation, front: int, peaks: Peaks) -> Array:
+        """The largest e of (4) to (6), where the stages before have F up to ``front``, B up to ``peaks`` by width."""
+        found = self.service
+        if problem.phases and problem.drains:
+            forward, backward = np.maximum(front, self.work - self.backward), np.maximum(max(peaks), self.backward)
+            found = np.maximum(found, two_phases(problem.share(problem.widths[0]), forward, backward))
+        elif problem.drains:
+            many = -(-problem.micro_batches // (self.width * problem.unit))
+            found = np.maximum(found, drained(many, self.flight, self.work, self.flight - 1, self.backward))
+            for width, peak in zip(problem.widths, peaks, strict=True):
+                if peak:
+                    left = still_left(self.flight, self.width, width)
+                    found = np.maximum(found, drained(many, self.flight, self.work, left, peak))
+        return found
+
+    def peaks(self, problem: ChainAllocation, before: Peaks, j: int) -> Peaks:
+        """The largest B by width, after choice j."""
+        w = problem.widths.index(int(self.width[j]))
+        return (*before[:w], max(before[w], int(self.backward[j])), *before[w + 1 :])
 
     def only(self, kept: NDArray[np.bool_]) -> "Moves":
         """Some of them."""
@@ -94,9 +108,11 @@ def moves(
         least, most = int(grid.flight[w][usage]), int(grid.most[w][usage])
         flights = np.arange(least, min(most, max(least, (int(grid.total[usage]) + allowed) // width)) + 1)
         extra = spans.extra(kind, w, np.full_like(ends, start), ends, flights[:, None])
-        # Of the k that cost a span the same, the largest leaves least behind a first backward, and most to the rest.
         useful = extra < IMPOSSIBLE
-        useful[:-1] &= extra[1:] != extra[:-1]
+        if not problem.drains:
+            # Of the k that cost a span the same, the largest leaves least behind a first backward, and most to the
+            # rest. (5) may grow with k.
+            useful[:-1] &= extra[1:] != extra[:-1]
         row, column = np.nonzero(useful)
         if len(row):
             kinds = [LAST] if behind == 0 else range(problem.kinds)

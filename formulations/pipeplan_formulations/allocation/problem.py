@@ -39,9 +39,9 @@ update, the objective ``step`` is the least T with
      (L_w − 1) f,   (L_w − 1) g                             copy
      L_w f − F,   L_w ĝ − B                                 stream
 
-With one width, lists that alternate also obey (5), and those of ``phases``, all forwards first, obey (6):
+Lists that alternate also obey (5), and with one width those of ``phases``, all forwards first, obey (6):
 
-(5)  T ≥ E_0 + A + (M_w − k_s) (F_s + B_s) + (k_s − 1) B_t      for t ≤ s
+(5)  T ≥ E_0 + A + (M_s − k_s) (F_s + B_s) + ⌊(k_s − 1) w_s / w_t⌋ B_t      for t ≤ s, M_s short for M_w of its width
 (6)  T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
 
 where a wire between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ (in devices) micro-batches. The
@@ -162,7 +162,7 @@ class ChainAllocation:
     @property
     def drains(self) -> bool:
         """Whether (5) or (6) is asked for."""
-        return (self.alternating or self.phases) and self.objective == "step" and len(self.widths) == 1
+        return self.objective == "step" and (self.alternating or (self.phases and len(self.widths) == 1))
 
     @property
     def chooses(self) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.floor import Ground
-from pipeplan_formulations.allocation.moves import Moves, moves
+from pipeplan_formulations.allocation.moves import Moves, Peaks, moves
 from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.recompute import IMPOSSIBLE
@@ -37,7 +37,7 @@ class _Prefix:
     top: int
     service: int
     front: int
-    peak: int
+    peaks: Peaks
     allowed: int
     place: Place | None
     before: "_Prefix | None"
@@ -55,9 +55,10 @@ def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None
     """Close the bracket."""
     heap: list[tuple[int, int, int, _Prefix]] = []
     order, seen = count(), _Seen(len(problem.first))
+    nothing = (0,) * len(problem.widths)
     for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
         bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
-        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, 0, UNBOUNDED, None, None)
+        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, nothing, UNBOUNDED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # bound of the prefixes whose true value turned out larger: their recomputation was a bound
     while heap and not bracket.closed:
@@ -85,18 +86,27 @@ def _extended(problem: ChainAllocation, base: Ground, prefix: _Prefix, high: int
     finish = choice.finish if prefix.position == 0 else np.zeros_like(choice.end)
     top = np.maximum(prefix.top + finish, prefix.head + finish + choice.own)
     head = prefix.head + finish + choice.on
-    service = np.maximum(prefix.service, choice.services(problem, prefix.front, prefix.peak))
+    service = np.maximum(prefix.service, choice.services(problem, prefix.front, prefix.peaks))
     time, trip = base.tables.behind(prefix.position, choice.end, choice.kind, choice.usage)
     bound = np.maximum(np.maximum(top, head + time), head + trip + service)
     found = []
     for j in np.flatnonzero(bound < high):
         place = Place(prefix.start, int(choice.end[j]), prefix.kind, int(choice.width[j]), int(choice.held[j]))
-        child = _child(prefix, choice, int(j), head, top, service, place)
+        child = _child(problem, prefix, choice, int(j), head, top, service, place)
         found.append((int(bound[j]), child))
     return found
 
 
-def _child(prefix: _Prefix, choice: Moves, j: int, head: Array, top: Array, service: Array, place: Place) -> _Prefix:
+def _child(
+    problem: ChainAllocation,
+    prefix: _Prefix,
+    choice: Moves,
+    j: int,
+    head: Array,
+    top: Array,
+    service: Array,
+    place: Place,
+) -> _Prefix:
     return _Prefix(
         int(choice.end[j]),
         int(choice.kind[j]),
@@ -106,7 +116,7 @@ def _child(prefix: _Prefix, choice: Moves, j: int, head: Array, top: Array, serv
         int(top[j]),
         int(service[j]),
         max(prefix.front, int(choice.work[j] - choice.backward[j])),
-        max(prefix.peak, int(choice.backward[j])),
+        choice.peaks(problem, prefix.peaks, j),
         int(choice.allowed[j]),
         place,
         prefix,
@@ -123,7 +133,7 @@ class _Seen:
     def matched(self, prefix: _Prefix) -> bool:
         """Whether an earlier prefix is at least as good in every number; if none is, this one is remembered."""
         key = prefix.start, prefix.kind, prefix.usage, min(prefix.position, self._forced)
-        label = np.array([[prefix.head, prefix.top, prefix.service, prefix.front, prefix.peak, -prefix.allowed]])
+        label = np.array([[prefix.head, prefix.top, prefix.service, prefix.front, *prefix.peaks, -prefix.allowed]])
         known = self._labels.get(key)
         if known is None:
             self._labels[key] = label

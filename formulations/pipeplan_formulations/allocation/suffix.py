@@ -29,11 +29,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.allocation.cells import Holds, added, finish_by_end
+from pipeplan_formulations.allocation.peak import Peak
 from pipeplan_formulations.allocation.place import Mode
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.sweep import Block, Sweep
-from pipeplan_formulations.allocation.tails import Behind, Peak, Tail
+from pipeplan_formulations.allocation.tails import Behind, Tail
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.recompute import IMPOSSIBLE
@@ -61,20 +62,22 @@ class Layers:
         are not forced to be first; of the first one boundary 0 alone is a whole allocation, and E_0 is in it.
     starts : list of int
         Of the ranges.
+    peaked : Table or None
+        V and A of those suffixes that hold the stage with the largest backward; None if nothing is known of it.
     """
 
-    def __init__(self, levels: list[list[Table]], starts: list[int]) -> None:
-        self.levels, self.starts = levels, starts
+    def __init__(self, levels: list[list[Table]], starts: list[int], peaked: Table | None = None) -> None:
+        self.levels, self.starts, self._peaked = levels, starts, peaked
 
     @property
     def whole(self) -> Array:
         """V of whole allocations by kind of the first stage and usage, E_0 included: shape (C, size)."""
-        return self.levels[-1][0].time[:, :, 0]
+        return (self._peaked or self.levels[-1][0]).time[:, :, 0]
 
     @property
     def whole_trip(self) -> Array:
         """A of whole allocations."""
-        return self.levels[-1][0].trip[:, :, 0]
+        return (self._peaked or self.levels[-1][0]).trip[:, :, 0]
 
     def meets(self, bound: "Layers | None") -> bool:
         """Whether no allocation is better than those of ``bound``, by V or by A; that is known to be impossible too."""
@@ -128,12 +131,15 @@ def run(
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
     nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
     below = [Table(nothing, nothing)] * (len(forced) + 1)
+    peaked = Table(nothing, nothing) if peak is not None and not forced else None
     levels, starts = [], []
     for excess in sweep.ranges(coarse):
         sweep.excess, sweep.refused = excess, False
         # Without forced stages row 0 is a whole allocation; with them it takes one more sweep for each.
         first = range(1 if forced else 0, problem.layers)
         free, behind = suffixes.fill(len(forced), below[-1], sweep.modes, None, first)
+        if peaked is not None:
+            peaked, _ = suffixes.fill(0, peaked, sweep.modes, None, first, behind)
         tables = [free]
         for position in reversed(range(len(forced))):
             first = range(1, problem.layers) if position else range(1)
@@ -142,7 +148,7 @@ def run(
         levels.append(tables)
         starts.append(excess.start if excess is not None else 0)
         below = tables
-        found = Layers(levels, starts)
+        found = Layers(levels, starts, peaked)
         if not sweep.refused or found.meets(within):  # no stage asks for more than this range, or nothing is better
             break
     return found
@@ -155,16 +161,24 @@ class _Suffixes:
     within: list[Table] | None
 
     def fill(
-        self, position: int, below: Table, modes: list[Mode], behind: list[Tail] | None, starts: range
+        self,
+        position: int,
+        below: Table,
+        modes: list[Mode],
+        behind: list[Tail] | None,
+        starts: range,
+        any_behind: list[Tail] | None = None,
     ) -> tuple[Table, list[Tail]]:
         """V and A for stages of these modes (kind and index of width) before what lies ``behind``, or each other.
 
         A stage that begins at boundary 0 is the first one, and its E_0 is counted. ``below``: what stages of less
-        excess reach.
+        excess reach. With ``any_behind`` only suffixes count that hold the stage with the largest backward, and before
+        what is given there only that one may stand.
         """
         table, sweep = below.copy(), self.sweep
         problem, grid = sweep.problem, sweep.grid
-        own_tails = [Tail(problem, grid, sweep.sight, c, ends=behind is None) for c in range(problem.kinds)]
+        ends, peak = behind is None and any_behind is None, sweep.sight.peak
+        own_tails = [Tail(problem, grid, sweep.sight, c, ends) for c in range(problem.kinds)]
         source = behind if behind is not None else own_tails
         for level, usages in enumerate(grid.levels[1:], start=1):
             sweep.clock.check()
@@ -180,14 +194,18 @@ class _Suffixes:
                 for block in sweep.blocks(c, w, able, forced=behind is not None):
                     for part in source[c].parts(w):
                         self._improve(table, part, c, w, holds, block)
+                    if any_behind is None or peak is None or problem.widths[w] not in peak.widths:
+                        continue
+                    for part in any_behind[c].parts(w):
+                        self._improve(table, part, c, w, holds, block, peak.least * problem.widths[w])
             if 0 in starts and level < grid.forced:
                 table.time[:, usages, 0] = table.trip[:, usages, 0] = IMPOSSIBLE
             for tail in own_tails:
                 tail.extend(usages, table.time[:, usages], table.trip[:, usages])
         return table, own_tails
 
-    def _improve(self, table: Table, part: Behind, c: int, w: int, holds: Holds, block: Block) -> None:
-        """Improve V and A by the stages of a block before one part of what may lie behind."""
+    def _improve(self, table: Table, part: Behind, c: int, w: int, holds: Holds, block: Block, least: int = 0) -> None:
+        """Improve V and A by the stages of a block, with at least such a B, before one part of what may lie behind."""
         sweep = self.sweep
         value = part.value[block.behind[:, None], block.ends]
         row, column = np.nonzero(block.inside & (value < IMPOSSIBLE))
@@ -208,7 +226,7 @@ class _Suffixes:
             found = np.maximum(add.term, add.work + value) + finish
             trip = add.work + part.trip[behind, end] + finish
         room = sweep.room(c, block.rows)[row]
-        kept = add.open & (found <= room) & (trip + self.floor <= room)
+        kept = add.open & (add.backward >= least) & (found <= room) & (trip + self.floor <= room)
         if not kept.any():
             return
         row = row[kept]

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from pipeplan_formulations.allocation.cells import Holds
 from pipeplan_formulations.allocation.corridor import Corridor
 from pipeplan_formulations.allocation.falling import excesses
+from pipeplan_formulations.allocation.peak import Peak
 from pipeplan_formulations.allocation.place import Mode
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.tails import Peak, Quantity, Sight
+from pipeplan_formulations.allocation.tails import Quantity, Sight
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.clock import Clock
 

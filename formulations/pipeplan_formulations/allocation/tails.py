@@ -5,24 +5,13 @@ from typing import Literal
 
 import numpy as np
 
+from pipeplan_formulations.allocation.peak import Peak
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.terms import step_on
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 Quantity = Literal["time", "load"]
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The largest backward of all stages is from ``least`` to ``most``.
-
-    ``cap`` is no more than F + B of a stage with such a backward: B is at most a multiple of F in every layer.
-    """
-
-    least: int
-    most: int
-    cap: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,14 @@ def step_on(overlap: Overlap, work: Number, send: Number, back: Number, latency:
     return work + 2 * latency if overlap == "stream" else work + 2 * latency + send + back
 
 
-def drained(many: int, held: Number, work: Number, peak: Number) -> Number:
-    """e of (5): ``work`` is F + B, ``peak`` the largest backward of the stages up to this one, this one included."""
-    return (many - held) * work + (held - 1) * peak
+def drained(many: Number, held: Number, work: Number, left: Number, backward: Number) -> Number:
+    """e of (5): ``work`` is F + B, ``left`` how many of another stage's backwards are still to come (`still_left`)."""
+    return (many - held) * work + left * backward
+
+
+def still_left(held: Number, width: Number, other: int) -> Number:
+    """The backwards that a stage of ``other`` width has left when this one, after its last forward, has k − 1 more."""
+    return (held - 1) * width // other
 
 
 def two_phases(many: int, forward: Number, backward: Number) -> Number:

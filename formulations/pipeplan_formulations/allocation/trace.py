@@ -39,12 +39,13 @@ def follow(
     kind, usage = root
     value = int(tables.whole[kind, usage])
     stages: list[Place] = []
-    start = head = service = front = peak = 0
+    start = head = service = front = 0
+    peaks = (0,) * len(problem.widths)
     allowed = UNBOUNDED
     while start < problem.layers:
         position = len(stages)
         choice = moves(problem, grid, spans, start, kind, usage, position, allowed)
-        each = choice.services(problem, front, peak)
+        each = choice.services(problem, front, peaks)
         if ceiling is not None:
             choice, each = choice.only(choice.service <= ceiling), each[choice.service <= ceiling]
         base = head + (choice.finish if start == 0 else 0)
@@ -60,7 +61,7 @@ def follow(
         best = int(np.argmin(np.where(fits, cost, 2 * IMPOSSIBLE)))
         stages.append(Place(start, int(choice.end[best]), kind, int(choice.width[best]), int(choice.held[best])))
         head = head + int(choice.on[best]) + (int(choice.finish[best]) if start == 0 else 0)
-        service, peak = max(service, int(each[best])), max(peak, int(choice.backward[best]))
+        service, peaks = max(service, int(each[best])), choice.peaks(problem, peaks, best)
         front = max(front, int(choice.work[best] - choice.backward[best]))
         allowed = int(choice.allowed[best])
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])

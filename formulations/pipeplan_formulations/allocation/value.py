@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.terms import drained, own, services, step_on, two_phases
+from pipeplan_formulations.allocation.terms import drained, own, services, step_on, still_left, two_phases
 
 if TYPE_CHECKING:
     from pipeplan_formulations.allocation.problem import ChainAllocation
@@ -13,7 +13,8 @@ def evaluate(problem: "ChainAllocation", stages: Allocation) -> int:
     """The least T that (3) to (6), or the bottleneck, allow; the stages must be feasible."""
     hops = [*problem.hops(stages), (0, 0, 0)]
     usages, flights = problem.usages(stages), problem.flights(stages)
-    head, least, service, peak, ahead = 0, 0, 0, 0, 0
+    head = least = service = ahead = 0
+    peaks: dict[int, int] = {}  # the largest backward of each width so far
     for s, (place, extra) in enumerate(zip(stages, problem.recompute(stages), strict=True)):
         if extra is None:
             raise ValueError(f"stage {s}, {place}, does not fit whatever is recomputed")
@@ -39,9 +40,11 @@ def evaluate(problem: "ChainAllocation", stages: Allocation) -> int:
         held = flights[s] if problem.alternating else many
         service = max(service, *services(problem.overlap, many, held, problem.wire_shares[place.width], *times))
         if problem.drains:
-            peak, ahead = max(peak, backward), max(ahead, forward)
-            drain = drained(many, held, forward + backward, peak)
-            service = max(service, two_phases(many, ahead, peak) if problem.phases else drain)
+            peaks[place.width] = max(peaks.get(place.width, 0), backward)
+            ahead = max(ahead, forward)
+            for width, peak in peaks.items():
+                drain = drained(many, held, forward + backward, still_left(held, place.width, width), peak)
+                service = max(service, two_phases(many, ahead, peak) if problem.phases else drain)
         head += step_on(problem.overlap, forward + backward, send, back, latency)
     if problem.objective == "bottleneck":
         return least
