@@ -21,6 +21,11 @@ ALLOWED = {
     "pipeplan": {"pipeplan", "pipeplan_formulations"},
     "pipeplan_executor": {"pipeplan", "pipeplan_formulations", "pipeplan_executor"},
 }
+FORMULATIONS = [
+    ".".join(("pipeplan_formulations", *path.relative_to(PACKAGES["pipeplan_formulations"]).with_suffix("").parts))
+    for pattern in ("*/__init__.py", "*/exact.py")
+    for path in sorted(PACKAGES["pipeplan_formulations"].glob(pattern))
+]
 SOURCES = [(package, path) for package, folder in PACKAGES.items() for path in sorted(folder.rglob("*.py"))]
 
 
@@ -100,10 +105,16 @@ def test_a_foreign_datasets_package_still_imports(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["import pipeplan", "from pipeplan.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass"]
+    "code",
+    [
+        "import pipeplan",
+        "from pipeplan.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+        "\n".join(f"import {name}" for name in FORMULATIONS),
+    ],
+    ids=["import", "help", "formulations"],
 )
 def test_import_and_help_load_no_heavy_package(code: str, tmp_path: Path) -> None:
-    """``import pipeplan`` and ``pipeplan --help`` answer without torch, OR-Tools, PuLP or matplotlib."""
+    """The planner, ``--help``, and formulations with their exact methods load no solver, torch or matplotlib."""
     heavy = ("torch", "ortools", "pulp", "matplotlib")
     check = f"{code}\nimport sys\nprint([name for name in {heavy} if name in sys.modules])"
     assert _python(check, cwd=tmp_path).splitlines()[-1] == "[]"

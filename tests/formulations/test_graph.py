@@ -1,7 +1,5 @@
 """The graph partition problem: what it refuses, how it stops, and what it says of itself."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -126,13 +124,3 @@ def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch: pytest.Monkey
     report = graph.solve(problem, Limits(60), backend="cpsat")
     assert (report.status, report.stop) == (Status.FEASIBLE, Stop.ERROR)
     assert report.bound == Bracket(problem, Limits()).free
-
-
-def test_solvers_are_imported_when_asked_for() -> None:
-    """The package and its dynamic programme load neither OR-Tools nor PuLP."""
-    code = (
-        "import sys; import pipeplan_formulations.graph, pipeplan_formulations.graph.exact;"
-        "print([name for name in ('ortools', 'pulp') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

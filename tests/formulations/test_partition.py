@@ -230,16 +230,6 @@ def test_ties_join_layers_in_order(layers, rows, message):
         Tie(layers, *rows)
 
 
-def test_solvers_load_only_when_used():
-    """Importing the package, and the dynamic programme, loads neither OR-Tools nor PuLP."""
-    code = (
-        "import sys; import pipeplan_formulations.partition, pipeplan_formulations.partition.exact;"
-        "print([m for m in ('ortools', 'pulp', 'torch') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_ortools_comes_before_pulp():
     """Asking for PuLP loads OR-Tools first."""
     code = (
