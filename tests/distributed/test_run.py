@@ -5,7 +5,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,8 +25,6 @@ from pipeplan_executor import RunError, launch, run
 from plans import plan_for
 
 EXACT = 1e-10
-
-
 CASES = {2: 24, 3: 24, 4: 20}
 """Random plans on so many ranks."""
 TIED = 8
@@ -35,45 +33,56 @@ BESIDES = {2: (("replicas", ()),), 3: (("training", (3,)), ("tied_training", (3,
 """What else runs on these ranks, once they are there."""
 
 
+class Results(NamedTuple):
+    """What the workers of this module found on so many ranks, by name."""
+
+    world: int
+    found: dict[str, Any]
+
+
 @pytest.fixture(scope="module")
-def results() -> dict[tuple[int, str], Any]:
-    """What the workers of this module found, by number of ranks and name."""
-    found = {}
-    for world, count in CASES.items():
-        jobs = [
-            ("random", "random_cases", (count, 5)),
-            ("tied", "random_cases", (TIED, 6, True)),
-            ("placed", "placed_families", (7,)),
-            ("found", "found_schedules", (found_cases(world, 8),)),
-            *((name, name, arguments) for name, arguments in BESIDES.get(world, ())),
-        ]
-        values = launch(workers.together, world, *(job[1:] for job in jobs), timeout=90)
-        found |= {(world, name): value for (name, _, _), value in zip(jobs, values, strict=True)}
-    return found
+def results(request: pytest.FixtureRequest) -> Results:
+    """One start of so many ranks for all that they have to do."""
+    world = request.param
+    jobs = [
+        ("random", "random_cases", (CASES[world], 5)),
+        ("tied", "random_cases", (TIED, 6, True)),
+        ("placed", "placed_families", (7,)),
+        ("found", "found_schedules", (found_cases(world, 8),)),
+        *((name, name, arguments) for name, arguments in BESIDES.get(world, ())),
+    ]
+    values = launch(workers.together, world, *(job[1:] for job in jobs), timeout=90)
+    return Results(world, {name: value for (name, _, _), value in zip(jobs, values, strict=True)})
 
 
-@pytest.mark.parametrize("world", CASES)
-def test_random_plans_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
+def on(*worlds: int) -> pytest.MarkDecorator:
+    """Run a test with the results of each of these numbers of ranks."""
+    return pytest.mark.parametrize("results", worlds, indirect=True)
+
+
+@on(*CASES)
+def test_random_plans_are_exact(results: Results) -> None:
     """Loss and gradients equal the unsplit model's in float64, whatever the cuts, replicas, order and recomputation."""
-    _all_exact(results[world, "random"], CASES[world])
+    _all_exact(results.found["random"], CASES[results.world])
 
 
-@pytest.mark.parametrize("world", CASES)
-def test_random_plans_of_tied_weights_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
+@on(*CASES)
+def test_random_plans_of_tied_weights_are_exact(results: Results) -> None:
     """So they do where layers share weights: on one stage or several, replicated, recomputed, with split backwards."""
-    _all_exact(results[world, "tied"], TIED)
+    _all_exact(results.found["tied"], TIED)
 
 
-@pytest.mark.parametrize("world", CASES)
-def test_families_that_place_stages_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
+@on(*CASES)
+def test_families_that_place_stages_are_exact(results: Results) -> None:
     """So they do with several stages on a rank: looped, in a V, in both directions, with split backwards."""
-    _all_exact(results[world, "placed"], len(PLACED) - sum(family.even and world % 2 for family in PLACED.values()))
+    left_out = sum(family.even and results.world % 2 for family in PLACED.values())
+    _all_exact(results.found["placed"], len(PLACED) - left_out)
 
 
-@pytest.mark.parametrize("world", CASES)
-def test_found_schedules_are_exact(world: int, results: dict[tuple[int, str], Any]) -> None:
+@on(*CASES)
+def test_found_schedules_are_exact(results: Results) -> None:
     """So they do in orders that no family has: joined, split, recomputed, replicated, with several stages on a rank."""
-    _all_exact(results[world, "found"], len(KINDS))
+    _all_exact(results.found["found"], len(KINDS))
 
 
 @pytest.mark.slow
@@ -88,10 +97,11 @@ def _all_exact(errors: dict[str, float], count: int) -> None:
     assert not {name: error for name, error in errors.items() if not error <= EXACT}
 
 
+@on(3)
 @pytest.mark.parametrize(("name", "count"), [("training", 6), ("tied_training", 8)])
-def test_training_follows_the_unsplit_model(name: str, count: int, results: dict[tuple[int, str], Any]) -> None:
+def test_training_follows_the_unsplit_model(name: str, count: int, results: Results) -> None:
     """Over several steps losses and weights stay the unsplit model's: every optimiser, replicated, ZeRO-1, tied."""
-    found = results[3, name]
+    found = results.found[name]
     assert len(found) == count
     for case, (ours, theirs, apart) in found.items():
         assert ours == pytest.approx(theirs, rel=1e-10), case
@@ -99,9 +109,10 @@ def test_training_follows_the_unsplit_model(name: str, count: int, results: dict
         assert apart < 1e-10, case
 
 
-def test_replicas_share_out_the_optimiser_and_keep_their_own_buffers(results: dict[tuple[int, str], Any]) -> None:
+@on(2)
+def test_replicas_share_out_the_optimiser_and_keep_their_own_buffers(results: Results) -> None:
     """Under ZeRO-1 the replicas hold all of Adam's state once, in even shares; batch norm's statistics are local."""
-    (whole, shares), (mean0, replay0, mean1, replay1) = results[2, "replicas"]
+    (whole, shares), (mean0, replay0, mean1, replay1) = results.found["replicas"]
     assert whole <= sum(shares) <= 1.02 * whole  # a share may begin in the padding between two parameters
     assert max(shares) <= 1.02 * min(shares)
     assert mean0 == pytest.approx(replay0, rel=1e-12)
