@@ -70,7 +70,8 @@ def random_joint(seed: int, layers: int = 5, stages: int = 3, most: int = 3) -> 
         chain = replace(chain, limit=np.maximum(np.array(need) + spare, 0))
     joined = chain.backward + weight
     if rng.integers(3) == 0:
-        joined = np.maximum(joined + rng.integers(-2, 3, joined.shape), 0)
+        by = int(rng.choice([2, 2 * top]))
+        joined = np.maximum(joined + rng.integers(-by, by + 1, joined.shape), 0)
     return JointPipeline(chain, joined)
 
 

@@ -3,11 +3,13 @@
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joint_pipelines import brute_force, every_choice, random_joint
+from partitions import chain_partition
 from pipeplan_formulations import joint, partition
 from pipeplan_formulations.joint import JointPipeline
 from pipeplan_formulations.joint.box import Box
@@ -61,6 +63,16 @@ def test_a_gap_that_is_asked_for_is_kept(seed: int, gap: float) -> None:
         return
     assert report.bound <= best <= report.objective
     assert report.objective - report.bound <= gap * report.objective
+
+
+def test_a_whole_backward_may_be_much_faster_than_its_parts() -> None:
+    """Bounds count the shorter of the two: here no split is worth it, and I alone takes longer than B."""
+    layers = np.array([[1, 2, 1]] * 2)
+    chain = replace(chain_partition(layers, 9 * layers, micro_batches=2), weight=9 * layers)
+    problem = JointPipeline(chain, 2 * layers)
+    report = joint.solve(problem, LIMITS)
+    assert report.objective == report.bound == brute_force(problem)
+    assert report.solution[0].split == (False, False)
 
 
 def random_box(problem: JointPipeline, draw: Random) -> Box | None:

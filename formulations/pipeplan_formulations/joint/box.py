@@ -10,7 +10,7 @@
         └───────────────────────────  b_1
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -76,7 +76,7 @@ class Box:
         low, high = list(self.low), list(self.high)
         for j in range(1, len(low) - 1):
             for least, most in ((low[j], inner.low[j] - 1), (inner.high[j] + 1, high[j])):
-                part = replace(self, low=_put(low, j, least), high=_put(high, j, most)).tight()
+                part = replace(self, low=put(low, j, least), high=put(high, j, most)).tight()
                 if part is not None:
                     yield part
             low[j], high[j] = inner.low[j], inner.high[j]
@@ -89,5 +89,6 @@ class Box:
         return inside
 
 
-def _put(values: list[int], j: int, value: int) -> tuple[int, ...]:
+def put(values: Sequence[int], j: int, value: int) -> tuple[int, ...]:
+    """The numbers with another one in place j."""
     return (*values[:j], value, *values[j + 1 :])

@@ -20,20 +20,21 @@ import numpy as np
 
 from pipeplan_formulations import partition, schedule
 from pipeplan_formulations.joint.box import Box
-from pipeplan_formulations.joint.finished import finished, most_in_flight
+from pipeplan_formulations.joint.branch import branches
+from pipeplan_formulations.joint.finished import finished
 from pipeplan_formulations.joint.grow import grown
+from pipeplan_formulations.joint.lists import Lists
 from pipeplan_formulations.joint.problem import Choice, JointPipeline
 from pipeplan_formulations.joint.relaxed import chained, relaxed
 from pipeplan_formulations.partition import Boundaries
 from pipeplan_formulations.partition.windows import windows
-from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, lower_bound
-from pipeplan_formulations.schedule.constructive import constructive
 
 FIRST_SLICE = 0.5
 """Seconds that CP-SAT gets for a partition at first; doubled each time they were not enough."""
-GLANCE = 0.1
-"""Seconds of list scheduling for each number of micro-batches in flight that is tried on a partition."""
+TRIES = 4
+"""How often as long as a partition's proof took other partitions are tried to be proved with it."""
 
 Offer = Callable[[Choice, Orders, int], None]
 """Hears of a solution and its value by (13)."""
@@ -41,13 +42,15 @@ Offer = Callable[[Choice, Orders, int], None]
 
 @dataclass
 class _Known:
-    """What was learned of one partition's box: a bound, the slice of time that the next try gets, the best orders.
+    """What was learned of one partition's box.
 
-    ``beyond``: no solver can raise the bound.
+    A bound; the slice of time that the solver's next try gets, and how long the last one took; the orders that solve
+    its relaxation; whether no solver can raise the bound.
     """
 
     bound: int
     slice: float = FIRST_SLICE
+    wall: float = 0.0
     solved: Orders | None = None
     beyond: bool = False
 
@@ -84,9 +87,9 @@ class Search:
         self._settled: int | None = None
         self._current: int | None = None
         self._known: dict[Box, _Known] = {}
-        self._tried: set[Boundaries] = set()
+        self._lists = Lists(problem, self._finish, cutoff, lambda: self._left)
         self._end = 0.0
-        self._push(Box.whole(problem) if box is None else box, problem.chain.lower_bound())
+        self._push(Box.whole(problem) if box is None else box, 0)
 
     @property
     def open(self) -> bool:
@@ -117,7 +120,7 @@ class Search:
         while alone.open and time.monotonic() < end:
             alone.step(end - time.monotonic())
         self._known |= alone._known
-        self._tried |= alone._tried
+        self._lists.tried |= alone._lists.tried
 
     def _push(self, box: Box, bound: int) -> None:
         """Open a box, or close it if its bound says so."""
@@ -188,67 +191,45 @@ class Search:
         assert instance is not None
         known = self._known.setdefault(point, _Known(bound))
         known.bound = max(known.bound, bound, lower_bound(instance))
-        self._try(boundaries)
+        self._lists.run(boundaries)
         if not (self._closed(known.bound) or known.solved or known.beyond):
             self._schedule(point, instance, known)
         if box.single:
-            yield from self._single(point, instance, known)
+            yield from self._single(point, known)
             return
-        cutoff = self._cutoff()
-        target = (bound + known.bound + 1) // 2
-        if cutoff is not None and known.bound >= cutoff:
-            target = cutoff
-        if known.bound <= bound:
-            inner, proved = point, known.bound
-        else:
-            inner, proved = self._grown(point, box, target, known.bound)
+        inner, proved = self._grown(point, box, bound, known)
         for part in box.without(inner):
             yield part, bound
         yield inner, proved
 
-    def _grown(self, point: Box, box: Box, target: int, bound: int) -> tuple[Box, int]:
-        """The largest box around a partition whose relaxation proves the target."""
-        proved = {point: bound}
+    def _grown(self, point: Box, box: Box, bound: int, known: _Known) -> tuple[Box, int]:
+        """A box around a partition for which the same is proved, or half as much as was gained, and its bound."""
+        if known.bound <= bound:
+            return point, known.bound
+        cutoff = self._cutoff()
+        closing = cutoff is not None and known.bound >= cutoff
+        target = cutoff if cutoff is not None and closing else (bound + known.bound + 1) // 2
+        proved = {point: known.bound}
 
-        def proof(wider: Box) -> bool:
+        def by_bounds(wider: Box) -> bool:
             instance = relaxed(self.problem, wider)
             proved[wider] = target if instance is None else lower_bound(instance)
             return proved[wider] >= target
 
-        inner = grown(point, box, proof, lambda: self._left > 0)
+        def by_solver(wider: Box) -> bool:
+            if by_bounds(wider):
+                return True
+            instance = relaxed(self.problem, wider)
+            assert instance is not None
+            report = self._solved(instance, min(known.wall, self._left))
+            proved[wider] = max(proved[wider], report.bound)
+            return proved[wider] >= target
+
+        inner = grown(point, box, by_bounds, lambda: self._left > 0)
+        if closing and inner == point and known.wall > 0:  # proved by the solver, so it takes the solver to go on
+            end = time.monotonic() + min(TRIES * known.wall, self._left)
+            inner = grown(point, box, by_solver, lambda: time.monotonic() < end)
         return inner, proved[inner]
-
-    def _try(self, boundaries: Boundaries) -> None:
-        """Offer what list scheduling finds on a partition, with several numbers of micro-batches in flight."""
-        if boundaries in self._tried:
-            return
-        self._tried.add(boundaries)
-        problem = self.problem
-        for counts in dict.fromkeys(self._in_flight(boundaries)):
-            box = replace(Box.whole(problem).at(boundaries), fewest=counts, most=counts)
-            instance = relaxed(problem, box)
-            if instance is None or self._closed(lower_bound(instance)):
-                continue
-            found = constructive(instance, min(GLANCE, self._left))
-            if found is not None:
-                self._finish(boundaries, found[1])
-
-    def _in_flight(self, boundaries: Boundaries) -> Iterator[tuple[int, ...]]:
-        """Counts to try: what fits without recomputing more; and what 1F1B asks for, once and twice, if it fits."""
-        problem, stages = self.problem, range(self.problem.stages)
-        spans = [(s, boundaries[s], boundaries[s + 1]) for s in stages]
-        fit = [int(problem.fitting[span]) for span in spans]
-        least = [problem.again(*span, 1) for span in spans]
-        free = []
-        for span, most, least_again in zip(spans, fit, least, strict=True):
-            low, high = 1, most
-            while low < high:
-                middle = (low + high + 1) // 2
-                low, high = (middle, high) if problem.again(*span, middle) == least_again else (low, middle - 1)
-            free.append(low)
-        yield tuple(free)
-        for wanted in ([problem.stages - s for s in stages], [2 * (problem.stages - s) - 1 for s in stages]):
-            yield tuple(max(own, min(want, most)) for own, want, most in zip(free, wanted, fit, strict=True))
 
     def _finish(self, boundaries: Boundaries, orders: Orders) -> int | None:
         """Offer what orders make of a partition; its value."""
@@ -265,10 +246,8 @@ class Search:
         slice_ = min(known.slice, self._left)
         if slice_ <= 0:
             return
-        report = schedule.solve(instance, replace(self._limits, time=slice_, gap=0.0), backend=self._backend)
-        if report.stop is Stop.INTERRUPT:
-            raise KeyboardInterrupt
-        known.bound = max(known.bound, report.bound)
+        report = self._solved(instance, slice_)
+        known.bound, known.wall = max(known.bound, report.bound), report.wall
         if report.solution is not None:
             self._finish(point.low, report.solution)
             if report.status is Status.OPTIMAL:
@@ -277,7 +256,14 @@ class Search:
         if slice_ >= known.slice:
             known.slice *= 2
 
-    def _single(self, point: Box, instance: PipelineSchedule, known: _Known) -> Iterator[tuple[Box, int]]:
+    def _solved(self, instance: PipelineSchedule, seconds: float) -> Report[Orders]:
+        limits = replace(self._limits, time=seconds, gap=0.0)
+        report = schedule.solve(instance, limits, backend=self._backend)
+        if report.stop is Stop.INTERRUPT:
+            raise KeyboardInterrupt
+        return report
+
+    def _single(self, point: Box, known: _Known) -> Iterator[tuple[Box, int]]:
         """A box of one partition: open until it is solved; where its relaxation is not exact, it is split."""
         if known.beyond:
             self._settle(known.bound)
@@ -286,36 +272,8 @@ class Search:
             yield point, known.bound
             return
         value = self._finish(point.low, known.solved)
-        parts = [] if value is None or value <= known.bound else list(self._split(point, instance, known.solved))
+        parts = [] if value is None or value <= known.bound else list(branches(self.problem, point, known.solved))
         if not parts:
             self._settle(known.bound)
         for part in parts:
             yield part, known.bound
-
-    def _split(self, point: Box, instance: PipelineSchedule, orders: Orders) -> Iterator[Box]:
-        """Where orders recompute more than their relaxation does, or split what is better joined: one or the other."""
-        problem, boundaries = self.problem, point.low
-        dearer = []
-        for s, order in enumerate(orders):
-            span = s, boundaries[s], boundaries[s + 1]
-            count = max(point.fewest[s], most_in_flight(order, instance.split[s]))
-            least = problem.again(*span, point.fewest[s])
-            dearer.append((problem.again(*span, count) - least, s, count))
-        extra, s, count = max(dearer)
-        if extra > 0:
-            span = s, boundaries[s], boundaries[s + 1]
-            cost = problem.again(*span, count)
-            while problem.again(*span, count - 1) == cost:
-                count -= 1
-            yield replace(point, most=_put(point.most, s, count - 1))
-            yield replace(point, fewest=_put(point.fewest, s, count))
-            return
-        for s in range(problem.stages):
-            if point.split[s] is None and not problem.costless(s, boundaries[s], boundaries[s + 1]):
-                for own in (True, False):
-                    yield replace(point, split=(*point.split[:s], own, *point.split[s + 1 :]))
-                return
-
-
-def _put(counts: tuple[int, ...], s: int, count: int) -> tuple[int, ...]:
-    return (*counts[:s], count, *counts[s + 1 :])
