@@ -30,8 +30,10 @@ FEW = 1200
 """Operations of a row up to which CP-SAT alone looks for their order."""
 MANY = 2500
 """Operations of a row from which only patterns do."""
-CROWDED = 0.1
-"""Part of the time for orders that mind shared wires."""
+LISTED = 0.1
+"""Part of the time for list schedulers, where they are asked by themselves."""
+BUILT = 0.004
+"""Seconds that CP-SAT's model of many operations takes, for each of them."""
 
 
 def find(
@@ -124,9 +126,11 @@ class _Search:
         return Found(self._judge.best, value, bound, status, stop)
 
     def _list(self, problem: PipelineSchedule, until: float) -> None:
-        """Orders of list schedulers that think of shared wires, if there are any."""
+        """Orders of list schedulers: those that think of shared wires, and plain ones that `solve` would not make."""
         variants = list(crowded(self._pipeline, problem))
-        seconds = CROWDED * (self._clock.left - until)
+        if _operations(problem) > FEW:
+            variants.append(problem)
+        seconds = LISTED * (self._clock.left - until)
         for variant in variants:
             listed = constructive(variant, seconds / len(variants)) if seconds > 0 else None
             if listed is not None:
@@ -137,13 +141,14 @@ class _Search:
         count, seconds = _operations(problem), self._clock.left - until
         if count <= FEW or seconds <= 0:
             return None
-        part = seconds / 2 if count <= MANY else seconds
+        part = seconds / 2 if _orders_in(seconds / 2, count) else seconds
         return solve_by_pattern(problem, replace(self._limits, time=part), self._hint(problem))
 
     def _order(self, problem: PipelineSchedule, until: float) -> Report[Orders] | None:
         """Every operation by itself."""
         seconds = self._clock.left - until
-        if _operations(problem) > MANY or seconds <= 0:
+        count = _operations(problem)
+        if seconds <= 0 or not _orders_in(seconds, count):
             return None
         return solve(problem, replace(self._limits, time=seconds), self._hint(problem))
 
@@ -173,6 +178,11 @@ class _Search:
         if self._cutoff is not None and self._bound >= self._cutoff:
             return True
         return value is not None and value - self._bound <= self._limits.gap * value
+
+
+def _orders_in(seconds: float, count: int) -> bool:
+    """Whether CP-SAT has time for so many operations."""
+    return count <= FEW or (count <= MANY and seconds >= BUILT * count)
 
 
 def _operations(problem: PipelineSchedule) -> int:
