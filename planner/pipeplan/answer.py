@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.plan import Plan, PlanStage
 from pipeplan.robust import words
+from pipeplan.schedule import Kind
 from pipeplan.search.baselines import Baseline, ranked
 from pipeplan.units import format_bytes, format_time
 from pipeplan_formulations.report import Stop
@@ -32,7 +33,7 @@ def in_words(result: "Result") -> str:
     stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
     lines = [
         f"{plan.model} on {plan.cluster}: {stages}, {plan.micro_batches} micro-batches of "
-        f"{plan.micro_batch}, schedule {plan.schedule.family}",
+        f"{plan.micro_batch}, schedule {plan.schedule.family}{_splits(plan)}",
         f"{meaning} {format_time(result.value)}, proven bound {format_time(result.bound)}, gap {result.gap:.2%} "
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
         *_stages(plan),
@@ -96,6 +97,16 @@ def _reason(result: "Result") -> str:
     if result.robust is not None and result.value > result.robust.undisturbed.value:
         return f"chosen by its {result.robust.question.words} where times vary"
     return REASONS[result.stop]
+
+
+def _splits(plan: Plan) -> str:
+    """Which backwards are split into input and weight gradients."""
+    split = sorted({action.stage for action in plan.schedule.actions() if action.kind is Kind.WEIGHT_GRADIENT})
+    if not split:
+        return ""
+    if len(split) == len(plan.stages):
+        return ", backwards split"
+    return f", backwards of {'stage' if len(split) == 1 else 'stages'} {', '.join(map(str, split))} split"
 
 
 def _stages(plan: Plan) -> list[str]:

@@ -50,7 +50,8 @@ class Job:
     optimizer : str
         A key of `OPTIMIZER_STATE`.
     schedules : tuple of str
-        Schedule families to consider; empty is every one that suits the cluster.
+        Schedule families to consider; empty is every one that suits the cluster. ``'any'`` adds every order at all,
+        with backwards split or not, on stages of one width.
     depths : tuple of int
         Numbers of stages to consider; empty is 1 up to the number of devices.
     memory : int or None

@@ -21,7 +21,7 @@ def add_questions(parser: ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, metavar="N", help="samples in one step")
     parser.add_argument("--micro-batches", metavar="N,N", help="numbers of micro-batches to consider")
     parser.add_argument("--depths", metavar="N,N", help="numbers of stages to consider")
-    parser.add_argument("--schedules", metavar="NAME,NAME", help="schedule families to consider")
+    parser.add_argument("--schedules", metavar="NAME,NAME", help="schedule families to consider; any: every order too")
     parser.add_argument("--optimizer", default="sgd", help="sgd, momentum or adam")
     parser.add_argument(
         "--memory", metavar="SIZE", help="what a device may use, like 16GiB, where that is less than it has"

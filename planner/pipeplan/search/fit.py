@@ -1,12 +1,14 @@
 """Why nothing fits, and memory that would."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from pipeplan.chain import UNLIMITED
 from pipeplan.pricing import device_room
 from pipeplan.search.candidates import Candidate
+from pipeplan.search.flights import free_family
 from pipeplan.search.space import Space
 from pipeplan.units import format_bytes
 from pipeplan_formulations.partition.tie import copied
@@ -99,7 +101,10 @@ def _frugal(space: Space) -> Iterable[Candidate]:
     for size in space.sizes[:2]:
         shapes = sorted(space.shapes(size), key=lambda shape: -len(shape[0]))
         for groups, _ in shapes[:LOOKED_AT]:
-            yield min(space.candidates(groups, size), key=lambda candidate: sum(candidate.in_flight))
+            least = min(space.candidates(groups, size), key=lambda candidate: sum(candidate.in_flight))
+            if space.any_order and len(set(least.replicas)) == 1:  # some order holds one micro-batch a stage
+                least = replace(least, family=free_family((1,) * least.depth))
+            yield least
 
 
 def _rounded_up(size: int) -> str:
