@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipeplan.cluster import Overlap
+from pipeplan.found.lists import FAMILY
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.simulate import makespan
@@ -90,7 +91,7 @@ def _updated_early(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]
                 if last[action.stage] == i and Action(Kind.UPDATE, action.stage) in order:
                     found.append(Action(Kind.UPDATE, action.stage))
         orders.append(tuple(found))
-    yield replace(schedule, orders=tuple(orders))
+    yield replace(schedule, family=FAMILY, orders=tuple(orders))
 
 
 def _rejoined(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]:
@@ -99,7 +100,7 @@ def _rejoined(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]:
         s for s, stage in enumerate(pipeline.stages) if stage.backward < stage.input_gradient + stage.weight_gradient
     }
     for stages in (faster, *({s} for s in sorted(faster))):
-        yield replace(schedule, orders=tuple(_joined(order, stages) for order in schedule.orders))
+        yield replace(schedule, family=FAMILY, orders=tuple(_joined(order, stages) for order in schedule.orders))
 
 
 def _joined(order: tuple[Action, ...], stages: set[int]) -> tuple[Action, ...]:

@@ -99,18 +99,8 @@ class _Search:
             return Stop.OPTIMALITY
         questions = asked(self._pipeline, self._micro_batches, self._least)
         for left, question in zip(range(len(questions), 0, -1), questions, strict=True):
-            if not question.problem.possible:
-                continue
-            until = self._clock.left * (1 - 1 / left)
-            self._list(question.problem, until)
-            for answer in (self._pattern, self._order):
-                if self._close:
-                    return Stop.GAP
-                report = answer(question.problem, until)
-                if report is not None:
-                    self._hear(report, question)
-                if report is not None and report.stop is Stop.INTERRUPT:
-                    return Stop.INTERRUPT
+            if question.problem.possible and self._ask(question, self._clock.left * (1 - 1 / left)):
+                return Stop.INTERRUPT
         if self._close:
             return Stop.GAP
         return Stop.TIME if self._clock.left <= 0 else Stop.EXHAUSTED
@@ -124,6 +114,19 @@ class _Search:
         elif value == bound:
             status, stop = Status.OPTIMAL, Stop.OPTIMALITY
         return Found(self._judge.best, value, bound, status, stop)
+
+    def _ask(self, question: Asked, until: float) -> bool:
+        """Everybody about one instance, until so many seconds are left; whether somebody wants it to end."""
+        for answer in (self._list, self._pattern, self._order):
+            report = None if self._close else answer(question.problem, until)
+            if report is not None:
+                if question.bounds:
+                    self._bound = max(self._bound, report.bound)
+                if report.solution is not None:
+                    self._offer(report.solution)
+                if report.stop is Stop.INTERRUPT:
+                    return True
+        return False
 
     def _list(self, problem: PipelineSchedule, until: float) -> None:
         """Orders of list schedulers: those that think of shared wires, and plain ones that `solve` would not make."""
@@ -161,12 +164,6 @@ class _Search:
             if orders is not None and value is not None and (best is None or value < best[0]):
                 best = value, orders
         return None if best is None else best[1]
-
-    def _hear(self, report: Report[Orders], question: Asked) -> None:
-        if question.bounds:
-            self._bound = max(self._bound, report.bound)
-        if report.solution is not None:
-            self._offer(report.solution)
 
     def _offer(self, orders: Orders) -> None:
         self._judge.offer(as_schedule(orders, self._pipeline, self._micro_batches))
