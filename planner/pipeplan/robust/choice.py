@@ -22,7 +22,7 @@ REORDERED = 2
 FEWEST = 3
 """As many are, however long that takes."""
 EVENTS = 10_000_000
-"""Actions that may be run one by one, over all plans and samples: about half a minute."""
+"""Actions that may be run one by one, over all plans and samples: less than half a minute."""
 
 
 @dataclass(frozen=True)

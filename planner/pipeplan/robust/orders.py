@@ -34,6 +34,8 @@ LATER = (1, 2, 4)
 """How much longer tensors are thought to be away, in spreads of the longest action."""
 SECONDS = 0.5
 """For each of these."""
+LARGEST = 50_000
+"""Actions of a step, with backwards split, up to which that is tried."""
 
 
 def roomier(space: Space, plan: Judged, spread: float) -> Iterator[Judged]:
@@ -46,6 +48,8 @@ def roomier(space: Space, plan: Judged, spread: float) -> Iterator[Judged]:
     """
     candidate, pipeline = plan.candidate, plan.pipeline
     if not space.any_order or candidate.family.two_lanes or len(set(candidate.replicas)) > 1:
+        return
+    if 3 * candidate.micro_batches * candidate.depth > LARGEST:
         return
     seen = {candidate.schedule(pipeline).orders}
     for schedule in _orders(pipeline, candidate.micro_batches, spread):
