@@ -7,11 +7,14 @@ import pytest
 
 from pipeline_schedules import every_order, random_schedule
 from pipeplan_formulations.report import Limits, Status
-from pipeplan_formulations.schedule import Orders, cbc, cpsat, evaluate, exact, lower_bound
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, dolls, evaluate, exact, lower_bound
 from pipeplan_formulations.schedule.incumbent import Incumbent
+from pipeplan_formulations.schedule.positive import stretched
+from pipeplan_formulations.schedule.refute import answered
+from pipeplan_formulations.schedule.relaxed import without_later_weights
 from pipeplan_formulations.schedule.serial import serial
-from pipeplan_formulations.schedule.suffix import suffix_bound
-from pipeplan_formulations.schedule.windows import windows
+from pipeplan_formulations.schedule.spans import Spans
+from pipeplan_formulations.schedule.windows import Table, Windows, windows
 
 LIMITS = Limits(time=60, workers=1)
 
@@ -89,17 +92,82 @@ def test_the_exact_search_is_as_good_as_all_permutations() -> None:
     assert tried >= 40
 
 
-def test_the_last_micro_batches_bound_all() -> None:
-    """The head of a late first forward plus the optimum of what follows it is no larger than the optimum of all."""
+def optimum(problem: PipelineSchedule) -> int:
+    """By the exact search."""
+    value = exact.solve(problem, LIMITS).objective
+    assert value is not None
+    return value
+
+
+def test_few_micro_batches_bound_many() -> None:
+    """The windows hold whatever the optima of fewer micro-batches, whole and without later W, are told to them."""
     tried = 0
     for seed in range(300):
         problem = random_schedule(seed)
-        whole = exact.solve(problem, LIMITS)
-        if whole.objective is None:
+        if not problem.possible:
             continue
-        for few in range(1, problem.micro_batches):
-            part = exact.solve(replace(problem, micro_batches=few), LIMITS)
-            assert part.objective is not None, seed
-            assert suffix_bound(windows(problem), few, part.objective) <= whole.objective, (seed, few)
-            tried += 1
+        counts = range(1, problem.micro_batches + 1)
+        step = {n: optimum(replace(problem, micro_batches=n)) for n in counts}
+        first = {n: optimum(replace(without_later_weights(problem), micro_batches=n)) for n in counts}
+        assert all(first[n] + problem.ending[0] <= step[n] for n in counts), seed
+        told = lower_bound(problem, windows(problem, Spans(step, first)))
+        del step[problem.micro_batches], first[problem.micro_batches]
+        some = lower_bound(problem, windows(problem, Spans(step, first)))
+        assert some <= told == optimum(problem), seed
+        tried += 1
     assert tried >= 200
+
+
+def questioned(seed: int) -> None:
+    """With windows that say nothing, one less than the optimum is refuted and the optimum is not."""
+    problem = stretched(random_schedule(seed)).problem
+    if not problem.possible:
+        return
+    least = optimum(problem)
+    nothing: Table = {
+        "F": [[0] * problem.micro_batches] * problem.stages,
+        "I": [[0] * problem.micro_batches] * problem.stages,
+        "W": [[0] * problem.micro_batches] * problem.stages,
+    }
+    assert answered(problem, Windows(nothing, nothing), least - 1, LIMITS) == least, seed
+    assert answered(problem, Windows(nothing, nothing), least, LIMITS) == least, seed
+
+
+def test_questions_are_answered() -> None:
+    """Of 300 random instances what CP-SAT refutes is exactly what is less than the optimum."""
+    for seed in range(300):
+        questioned(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_questions_are_answered_on_many() -> None:
+    """Of 2,000 random instances what CP-SAT refutes is exactly what is less than the optimum."""
+    for seed in range(10_000, 12_000):
+        questioned(seed)
+
+
+def nested(seed: int) -> bool:
+    """What the dolls of a problem with little memory say is no more than its optimum; whether windows say less."""
+    problem = random_schedule(seed)
+    need = [sum(problem.taken[s] for s in stages) for stages in problem.hosted]
+    little = tuple(base + 3 * n // 2 for base, n in zip(problem.base, need, strict=True))
+    form = stretched(replace(problem, micro_batches=4 if problem.stages <= 3 else 2, limit=little)).problem
+    known = windows(form, dolls.dolls(form, serial(form), LIMITS, cpsat.PAIRS))
+    bound = lower_bound(form, known)
+    assert bound <= optimum(form), seed
+    return bound > lower_bound(form)
+
+
+def test_dolls_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 300 random instances no doll says more than the optimum, and some say more than windows alone."""
+    monkeypatch.setattr(dolls, "STEP", 1)
+    assert sum(map(nested, range(300))) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_dolls_hold_on_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 2,000 random instances no doll says more than the optimum, and some say more than windows alone."""
+    monkeypatch.setattr(dolls, "STEP", 1)
+    assert sum(map(nested, range(10_000, 12_000))) >= 20

@@ -7,12 +7,12 @@ from typing import Any
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel, pairs
+from pipeplan_formulations.schedule.dolls import dolls
 from pipeplan_formulations.schedule.evaluate import Starts, makespan, orders_of, starts
 from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.positive import Stretched, stretched
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.start import SHARE, start
-from pipeplan_formulations.schedule.suffix import shorter, suffix_bound
 from pipeplan_formulations.schedule.windows import Windows, windows
 from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
 
@@ -21,8 +21,8 @@ SUBSOLVERS = ("objective_lb_search", "quick_restart")
 """What several threads run beside local search: they raise the bound of these models, and find better schedules, sooner
 than the default ones. One thread runs the default."""
 
-FEW = 0.15
-"""Part of the time limit for what the last micro-batches prove by themselves."""
+DOLLS = 0.45
+"""Part of the time limit for bounds from fewer micro-batches."""
 PAIRS = 1_500_000
 """Most pairs of operations of one device that a model may look at; where there are more, the list schedulers' best and
 the bounds are the answer."""
@@ -58,24 +58,21 @@ def solve(
         state.raise_bound(form.bound(low))
         start(state, hint, SHARE * limits.time)
         if not state.close:
-            low = max(low, _of_the_last(form, known, state))
+            known = _with_dolls(form, known, state)
+            low = lower_bound(form.problem, known)
+            state.raise_bound(form.bound(low))
         stop = Stop.GAP if state.close else _search(form, known, low, state)
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
     return state.report(stop, NAME, cpsat_version())
 
 
-def _of_the_last(form: Stretched, known: Windows, state: Incumbent) -> int:
-    """The bound that the last micro-batches prove by themselves (`suffix`), within its share of the time."""
-    few = shorter(form.problem)
-    if few is None or pairs(few) > PAIRS:
-        return 0
-    report = solve(few, replace(state.limits, time=min(FEW * state.limits.time, state.clock.left), gap=0.0))
-    if report.stop is Stop.INTERRUPT:
-        raise KeyboardInterrupt
-    bound = suffix_bound(known, few.micro_batches, report.bound)
-    state.raise_bound(form.bound(bound))
-    return bound
+def _with_dolls(form: Stretched, known: Windows, state: Incumbent) -> Windows:
+    """Windows that also know what fewer micro-batches prove (`dolls`), within its share of the time."""
+    seconds = min(DOLLS * state.limits.time, state.clock.left)
+    if state.best is None or seconds <= 0:
+        return known
+    return windows(form.problem, dolls(form.problem, state.best, replace(state.limits, time=seconds), PAIRS))
 
 
 def _search(form: Stretched, known: Windows, low: int, state: Incumbent) -> Stop:

@@ -14,6 +14,8 @@ longer by the work that the operation's device must do before or after it:
 and before I_s(i) all F_t(j), j ≤ i, of its stages, I_t(j), j ≤ i, of those t > s, and I_s(j), j < i. What comes after
 is the same read backwards. Where the problem is large, only the last `REACH` micro-batches before (the next after) are
 packed, and everything before that is left out: fewer items never make a packing longer.
+
+What is known of fewer micro-batches (`spans`) is a head of stage 0's last operation on each and a tail of its forward.
 """
 
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from pipeplan_formulations.schedule.admitting import Admission
 from pipeplan_formulations.schedule.packing import Item, packed
 from pipeplan_formulations.schedule.problem import Kind, PipelineSchedule
+from pipeplan_formulations.schedule.spans import Spans
 
 SMALL = 2048
 """Stages times micro-batches up to which packings take in everything."""
@@ -44,19 +47,20 @@ class Windows:
     tail: Table
 
 
-def windows(problem: PipelineSchedule) -> Windows:
-    """Heads and tails of all operations of a `possible` problem."""
+def windows(problem: PipelineSchedule, spans: Spans | None = None) -> Windows:
+    """Heads and tails of all operations of a `possible` problem, of which `spans` may be known."""
+    spans = spans or Spans()
     admissions = [Admission(problem, s) for s in range(problem.stages)]
     everything = problem.stages * problem.micro_batches <= SMALL
     reach = problem.micro_batches if everything else REACH
-    return Windows(_Heads(problem, admissions, reach).table, _Tails(problem, admissions, reach).table)
+    return Windows(_Heads(problem, admissions, reach, spans).table, _Tails(problem, admissions, reach, spans).table)
 
 
 class _Side:
     """What heads and tails share: the table, and items of it."""
 
-    def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int) -> None:
-        self.problem, self.admissions, self.reach = problem, admissions, reach
+    def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int, spans: Spans) -> None:
+        self.problem, self.admissions, self.reach, self.spans = problem, admissions, reach, spans
         m = problem.micro_batches
         self.table: Table = {"F": [], "I": [], "W": []}
         for rows in self.table.values():
@@ -69,8 +73,8 @@ class _Side:
 
 
 class _Heads(_Side):
-    def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int) -> None:
-        super().__init__(problem, admissions, reach)
+    def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int, spans: Spans) -> None:
+        super().__init__(problem, admissions, reach, spans)
         for i in range(problem.micro_batches):
             for s in range(problem.stages):
                 self.table["F"][s][i] = self._forward(s, i)
@@ -102,6 +106,8 @@ class _Heads(_Side):
         least = head["F"][s][i] + problem.forward[s]
         if s < problem.stages - 1:
             least = max(least, head["I"][s + 1][i] + problem.backward[s + 1] + problem.lag_back[s])
+        if not s and not problem.split[0]:
+            least = max(least, self.spans.first.get(i + 1, 0) - problem.backward[0])
         items = self.items("I", s, first, i)
         for t in problem.hosted[problem.device[s]]:
             items += self.items("F", t, first, i + 1)
@@ -110,13 +116,15 @@ class _Heads(_Side):
         return max(least, packed(items))
 
     def _weight(self, s: int, i: int) -> int:
-        items = self.items("W", s, i - self.reach, i)
-        return max(self.table["I"][s][i] + self.problem.backward[s], packed(items))
+        least = self.table["I"][s][i] + self.problem.backward[s]
+        if not s:
+            least = max(least, self.spans.first.get(i + 1, 0) - self.problem.weight[0])
+        return max(least, packed(self.items("W", s, i - self.reach, i)))
 
 
 class _Tails(_Side):
-    def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int) -> None:
-        super().__init__(problem, admissions, reach)
+    def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int, spans: Spans) -> None:
+        super().__init__(problem, admissions, reach, spans)
         m = problem.micro_batches
         # The W that must have ended in any case when a forward starts: those of n = i, the most I there can be.
         self.admits = [[m] * m for _ in problem.device]  # the first forward that waits for W(j)
@@ -156,6 +164,8 @@ class _Tails(_Side):
         least, end = problem.backward[s] + tail["I"][s][i], i + self.reach + 1
         if s < problem.stages - 1:
             least = max(least, problem.lag[s] + problem.forward[s + 1] + tail["F"][s + 1][i])
+        if not s:
+            least = max(least, self.spans.step.get(problem.micro_batches - i, 0) - problem.forward[0])
         items = self.items("F", s, i + 1, end)
         for t in problem.hosted[problem.device[s]]:
             if t > s:

@@ -1,0 +1,77 @@
+"""Is there a schedule that takes no longer than T? Where not, every one takes longer.
+
+A time that is too short by a per cent or two is refuted much sooner than the same bound is reached by raising an
+objective: every operation has to fit between its head and T less its tail, so that windows are narrow, and most of the
+order on the devices is known before the search begins.
+"""
+
+from dataclasses import replace
+
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.report import Limits
+from pipeplan_formulations.schedule.cpsat_model import CpsatModel
+from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.windows import Windows
+from pipeplan_formulations.solvers import cp_model, cpsat_solver
+
+SUBSOLVERS = ("no_lp", "quick_restart_no_lp")
+"""What several threads run; one runs the first. Linear programmes say little here, and cost half of the time."""
+RISE = 3
+"""A question is as far above the bound as 1 / `RISE` of the gap: the shorter the time, the sooner it is refuted."""
+FINE = 0.0005
+"""Part of a makespan to which a bound is worth knowing."""
+
+
+def answered(problem: PipelineSchedule, known: Windows, time: int, limits: Limits) -> int | None:
+    """`time` + 1 if no schedule takes at most `time`, what one takes if there is, None if that was not found out.
+
+    Parameters
+    ----------
+    problem : PipelineSchedule
+        All operations take time.
+    known : Windows
+        Its windows; `time` is no less than the `lower_bound` that they give.
+    time : int
+    limits : Limits
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the solver was interrupted.
+    """
+    cp, clock = cp_model(), Clock(limits)
+    model = CpsatModel(problem, known, 0, time)
+    model.sat.clear_objective()
+    solver = cpsat_solver(limits)
+    solver.parameters.linearization_level = 0
+    if limits.workers > 1:
+        solver.parameters.subsolvers.extend(SUBSOLVERS)
+    # This propagator finds less than it costs: without it proofs take half as long, with half as many conflicts again.
+    solver.parameters.use_precedences_in_disjunctive_constraint = False
+    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.symmetry_level = 0
+    status = solver.solve(model.sat)
+    if status == cp.INFEASIBLE:
+        return time + 1
+    if status in (cp.OPTIMAL, cp.FEASIBLE):
+        return int(solver.value(model.objective))
+    if not clock.over:
+        raise KeyboardInterrupt
+    return None
+
+
+def raised(problem: PipelineSchedule, known: Windows, low: int, high: int, limits: Limits, patience: float) -> int:
+    """A bound between `low`, which is one, and `high`, which some schedule takes, by questions (`answered`).
+
+    `limits.time` is that of all questions, `patience` the most seconds for one: where it does not do, shorter times are
+    asked for.
+    """
+    clock = Clock(limits)
+    while high - low > FINE * high and clock.left > 0:
+        time = low + (high - low) // RISE
+        answer = answered(problem, known, time, replace(limits, time=min(patience, clock.left)))
+        if answer is not None and answer > time:
+            low = answer
+        else:
+            high = time if answer is None else answer
+    return low
