@@ -37,7 +37,8 @@ class Recomputing:
             return longer
         edges = np.array(boundaries)
         for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])).tolist():
-            longer[s] = self._least(s, edges[s : s + 1], edges[s + 1 : s + 2])[0 if optimistic else 1][0]
+            span = s, edges[s : s + 1], edges[s + 1 : s + 2]
+            longer[s] = (self._floor(*span) if optimistic else self._lists(s).least_each(*self._asked(*span))[1])[0]
         return longer
 
     def floors(self, s: int, a: Array, b: Array, wanted: NDArray[np.bool_]) -> Array:
@@ -54,7 +55,7 @@ class Recomputing:
             cost = np.zeros(len(start), np.int64)
             short = self._short(np.array(s), start, end)
             if short.any():
-                cost[short] = self._least(s, start[short], end[short])[0]
+                cost[short] = self._floor(s, start[short], end[short])
             known[start, end - start - 1] = cost
         longer[wanted] = known[place]
         return longer
@@ -86,9 +87,17 @@ class Recomputing:
         short: NDArray[np.bool_] = (room.plain(s, a, b) > limit) & (room.least(s, a, b) <= limit)
         return short
 
-    def _least(self, s: int, a: Array, b: Array) -> tuple[Array, Array]:
-        flight = np.broadcast_to(self._problem.in_flight[s], a.shape)
-        return self._lists(s).least_each(a, b, flight, self._problem.room.spare(np.array(s), a, b))
+    def _floor(self, s: int, a: Array, b: Array) -> Array:
+        """What spans that are short of memory take longer at least; of crowded ones no list is made."""
+        lists, asked = self._lists(s), self._asked(s, a, b)
+        crowded = lists.crowded(a, b)
+        floor = lists.rough(*asked)
+        floor[~crowded] = lists.least_each(*(each[~crowded] for each in asked))[0]
+        return floor
+
+    def _asked(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
+        """Starts, ends, in-flight counts and spare bytes."""
+        return a, b, np.broadcast_to(self._problem.in_flight[s], a.shape), self._problem.room.spare(np.array(s), a, b)
 
     def _lists(self, s: int) -> Recomputation:
         if s not in self._by_stage:
