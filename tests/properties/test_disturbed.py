@@ -11,8 +11,8 @@ from pipeplan.pipeline import Pipeline
 from pipeplan.robust import Robust, step_times
 from pipeplan.robust.factors import Factors
 from pipeplan.robust.lockstep import last_ends
-from pipeplan.robust.order import alone_on_wires, follows
 from pipeplan.robust.replay import replayed
+from pipeplan.robust.sequence import alone_on_wires, follows
 from pipeplan.robust.times import Times, disturbed
 from pipeplan.schedule import Action, Kind
 from pipeplan.schedules import FAMILIES

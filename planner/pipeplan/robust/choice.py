@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from pipeplan.robust.contenders import distinct, relatives
 from pipeplan.robust.factors import BLOCK
-from pipeplan.robust.order import alone_on_wires
-from pipeplan.robust.orders import roomier
 from pipeplan.robust.question import Robust
 from pipeplan.robust.race import FINALISTS, Runs, behind, first_round, objective, race, steps
+from pipeplan.robust.roomier import roomier
+from pipeplan.robust.sequence import alone_on_wires
 from pipeplan.robust.statistics import Estimate, mean, quantile
 from pipeplan.robust.times import Ints
 from pipeplan.search.judge import Judged

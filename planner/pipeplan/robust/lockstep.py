@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeplan.cluster import Overlap
-from pipeplan.robust.order import Groups
+from pipeplan.robust.sequence import Groups
 from pipeplan.robust.times import Ints, Times
 from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program
 
 
 def last_ends(program: Program, order: Groups, times: Times) -> Ints:
-    """The step time of every sample, shape (k,), where no wires are shared (`pipeplan.robust.order.alone_on_wires`)."""
+    """The step time of every sample, shape (k,), of a program that is `pipeplan.robust.sequence.alone_on_wires`."""
     return _Lockstep(program, times).run(order)
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from pipeplan.pipeline import Pipeline
 from pipeplan.robust.factors import BLOCK, Factors
 from pipeplan.robust.lockstep import last_ends
-from pipeplan.robust.order import alone_on_wires, follows
 from pipeplan.robust.question import Robust
 from pipeplan.robust.replay import replayed
+from pipeplan.robust.sequence import alone_on_wires, follows
 from pipeplan.robust.times import Ints, disturbed
 from pipeplan.schedule import Schedule
 from pipeplan.simulate import makespan
