@@ -88,7 +88,7 @@ REPLICAS = [
 """Replicas of each stage, and as many micro-batches as can be tried in every order."""
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(REPLICAS), st.data())
 def test_no_schedule_of_replicas_beats_the_bound(case, data):
     """Replicas with wires of their own and a collective reduction: none of all orders ends before (4) and (5) say."""

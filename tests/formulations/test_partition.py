@@ -240,7 +240,10 @@ def test_ortools_comes_before_pulp():
     assert done.stdout.strip() == "True"
 
 
-@pytest.mark.parametrize(("seed", "overlap"), [(2, "stream"), (8, "stream"), (10, "copy"), (18, "none")])
+@pytest.mark.parametrize(
+    ("seed", "overlap"),
+    [pytest.param(2, "stream", marks=pytest.mark.slow), (8, "stream"), (10, "copy"), (18, "none")],
+)
 def test_many_labels_on_unequal_devices(seed, overlap):
     """Where R differs between partitions the dynamic programme closes its bracket, and CP-SAT proves the same alone."""
     problem = unequal_chain(seed, 8, 80, micro_batches=8, overlap=overlap)

@@ -13,7 +13,7 @@ from pipeplan_formulations.report import Limits, Status
 
 
 @given(chain_allocations())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_the_dynamic_programme_and_search_equal_brute_force(problem: ChainAllocation) -> None:
     """Objective, bound and status are those of all allocations tried one by one, infeasible instances included."""
     best = brute_force(problem)
