@@ -13,8 +13,6 @@ are recomputed where that pays, or not at all in the second half of the table ("
 takes as long as four blocks.
 """
 
-import argparse
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -29,7 +27,8 @@ from pipeplan.units import format_bytes, format_time
 
 ONE_F_ONE_B = ("1f1b-sno", "1f1b-so", "1f1b")
 SHARE = 0.6
-SECONDS = 60.0
+SECONDS = 30.0
+"""For each row."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +57,10 @@ QUESTIONS = (
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each row")
-    parser.add_argument("--only", help="models whose name begins like this")
-    options = parser.parse_args()
     print(f"{'question':46} {'row':16} {'step':>9} {'bound':>9} {'gap':>7} {'wall':>6}  layers a stage, in flight")
     for recompute in (Recompute.CHOOSE, Recompute.NONE):
         for question in QUESTIONS:
-            if options.only is None or question.model.startswith(options.only):
-                _table(question, recompute, options.seconds)
+            _table(question, recompute, SECONDS)
 
 
 def _table(question: Question, recompute: Recompute, seconds: float) -> None:
@@ -128,6 +122,4 @@ def _told(result: Result | None) -> str:
 
 
 if __name__ == "__main__":
-    begun = time.monotonic()
     main()
-    print(f"{time.monotonic() - begun:.0f} s in all")

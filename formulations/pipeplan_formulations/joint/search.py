@@ -29,10 +29,14 @@ from pipeplan_formulations.joint.relaxed import chained, relaxed
 from pipeplan_formulations.partition import Boundaries
 from pipeplan_formulations.partition.windows import windows
 from pipeplan_formulations.report import Limits, Report, Status, Stop
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, lower_bound
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, cyclic, lower_bound
 
 FIRST_SLICE = 0.5
 """Seconds that CP-SAT gets for a partition at first; doubled each time they were not enough."""
+MANY = 1200
+"""Operations beyond which steps are made of a pattern that repeats, as models of them all take long to build."""
+ENOUGH = 4.0
+"""Seconds in which such a step becomes about as good as it will."""
 TRIES = 4
 """How often as long as a partition's proof took other partitions are tried to be proved with it."""
 
@@ -252,13 +256,16 @@ class Search:
             self._finish(point.low, report.solution)
             if report.status is Status.OPTIMAL:
                 known.solved = report.solution
-        known.beyond = report.stop in (Stop.EXHAUSTED, Stop.ERROR)
+        known.beyond = report.stop in (Stop.EXHAUSTED, Stop.ERROR) or (_crowded(instance) and slice_ >= ENOUGH)
         if slice_ >= known.slice:
             known.slice *= 2
 
     def _solved(self, instance: PipelineSchedule, seconds: float) -> Report[Orders]:
         limits = replace(self._limits, time=seconds, gap=0.0)
-        report = schedule.solve(instance, limits, backend=self._backend)
+        if _crowded(instance):
+            report = cyclic.solve(instance, limits)
+        else:
+            report = schedule.solve(instance, limits, backend=self._backend)
         if report.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         return report
@@ -277,3 +284,7 @@ class Search:
             self._settle(known.bound)
         for part in parts:
             yield part, known.bound
+
+
+def _crowded(instance: PipelineSchedule) -> bool:
+    return instance.micro_batches * sum(len(instance.kinds(s)) for s in range(instance.stages)) > MANY
