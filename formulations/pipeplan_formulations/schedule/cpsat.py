@@ -21,7 +21,7 @@ SUBSOLVERS = ("objective_lb_search", "quick_restart")
 """What several threads run beside local search: they raise the bound of these models, and find better schedules, sooner
 than the default ones. One thread runs the default."""
 
-DOLLS = 0.45
+DOLLS = 0.55
 """Part of the time limit for bounds from fewer micro-batches."""
 PAIRS = 1_500_000
 """Most pairs of operations of one device that a model may look at; where there are more, the list schedulers' best and

@@ -57,7 +57,7 @@ def dolls(problem: PipelineSchedule, best: Orders, limits: Limits, most_pairs: i
         low = lower_bound(part, known)
         high = _value(part, best, total)
         left = replace(limits, time=clock.left)
-        patience = PATIENCE * limits.time
+        patience = PATIENCE * limits.time if n < total else clock.left / 2
         plain = lower_bound(replace(problem, micro_batches=n)) - problem.ending[0]
         if low < plain:  # is more than that to be had here at all?
             answer = answered(part, known, plain, replace(left, time=min(patience, left.time))) if plain < high else 0
