@@ -1,7 +1,7 @@
 """Patterns without end, what bounds them, and the steps that are made of them."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise, permutations, product
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline_schedules import random_schedule
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Stop
-from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, exact
+from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, exact, feasible
 from pipeplan_formulations.schedule.cyclic import (
     Pattern,
     least_period,
@@ -29,6 +29,7 @@ from pipeplan_formulations.schedule.cyclic.modulo import Found, modulo
 from pipeplan_formulations.schedule.cyclic.reach import reach
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.ruled import ruled
+from pipeplan_formulations.schedule.cyclic.stride import by_strides, stride, stride_bound
 from pipeplan_formulations.schedule.evaluate import peaks, starts
 from pipeplan_formulations.schedule.line import line
 
@@ -131,6 +132,51 @@ def test_a_full_memory_costs_a_round_trip_at_the_end():
     problem = line(8, 32, 8)
     best = 98_300  # proved by CP-SAT
     assert step_bound(problem) < 0.99 * best <= drain_bound(problem) <= best
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_strides_are_never_too_long(seed):
+    """No schedule, of rules or the best, has n micro-batches closer together; strides in a row are no longer."""
+    problem = random_schedule(seed)
+    best = exact.solve(problem, Limits(time=20.0))
+    if best.solution is None or best.objective is None or instant(problem):
+        return
+    known = [best.solution, *(o for o in islice(ruled(problem, Clock(QUICK)), 10) if o is not None)]
+    for n in range(1, problem.micro_batches):
+        least = stride(problem, n, QUICK)
+        for orders in known:
+            begun = starts(problem, orders)
+            assert begun is not None
+            forwards = [begun[Op("F", 0, i)] for i in range(problem.micro_batches)]
+            assert all(b - a >= least for a, b in zip(forwards, forwards[n:], strict=False))
+        assert by_strides(problem, n, QUICK) <= best.objective
+
+
+@pytest.mark.parametrize(("n", "room"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2)])
+def test_strides_are_exact(n, room):
+    """Of two devices with joined backwards, D(n) is the least start of F_0(n) that any orders of theirs have."""
+    problem = replace(
+        line(2, n + 1, room, 0.3), weight=(0, 0), split=(False, False), freed=(100, 100), freed_by_weight=(0, 0)
+    )
+    lists = [[in_order(kinds, d) for kinds in set(permutations("FI" * (n + 1)))] for d in range(2)]
+    begun = [starts(problem, orders) for orders in product(*lists) if feasible(problem, orders)]
+    assert stride(problem, n, QUICK) == min(b[Op("F", 0, n)] for b in begun if b is not None)
+
+
+def in_order(kinds: tuple[str, ...], stage: int) -> tuple[Op, ...]:
+    """Operations of a stage, each the next micro-batch of its kind."""
+    return tuple(Op(kind, stage, kinds[:i].count(kind)) for i, kind in enumerate(kinds))
+
+
+def test_strides_say_more_than_areas():
+    """With memory for three micro-batches on four devices forwards and backwards meet, which areas do not know."""
+    problem = line(4, 400, 3)
+    assert by_strides(problem, 9, Limits(time=20.0)) > 1.03 * step_bound(problem)
+    report = solve(problem, Limits(time=2.0))
+    assert report.objective is not None
+    assert max(step_bound(problem), stride_bound(problem, Limits(time=0.5))) <= report.objective
+    assert stride_bound(line(4, 400, 8), QUICK) == 0  # here work says more
 
 
 @given(st.integers(0, 10**6))
@@ -359,7 +405,7 @@ def test_a_second_micro_batch_helps():
 def test_patterns_come_best_first():
     """Of the patterns of several units the first takes least for a micro-batch, and none is faulty."""
     problem = line(3, 8, 2)
-    limits = Limits(time=4.0)
+    limits = Limits(time=2.0)
     found = patterns(problem, limits, Clock(limits))
     assert found and not any(pattern.faults(problem) for pattern in found)
     means = [pattern.period / pattern.unit for pattern in found]

@@ -71,6 +71,11 @@ class Holding:
     capacity: int
     extra: int = 0
 
+    @property
+    def counts(self) -> bool:
+        """Whether it counts the micro-batches of one stage."""
+        return list(self.held.values()) == [1] and not any(self.waiting.values())
+
     def area(self, problem: PipelineSchedule, along: Reach) -> int:
         """A."""
         return sum(

@@ -15,6 +15,7 @@ from pipeplan_formulations.schedule.cyclic.period import least_period, settled
 from pipeplan_formulations.schedule.cyclic.reach import reach
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.ruled import ruled
+from pipeplan_formulations.schedule.cyclic.stride import stride_bound
 from pipeplan_formulations.schedule.evaluate import evaluate, feasible
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
 from pipeplan_formulations.solvers import cpsat_version
@@ -34,6 +35,8 @@ ROUND_TRIPS = 1.5
 """Length of a tail, in round trips of the longest."""
 PATTERNS = 0.6
 """Part of what is left then for patterns."""
+STRIDE = 0.4
+"""Part of the time for the bound that asks CP-SAT."""
 SETTLE = 3.0
 """Most seconds to shorten a pattern's latency."""
 SMALL = 10_000
@@ -47,9 +50,10 @@ def solve(
 ) -> Report[Orders]:
     """Orders for any number of micro-batches, and the best of the bounds that cost little for many.
 
-    They are `step_bound` and `drain_bound`, of small steps `lower_bound` too. Time is shared between list schedules of
-    the whole step, patterns of one, two, … micro-batches, heads and tails of a short step around the best of them, and
-    a list schedule of a short one. ``hint`` is returned if nothing better is found, and ignored if it is not feasible.
+    They are `step_bound` and `drain_bound`, of small steps `lower_bound` too; of those that memory keeps
+    `stride_bound`, which costs a part of the time. The rest is shared between list schedules of the whole step,
+    patterns of one, two, … micro-batches, heads and tails of a short step around the best of them, and a list schedule
+    of a short one. ``hint`` is returned if nothing better is found, and ignored if it is not feasible.
     """
     clock = Clock(limits)
     if not problem.possible:
@@ -59,7 +63,7 @@ def solve(
         bound = max(bound, lower_bound(problem))
     best = hint if hint is not None and feasible(problem, hint) else None
     value = None if best is None else evaluate(problem, best)
-    interrupted = False
+    interrupted = asked = False
     try:
         for orders in _candidates(problem, limits, clock):
             worth = evaluate(problem, orders)
@@ -69,6 +73,11 @@ def solve(
                     progress(worth, bound)
             if clock.left <= 0 or (value is not None and value - bound <= limits.gap * value):
                 break
+            if not asked:
+                asked = True
+                bound = max(bound, stride_bound(problem, replace(limits, time=STRIDE * clock.left, gap=0.0)))
+                if progress is not None:
+                    progress(value, bound)
     except KeyboardInterrupt:
         interrupted = True
     if best is None or value is None:
