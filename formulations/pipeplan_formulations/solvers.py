@@ -6,6 +6,8 @@ when it is first.
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from signal import SIGINT, getsignal, signal
+from threading import current_thread, main_thread
 from typing import Any
 
 from pipeplan_formulations.report import Limits
@@ -27,8 +29,22 @@ def cpsat_solver(limits: Limits) -> Any:
     partitions solved from nothing it got about 30 wrong with presolve, as many with the rules that #5293 names
     switched off, and none without presolve, which costs these models no time. Beyond ten workers presolve off has been
     reported wrong too (#5295), so there are at most `WORKERS`.
+
+    Ctrl-C stops a solve, which then returns what it has. Behind it OR-Tools leaves the system's own answer to the next
+    Ctrl-C, which is to end the process; so Python's is put back.
     """
-    solver = cp_model().CpSolver()
+    cp = cp_model()
+
+    class Solver(cp.CpSolver):  # type: ignore[misc, name-defined]
+        def solve(self, *arguments: Any) -> Any:
+            try:
+                return super().solve(*arguments)
+            finally:
+                answer = getsignal(SIGINT)
+                if answer is not None and current_thread() is main_thread():
+                    signal(SIGINT, answer)
+
+    solver = Solver()
     solver.parameters.max_time_in_seconds = max(limits.time, 0.05)
     solver.parameters.num_workers = min(limits.workers, WORKERS)
     solver.parameters.random_seed = limits.seed

@@ -41,33 +41,36 @@ class AnyOrderNode(Node):
         """One box of partitions; the node stays open while there are more."""
         if done(self, prover):
             return
-        search = self._search or self._begun(prover)
-        self._search = search
+        begins = self._search is None
+        search = self._search = self._search or self._begun(prover)
         if search.open:
             search.step(min(prover.left, SLICE))
         if search.bound is None:  # nothing fits
             return
         self.bound = max(self.bound, search.bound)
+        if begins and search.open:
+            self._propose(search, prover)
         if search.open:
             yield self
         else:
             prover.settle(self.bound)
 
     def _begun(self, prover: Prover) -> Search:
-        """A search over the shape that begins at the incumbent's partition, if it is of this shape."""
         candidate = self._candidate
 
         def offer(choice: Choice, orders: Orders, _: int) -> None:
             found = replace(candidate, family=found_family(choice, orders))
             prover.offer(judge(prover.cluster, found, choice.boundaries))
 
-        search = Search(joint_problem(candidate), precise(prover, 0.0), offer, lambda: cutoff(prover), prover.backend)
+        return Search(joint_problem(candidate), precise(prover, 0.0), offer, lambda: cutoff(prover), prover.backend)
+
+    def _propose(self, search: Search, prover: Prover) -> None:
+        """The incumbent's partition, if it is of this shape, has its orders looked at before others."""
         best = prover.incumbent
         if best is not None:
             chain = best.candidate.chain
             if chain.groups == self.groups and chain.micro_batch == self.size:
                 search.propose(best.boundaries, FOR_INCUMBENT * prover.left)
-        return search
 
     @property
     def _candidate(self) -> Candidate:

@@ -1,0 +1,26 @@
+"""Ctrl-C after CP-SAT has run."""
+
+import subprocess
+import sys
+
+AFTER_A_SOLVE = """
+import signal
+from pipeplan_formulations.report import Limits
+from pipeplan_formulations.solvers import cp_model, cpsat_solver
+
+model = cp_model().CpModel()
+x, y = (model.new_int_var(0, 9, name) for name in "xy")
+model.add(x + y >= 7)
+model.minimize(x + 2 * y)
+cpsat_solver(Limits(time=5)).solve(model)
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("heard")
+"""
+
+
+def test_python_hears_an_interrupt_after_a_solve() -> None:
+    """A search that runs CP-SAT now and then can be interrupted in between, and hand back what it has."""
+    done = subprocess.run([sys.executable, "-c", AFTER_A_SOLVE], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "heard", done.stderr
