@@ -7,6 +7,7 @@ tells a dual bound.
 import re
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ def run_cbc(
         command += ["-threads", str(limits.workers), "-randomCbcSeed", str(limits.seed), "-increment", str(INCREMENT)]
         command += [*options, "-solve", "-printingOptions", "all", "-solution", str(solution)]
         late = interrupted = False
+        began = time.monotonic()
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=seconds + GRACE, check=False, stdin=subprocess.DEVNULL
@@ -80,10 +82,12 @@ def run_cbc(
     if solved and values:  # a variable that no row names keeps its least value
         point = [float(values.get(v.name, v.lowBound) or 0.0) for v in variables]
     told = _LOWER.search(log)
+    infeasible = status == module.LpStatusInfeasible
     late = late or "time" in log.partition("Result - ")[2].partition("\n")[0]
+    late = late or (infeasible and time.monotonic() - began >= seconds)  # preprocessing cut short says so of any model
     return CbcAnswer(
         optimal=sol_status == module.LpSolutionOptimal and not late,
-        infeasible=status == module.LpStatusInfeasible,
+        infeasible=infeasible and not late,
         point=point,
         bound=float(told[1]) if told else 0.0,
         late=late,

@@ -15,7 +15,7 @@ from pipeplan_formulations.partition.linear import linear_model
 from pipeplan_formulations.partition.windows import windows
 from pipeplan_formulations.report import Limits, Report, Status, Stop
 from pipeplan_formulations.scaling import Scale
-from pipeplan_formulations.solvers import cpsat_solver
+from pipeplan_formulations.solvers import cpsat_solver, pulp
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -280,6 +280,18 @@ def test_interrupt_of_cbc_hands_back_the_incumbent(monkeypatch):
     monkeypatch.setattr(cbc_process.subprocess, "run", interrupted)
     report = cbc.solve(problem, Limits(), start=start)
     assert (report.stop, report.objective, report.bound) == (Stop.INTERRUPT, start.objective, start.bound)
+
+
+@pytest.mark.parametrize("seconds", [20.0, 1e-4])
+def test_cbc_calls_nothing_infeasible_once_its_time_is_over(seconds):
+    """CBC says that of any model whose preprocessing it has no time for; only within its limit it is believed."""
+    module = pulp()
+    lp = module.LpProblem("nothing", module.LpMinimize)
+    x, y = (lp.add_variable(name, 0, 9, module.LpInteger) for name in "xy")
+    lp.setObjective(module.LpAffineExpression({x: 1}))
+    lp += 2 * x + 2 * y == 5
+    answer = cbc_process.run_cbc(lp, [x, y], seconds, Limits(workers=1))
+    assert (answer.infeasible, answer.late) == ((True, False) if seconds > 1 else (False, True))
 
 
 def test_cbc_that_overruns_is_killed(monkeypatch):
