@@ -85,6 +85,8 @@ def stride(problem: PipelineSchedule, n: int, limits: Limits) -> int:
     solver = cpsat_solver(limits)
     if limits.workers > 1:
         solver.parameters.subsolvers.extend(SUBSOLVERS)
+    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.symmetry_level = 0
     least = known.head["F"][0][n]
     if solver.solve(model.sat) == cp_model().MODEL_INVALID:
         return least

@@ -35,7 +35,7 @@ ROUND_TRIPS = 1.5
 """Length of a tail, in round trips of the longest."""
 PATTERNS = 0.6
 """Part of what is left then for patterns."""
-STRIDE = 0.4
+STRIDE = 0.5
 """Part of the time for the bound that asks CP-SAT."""
 SETTLE = 3.0
 """Most seconds to shorten a pattern's latency."""
