@@ -129,7 +129,7 @@ def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAlloca
 
 
 @given(chain_allocations(), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2), st.integers(0, 2))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
     problem: ChainAllocation, share: float, least: float, most: float, narrow: int, wide: int
 ) -> None:
