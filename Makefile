@@ -2,13 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all bench experiments check lint types clean
+.PHONY: demo test test-properties test-others test-all bench experiments check lint types clean
 
 demo: .venv/installed
 	$(BIN)/pipeplan demo --output demo-out
 
+# Side by side, in halves of about equal length: most tests keep one core busy.
 test: .venv/installed-test
-	$(BIN)/pytest -m "not slow"
+	$(MAKE) --no-print-directory -j2 test-properties test-others
+
+test-properties: .venv/installed-test
+	$(BIN)/pytest -m "not slow" tests/properties
+
+test-others: .venv/installed-test
+	$(BIN)/pytest -m "not slow" --ignore=tests/properties
 
 test-all: .venv/installed-test
 	$(BIN)/pytest
