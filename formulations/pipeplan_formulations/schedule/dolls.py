@@ -29,6 +29,8 @@ STEP = 4
 """Micro-batches that the next doll has more."""
 PATIENCE = 0.1
 """Part of the time that one question may take."""
+FINE, FINEST = 0.002, 0.0002
+"""Part of a makespan to which bounds are worth knowing, of fewer micro-batches and of all."""
 EARLY = 0.25
 """Part of the micro-batches up to which dolls may prove nothing."""
 
@@ -65,7 +67,8 @@ def dolls(problem: PipelineSchedule, best: Orders, limits: Limits, most_pairs: i
                 low = answer
             elif n > EARLY * total:
                 break
-        bounds[n] = raised(part, known, low, high, replace(limits, time=clock.left), patience)
+        fine = FINE if n < total else FINEST
+        bounds[n] = raised(part, known, low, high, replace(limits, time=clock.left), patience, fine)
     return Spans({n: bound + problem.ending[0] for n, bound in bounds.items()}, bounds)
 
 

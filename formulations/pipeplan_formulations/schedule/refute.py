@@ -18,8 +18,6 @@ SUBSOLVERS = ("no_lp", "quick_restart_no_lp")
 """What several threads run; one runs the first. Linear programmes say little here, and cost half of the time."""
 RISE = 3
 """A question is as far above the bound as 1 / `RISE` of the gap: the shorter the time, the sooner it is refuted."""
-FINE = 0.001
-"""Part of a makespan to which a bound is worth knowing."""
 
 
 def answered(problem: PipelineSchedule, known: Windows, time: int, limits: Limits) -> int | None:
@@ -60,14 +58,16 @@ def answered(problem: PipelineSchedule, known: Windows, time: int, limits: Limit
     return None
 
 
-def raised(problem: PipelineSchedule, known: Windows, low: int, high: int, limits: Limits, patience: float) -> int:
+def raised(
+    problem: PipelineSchedule, known: Windows, low: int, high: int, limits: Limits, patience: float, fine: float
+) -> int:
     """A bound between `low`, which is one, and `high`, which some schedule takes, by questions (`answered`).
 
     `limits.time` is that of all questions, `patience` the most seconds for one. Where it does not do a shorter time is
-    asked for, until one is refuted.
+    asked for, until one is refuted. `fine` is the part of `high` at which the gap is small enough.
     """
     clock, refuted, lost = Clock(limits), False, False
-    while high - low > FINE * high and clock.left > 0 and not (refuted and lost):
+    while high - low > fine * high and clock.left > 0 and not (refuted and lost):
         time = low + (high - low) // RISE
         answer = answered(problem, known, time, replace(limits, time=min(patience, clock.left)))
         if answer is not None and answer > time:
