@@ -131,7 +131,8 @@ def run(
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
     nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
     below = [Table(nothing, nothing)] * (len(forced) + 1)
-    peaked = Table(nothing, nothing) if peak is not None and not forced else None
+    wanted = peak is not None and not forced and len(problem.widths) > 1  # with one width it would tell next to nothing
+    peaked = Table(nothing, nothing) if wanted else None
     levels, starts = [], []
     for excess in sweep.ranges(coarse):
         sweep.excess, sweep.refused = excess, False

@@ -54,10 +54,12 @@ class LumpNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Roots of trees take little time; and with large lumps somebody has to find a first plan."""
+        """Roots of trees take little time; and somebody has to find a first plan, which one width does soonest."""
         if self.last or self.slice > FIRST_SLICE:
             return Turn.BY_BOUND
-        return Turn.EARLY if self.small else Turn.UNTIL_A_PLAN
+        if self.small:
+            return Turn.EARLY
+        return Turn.UNTIL_A_PLAN if len(self.layout.widths) == 1 else Turn.BY_BOUND
 
     def advance(self, prover: Prover) -> Iterable[Node]:
         """Ask for something better, simulate it, and open what lies below.
