@@ -37,12 +37,17 @@ def as_schedule(orders: Orders, pipeline: Pipeline, micro_batches: int) -> Sched
         for row, device in enumerate(rows.columns[column]):
             own = share(rows, row, micro_batches)
             actions = (
-                Action(_kind(op, splits), op.stage, row + rows.count * op.micro_batch)
+                Action(kind_of(op, op.stage in splits), op.stage, row + rows.count * op.micro_batch)
                 for op in order
                 if op.micro_batch < own
             )
             lists[device] = (*actions, *closing(pipeline, rows.hosted(column)))
     return Schedule(FAMILY, tuple(lists))
+
+
+def kind_of(op: Op, split: bool) -> Kind:
+    """What an operation is called in lists, by whether its stage splits its backwards."""
+    return Kind.BACKWARD if op.kind == "I" and not split else Kind(op.kind)
 
 
 def closing(pipeline: Pipeline, stages: Sequence[int]) -> tuple[Action, ...]:
@@ -83,12 +88,6 @@ def as_orders(schedule: Schedule, pipeline: Pipeline, problem: PipelineSchedule)
                 seen[Kind(kind), action.stage] += 1
         orders.append(tuple(order))
     return tuple(orders)
-
-
-def _kind(op: Op, splits: set[int]) -> Kind:
-    if op.kind == "I" and op.stage not in splits:
-        return Kind.BACKWARD
-    return Kind(op.kind)
 
 
 def _letter(kind: Kind) -> str:

@@ -153,7 +153,8 @@ class _Search:
         count = _operations(problem)
         if seconds <= 0 or not _orders_in(seconds, count):
             return None
-        return solve(problem, replace(self._limits, time=seconds), self._hint(problem))
+        backend = "auto" if count <= FEW else "cpsat"  # of many, patterns were asked before
+        return solve(problem, replace(self._limits, time=seconds), self._hint(problem), backend=backend)
 
     def _hint(self, problem: PipelineSchedule) -> Orders | None:
         """The best known of the problem's orders."""

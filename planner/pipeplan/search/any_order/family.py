@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
-from pipeplan.found.lists import FAMILY
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.found.lists import FAMILY, kind_of
+from pipeplan.schedule import Action, Schedule
 from pipeplan.schedules import Family
 from pipeplan.schedules.family import closing, shares
 from pipeplan_formulations.joint import Choice
@@ -26,7 +26,7 @@ def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, order
     lists = []
     for stage, own in shares(replicas, micro_batches):
         actions = (
-            Action(_kind(op.kind, choice.split[stage]), stage, own[op.micro_batch])
+            Action(kind_of(op, choice.split[stage]), stage, own[op.micro_batch])
             for op in orders[stage]
             if op.micro_batch < len(own)
         )
@@ -36,7 +36,3 @@ def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, order
 
 def _in_flight(replicas: Sequence[int], micro_batches: int, *, choice: Choice) -> tuple[int, ...]:
     return tuple(min(k, -(-micro_batches // r)) for k, r in zip(choice.in_flight, replicas, strict=True))
-
-
-def _kind(kind: str, split: bool) -> Kind:
-    return Kind.BACKWARD if kind == "I" and not split else Kind(kind)
