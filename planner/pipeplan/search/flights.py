@@ -24,7 +24,7 @@ def free_family(in_flight: tuple[int, ...]) -> Family:
     return Family(
         FREE,
         partial(_write, in_flight=in_flight),
-        partial(_counts, in_flight=in_flight),
+        partial(held_at_most, in_flight=in_flight),
         frozenset({Overlap.NONE, Overlap.COPY}),
         f"one forward, one backward; {'-'.join(map(str, in_flight))} micro-batches in flight",
     )
@@ -131,5 +131,6 @@ def _write(replicas: Sequence[int], micro_batches: int, *, in_flight: tuple[int,
     return one_forward_one_backward(replicas, micro_batches, in_flight)
 
 
-def _counts(replicas: Sequence[int], micro_batches: int, *, in_flight: tuple[int, ...]) -> tuple[int, ...]:
+def held_at_most(replicas: Sequence[int], micro_batches: int, *, in_flight: tuple[int, ...]) -> tuple[int, ...]:
+    """In-flight counts of a replica of each stage, which never holds more than the micro-batches that it has."""
     return tuple(min(k, -(-micro_batches // r)) for k, r in zip(in_flight, replicas, strict=True))

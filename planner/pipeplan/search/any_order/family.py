@@ -7,6 +7,7 @@ from pipeplan.found.lists import FAMILY, kind_of
 from pipeplan.schedule import Action, Schedule
 from pipeplan.schedules import Family
 from pipeplan.schedules.family import closing, shares
+from pipeplan.search.flights import held_at_most
 from pipeplan_formulations.joint import Choice
 from pipeplan_formulations.schedule import Orders
 
@@ -16,7 +17,7 @@ def found_family(choice: Choice, orders: Orders) -> Family:
     return Family(
         FAMILY,
         partial(_write, choice=choice, orders=orders),
-        partial(_in_flight, choice=choice),
+        partial(held_at_most, in_flight=choice.in_flight),
         frozenset(),
         "an order that was found for these stages",
     )
@@ -32,7 +33,3 @@ def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, order
         )
         lists.append((*actions, *closing(stage, replicas[stage])))
     return Schedule(FAMILY, tuple(lists))
-
-
-def _in_flight(replicas: Sequence[int], micro_batches: int, *, choice: Choice) -> tuple[int, ...]:
-    return tuple(min(k, -(-micro_batches // r)) for k, r in zip(choice.in_flight, replicas, strict=True))
