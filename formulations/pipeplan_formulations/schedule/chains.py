@@ -14,28 +14,44 @@ OfKind = dict[Kind, tuple[int, ...]]
 
 
 def heads(problem: PipelineSchedule) -> OfKind:
-    """Least time from the start of the step to the start of each kind at each stage, by (1) to (3)."""
+    """Least time from the start of the step to the start of each kind at each stage, by (1) to (3) and (6)."""
     last = problem.stages - 1
     forward = [0]
     for s in range(last):
-        forward.append(forward[s] + problem.forward[s] + problem.lag[s])
+        forward.append(forward[s] + problem.forward[s] + problem.away[s])
     backward = [0] * last + [forward[last] + problem.forward[last]]
     for s in reversed(range(last)):
-        backward[s] = backward[s + 1] + problem.backward[s + 1] + problem.lag_back[s]
+        backward[s] = backward[s + 1] + problem.backward[s + 1] + problem.away_back[s]
     weight = [b + time for b, time in zip(backward, problem.backward, strict=True)]
-    return {"F": tuple(forward), "I": tuple(backward), "W": tuple(weight)}
+    found: OfKind = {"F": tuple(forward), "I": tuple(backward), "W": tuple(weight)}
+    rows: dict[Kind, Kind] = {"A": "F", "G": "I"}
+    for kind, source in rows.items():
+        ready = (problem.ready.get((kind, s), 0) for s in range(problem.stages))
+        found[kind] = tuple(head + time for head, time in zip(found[source], ready, strict=True))
+    return found
 
 
 def tails(problem: PipelineSchedule) -> OfKind:
-    """Least time from the end of each kind at each stage to the end of the step, endings included."""
+    """Least time from the end of each kind at each stage to the end of the step, endings included.
+
+    Those of transfers are told only where there are some.
+    """
     last = problem.stages - 1
     backward = [w + ending for w, ending in zip(problem.weight, problem.ending, strict=True)]
     for s in range(1, problem.stages):
-        backward[s] = max(backward[s], problem.lag_back[s - 1] + problem.backward[s - 1] + backward[s - 1])
+        backward[s] = max(backward[s], problem.away_back[s - 1] + problem.backward[s - 1] + backward[s - 1])
     forward = [0] * last + [problem.backward[last] + backward[last]]
     for s in reversed(range(last)):
-        forward[s] = problem.lag[s] + problem.forward[s + 1] + forward[s + 1]
-    return {"F": tuple(forward), "I": tuple(backward), "W": problem.ending}
+        forward[s] = problem.away[s] + problem.forward[s + 1] + forward[s + 1]
+    onward = [problem.lag[s] + problem.forward[s + 1] + forward[s + 1] for s in range(last)]
+    back = [problem.lag_back[s] + problem.backward[s] + backward[s] for s in range(last)]
+    return {
+        "F": tuple(forward),
+        "I": tuple(backward),
+        "W": problem.ending,
+        "A": (*onward, 0),
+        "G": (0, *back),
+    }
 
 
 def precedes(problem: PipelineSchedule, a: Op, b: Op) -> bool:
@@ -47,9 +63,17 @@ def precedes(problem: PipelineSchedule, a: Op, b: Op) -> bool:
     if a.kind == "W":
         return False
     if b.kind == "W":  # behind I of its stage
-        return _depth(problem, a) <= _depth(problem, Op("I", b.stage, 0))
-    return _depth(problem, a) < _depth(problem, b)
+        return depth(problem, a) <= depth(problem, Op("I", b.stage, 0))
+    return depth(problem, a) < depth(problem, b)
 
 
-def _depth(problem: PipelineSchedule, op: Op) -> int:
-    return op.stage if op.kind == "F" else 2 * problem.stages - 1 - op.stage
+def depth(problem: PipelineSchedule, op: Op) -> int:
+    """How many operations and transfers of its micro-batch come before it, at most; W behind all of them."""
+    steps = {
+        "F": 2 * op.stage,
+        "A": 2 * op.stage + 1,
+        "I": 4 * problem.stages - 3 - 2 * op.stage,
+        "G": 4 * problem.stages - 2 - 2 * op.stage,
+        "W": 4 * problem.stages + op.stage,
+    }
+    return steps[op.kind]

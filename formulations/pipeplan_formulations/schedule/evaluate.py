@@ -1,18 +1,21 @@
 """What given orders are worth: every operation as early as its device and its inputs allow."""
 
+from pipeplan_formulations.schedule.chains import depth
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.timed import Starts, timed
 
-Starts = dict[Op, int]
+__all__ = ["Starts", "evaluate", "feasible", "makespan", "orders_of", "peaks", "starts"]
 
 
 def peaks(problem: PipelineSchedule, orders: Orders) -> tuple[int, ...]:
     """Most bytes that each device ever has in use, `base` included.
 
-    A device runs one operation at a time, so the order alone says what is held at the start of each forward.
+    A device runs one operation at a time, and with two lanes a forward waits for what stands ahead of it in the list;
+    so the order alone says what is held at the start of each forward.
     """
     most = list(problem.base)
     delta = problem.delta
-    for d, order in enumerate(orders):
+    for d, order in enumerate(orders[: problem.devices]):
         held = problem.base[d]
         for kind, stage, _ in order:
             held += delta[kind][stage]
@@ -22,51 +25,23 @@ def peaks(problem: PipelineSchedule, orders: Orders) -> tuple[int, ...]:
 
 
 def starts(problem: PipelineSchedule, orders: Orders) -> Starts | None:
-    """Start of every operation, or None if the orders wait for each other in a circle.
+    """Start of every operation and transfer, or None if the orders wait for each other in a circle.
 
     Raises
     ------
     ValueError
-        If a device's list is not exactly what it must run.
+        If a device's list is not exactly what it must run, or that of transfers not what must travel.
     """
     _check(problem, orders)
-    last, m = problem.stages - 1, problem.micro_batches
-    ends: dict[str, list[list[int]]] = {kind: [[-1] * m for _ in problem.device] for kind in "FIW"}
-    begun: Starts = {}
-    next_one, free = [0] * problem.devices, [0] * problem.devices
-    ready = list(range(problem.devices))  # devices whose next operation may have its inputs
-    while ready:
-        d = ready.pop()
-        order = orders[d]
-        while next_one[d] < len(order):
-            op = order[next_one[d]]
-            kind, s, i = op
-            # The last input of an operation, and the lag from there.
-            if kind == "F":
-                before, lag = (ends["F"][s - 1][i], problem.lag[s - 1]) if s else (0, 0)
-            elif kind == "I":
-                before, lag = (ends["I"][s + 1][i], problem.lag_back[s]) if s < last else (ends["F"][s][i], 0)
-                if ends["F"][s][i] < 0:
-                    break
-            else:
-                before, lag = ends["I"][s][i], 0
-            if before < 0:
-                break
-            begin = max(free[d], before + lag)
-            begun[op] = begin
-            free[d] = ends[kind][s][i] = begin + problem.time[kind][s]
-            next_one[d] += 1
-            for neighbour in (s - 1, s + 1):
-                if 0 <= neighbour <= last and problem.device[neighbour] != d:
-                    ready.append(problem.device[neighbour])
-    return begun if all(n == len(order) for n, order in zip(next_one, orders, strict=True)) else None
+    return timed(problem, orders)
 
 
 def makespan(problem: PipelineSchedule, begun: Starts) -> int:
     """(5) of given starts: the last end anywhere, endings included."""
-    last = [0] * problem.stages
+    waits, last = problem.overlap == "none", [0] * problem.stages
     for op, begin in begun.items():
-        last[op.stage] = max(last[op.stage], begin + problem.duration(op))
+        if waits or op.kind in ("F", "I", "W"):  # a device that waits is busy until its tensors have left
+            last[op.stage] = max(last[op.stage], begin + problem.duration(op))
     return max(end + ending for end, ending in zip(last, problem.ending, strict=True))
 
 
@@ -93,25 +68,32 @@ def feasible(problem: PipelineSchedule, orders: Orders) -> bool:
 
 
 def orders_of(problem: PipelineSchedule, begun: Starts) -> Orders:
-    """The orders in which given starts run, as early as their inputs allow at equal starts.
+    """The orders in which given starts run, as early as their inputs allow at equal starts, transfers last.
 
-    Operations that take no time may share their start; then whoever must come first is listed first.
+    Operations that take no time may share their start; then whoever must come first is listed first. With two lanes an
+    I or W stands where it ends, as only then a forward finds its memory; nothing waits then that did not wait before.
     """
-    last = problem.stages - 1
-    rank = {"F": 0, "I": last + 1, "W": 2 * last + 2}
 
     def place(op: Op) -> tuple[int, int, int, int]:
-        depth = rank[op.kind] + (last - op.stage if op.kind == "I" else op.stage)
-        return begun[op], begun[op] + problem.duration(op), op.micro_batch, depth
+        return begun[op], begun[op] + problem.duration(op), op.micro_batch, depth(problem, op)
 
-    return tuple(tuple(sorted(problem.operations(d), key=place)) for d in range(problem.devices))
+    def place_of_two(op: Op) -> tuple[int, int, int, int]:
+        end = begun[op] + problem.duration(op)
+        if end == begun[op]:
+            return end, 1, op.micro_batch, depth(problem, op)
+        return (begun[op], 2, 0, 0) if op.kind == "F" else (end, 0, 0, 0)
+
+    keys = [place_of_two if problem.has_lanes(d) else place for d in range(problem.devices)]
+    lists = [tuple(sorted(problem.operations(d), key=key)) for d, key in enumerate(keys)]
+    return (*lists, tuple(sorted(problem.transfers(), key=place))) if problem.sent else tuple(lists)
 
 
 def _check(problem: PipelineSchedule, orders: Orders) -> None:
-    if len(orders) != problem.devices:
+    if len(orders) != problem.devices and not (problem.sent and len(orders) == problem.devices + 1):
         raise ValueError(f"{len(orders)} orders for {problem.devices} devices")
     for d, order in enumerate(orders):
-        wanted = set(problem.operations(d))
+        wanted = set(problem.operations(d) if d < problem.devices else problem.transfers())
         if len(order) != len(wanted) or set(order) != wanted:
             odd = sorted(set(order) ^ wanted)
-            raise ValueError(f"device {d} must run {len(wanted)} operations, each once; wrong or missing: {odd[:5]}")
+            who = f"device {d} must run" if d < problem.devices else "wires must carry"
+            raise ValueError(f"{who} {len(wanted)} operations, each once; wrong or missing: {odd[:5]}")

@@ -29,30 +29,43 @@ What is minimised is the time of a synchronous step, from the first forward to t
 
 (5)  max over s of   max_i C(F_s(i), I_s(i), W_s(i)) + ending_s.
 
+A device with two lanes runs its F on one and all else on the other, at the same time; its memory is one.
+
+Where a tensor occupies wires, its way is a transfer: A_s(i) of what F_s(i) makes, G_s(i) of what I_s(i) makes. A wire
+carries one transfer at a time, and several boundaries may share it; a transfer that needs several takes all of them at
+once, for ``occupancy``. With A(·) and C(·) as above, and alike for G between I_s and I_{s−1},
+
+(6)  A(A_s(i)) ≥ A(F_s(i)) + ready_s,   A(F_{s+1}(i)) ≥ C(A_s(i)) + lag_s
+
+::
+
+    overlap     ready_s                   a device that sends
+    copy        forward_s                 goes on at once
+    stream      0                         goes on at once; the tensor leaves while it is being made
+    none        forward_s − occupancy_s   is busy until its tensor has left:  C(F_s(i)) = C(A_s(i))
+
+so that under none, where no wire is waited for, F takes ``forward``, its tensor's way included.
+
 As micro-batches are equal, those of one kind and stage may be taken to run in the order 0, 1, 2, …: give the i-th
-start of each kind and stage to micro-batch i. (1) to (3) say that for each operation of one kind another one ended
-before it, hence that of the first i of the one kind i of the other had ended, hence that the i-th had; (4) and (5) do
-not know the numbers.
+start of each kind and stage to micro-batch i. (1) to (3) and (6) say that for each operation of one kind another one
+ended (for ``ready``: began) before it, hence that of the first i of the one kind i of the other had, hence that the
+i-th had; (4) and (5), lanes and wires do not know the numbers. Under none a transfer keeps its forward: no other one
+of the stage starts between the two.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
-Kind = Literal["F", "I", "W"]
+from pipeplan_formulations.schedule.checks import check
+from pipeplan_formulations.schedule.operation import Kind, Op, Orders
 
+__all__ = ["Kind", "Op", "Orders", "Overlap", "PipelineSchedule", "Row"]
 
-class Op(NamedTuple):
-    """An operation: one kind of work on one micro-batch at one stage."""
-
-    kind: Kind
-    stage: int
-    micro_batch: int
-
-
-Orders = tuple[tuple[Op, ...], ...]
-"""A solution: what every device runs, in order."""
+Overlap = Literal["copy", "stream", "none"]
+Row = tuple[Kind, int]
+"""All operations of one kind at one stage."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +87,22 @@ class PipelineSchedule:
     taken, freed, freed_by_weight : tuple of int, length S
         taken = freed + freed_by_weight.
     base, limit : tuple of int, one for each device
+    two_lanes : tuple of bool, one for each device
+        Empty if none has.
+    overlap : 'copy', 'stream' or 'none'
+        What devices do while they send what occupies wires.
+    occupancy, occupancy_back : tuple of int, length S − 1
+        How long the tensors between s and s + 1 occupy their wires, forward and back; then ``lag`` is what comes after.
+        0 for those that occupy none. Empty for all of them 0.
+    wires, wires_back : tuple of tuple of int, length S − 1
+        The wires that they occupy, by any numbers. Empty for none.
 
     Raises
     ------
     ValueError
-        If lengths differ, a number is negative, what is taken is not what is freed, or a joined backward has a W.
+        If lengths differ, a number is negative, what is taken is not what is freed, a joined backward has a W, a tensor
+        occupies wires for no time or no wire for some, or a device waits for tensors with two lanes, or for longer than
+        its operation takes.
     """
 
     device: tuple[int, ...]
@@ -95,34 +119,15 @@ class PipelineSchedule:
     freed_by_weight: tuple[int, ...]
     base: tuple[int, ...]
     limit: tuple[int, ...]
+    two_lanes: tuple[bool, ...] = ()
+    overlap: Overlap = "copy"
+    occupancy: tuple[int, ...] = ()
+    occupancy_back: tuple[int, ...] = ()
+    wires: tuple[tuple[int, ...], ...] = ()
+    wires_back: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.device or self.micro_batches < 1:
-            raise ValueError(f"{len(self.device)} stages and {self.micro_batches} micro-batches; give at least one")
-        self._check_lengths()
-        for s in range(self.stages):
-            if self.taken[s] != self.freed[s] + self.freed_by_weight[s]:
-                raise ValueError(
-                    f"stage {s} takes {self.taken[s]} bytes a micro-batch and frees "
-                    f"{self.freed[s]} + {self.freed_by_weight[s]}; both must be the same"
-                )
-            if not self.split[s] and (self.weight[s] or self.freed_by_weight[s]):
-                raise ValueError(f"stage {s} has a joined backward, hence no W that takes time or frees bytes")
-
-    def _check_lengths(self) -> None:
-        boundaries, devices = self.stages - 1, len(self.base)
-        wanted = dict.fromkeys(
-            ("forward", "backward", "weight", "split", "ending", "taken", "freed", "freed_by_weight"), self.stages
-        )
-        wanted |= {"lag": boundaries, "lag_back": boundaries, "limit": devices}
-        for name, length in wanted.items():
-            values = getattr(self, name)
-            if len(values) != length:
-                raise ValueError(f"{name} has {len(values)} entries; {length} are needed")
-            if name != "limit" and min(values, default=0) < 0:
-                raise ValueError(f"{name} has a negative entry: {values}")
-        if not all(0 <= d < devices for d in self.device):
-            raise ValueError(f"stages lie on {self.device}; there are devices 0 to {devices - 1}")
+        check(self)
 
     @property
     def stages(self) -> int:
@@ -145,9 +150,83 @@ class PipelineSchedule:
         return tuple(limit - base for limit, base in zip(self.limit, self.base, strict=True))
 
     @cached_property
+    def plain(self) -> bool:
+        """Whether no device has two lanes and nothing occupies wires."""
+        return not any(self.two_lanes) and not self.sent
+
+    @cached_property
     def time(self) -> dict[Kind, tuple[int, ...]]:
-        """Time of each kind at each stage."""
-        return {"F": self.forward, "I": self.backward, "W": self.weight}
+        """Time of each kind at each stage; under none the least time of F and I that send."""
+        nothing = (0,) * (self.stages - 1)
+        return {
+            "F": self.forward,
+            "I": self.backward,
+            "W": self.weight,
+            "A": (*(self.occupancy or nothing), 0),
+            "G": (0, *(self.occupancy_back or nothing)),
+        }
+
+    @cached_property
+    def sent(self) -> dict[Row, Row]:
+        """For each F and I whose tensors occupy wires the transfer of these."""
+        found: dict[Row, Row] = {}
+        for s in range(self.stages):
+            if self.time["A"][s]:
+                found["F", s] = "A", s
+            if self.time["G"][s]:
+                found["I", s] = "G", s
+        return found
+
+    @cached_property
+    def ready(self) -> dict[Row, int]:
+        """For each transfer how long after the start of what sends it may begin."""
+        whole = 0 if self.overlap == "stream" else 1
+        part = 1 if self.overlap == "none" else 0
+        return {row: whole * self.time[kind][s] - part * self.time[row[0]][s] for (kind, s), row in self.sent.items()}
+
+    @cached_property
+    def away(self) -> tuple[int, ...]:
+        """Least time between the end of F_s and the start of F_{s+1}: the lag, and the way there before it."""
+        return tuple(lag + self._way("F", s) for s, lag in enumerate(self.lag))
+
+    @cached_property
+    def away_back(self) -> tuple[int, ...]:
+        """Least time between the end of I_{s+1} and the start of I_s."""
+        return tuple(lag + self._way("I", s + 1) for s, lag in enumerate(self.lag_back))
+
+    def _way(self, kind: Kind, stage: int) -> int:
+        row = self.sent.get((kind, stage))
+        return 0 if row is None else max(0, self.ready[row] + self.time[row[0]][stage] - self.time[kind][stage])
+
+    def has_lanes(self, device: int) -> bool:
+        """Whether a device has two lanes."""
+        return bool(self.two_lanes) and self.two_lanes[device]
+
+    @cached_property
+    def lanes(self) -> tuple[tuple[Row, ...], ...]:
+        """What runs on each lane, device by device; of a device with two its forwards come first."""
+        found: list[tuple[Row, ...]] = []
+        for d, stages in enumerate(self.hosted):
+            rows = [(kind, s) for s in stages for kind in self.kinds(s)]
+            if self.has_lanes(d):
+                found.append(tuple(row for row in rows if row[0] == "F"))
+                rows = [row for row in rows if row[0] != "F"]
+            found.append(tuple(rows))
+        return tuple(found)
+
+    @cached_property
+    def carried(self) -> dict[int, tuple[Row, ...]]:
+        """What passes each wire."""
+        found: dict[int, tuple[Row, ...]] = {}
+        for kind, s in self.sent.values():
+            for wire in self.wires[s] if kind == "A" else self.wires_back[s - 1]:
+                found[wire] = (*found.get(wire, ()), (kind, s))
+        return found
+
+    @property
+    def machines(self) -> tuple[tuple[Row, ...], ...]:
+        """Lanes and wires: of what is together in one of these nothing overlaps."""
+        return (*self.lanes, *self.carried.values())
 
     @cached_property
     def delta(self) -> dict[Kind, tuple[int, ...]]:
@@ -173,16 +252,29 @@ class PipelineSchedule:
         """Time that an operation occupies its device."""
         return self.time[op.kind][op.stage]
 
+    def transfers(self) -> Iterator[Op]:
+        """All that occupies wires, by stage, kind and micro-batch."""
+        for kind, s in self.sent.values():
+            for i in range(self.micro_batches):
+                yield Op(kind, s, i)
+
+    def everything(self) -> Iterator[Op]:
+        """The operations of all devices, then the transfers."""
+        for d in range(self.devices):
+            yield from self.operations(d)
+        yield from self.transfers()
+
     @cached_property
     def work(self) -> tuple[int, ...]:
-        """Time that each device is busy in a step."""
-        a_micro_batch = [f + b + w for f, b, w in zip(self.forward, self.backward, self.weight, strict=True)]
-        return tuple(self.micro_batches * sum(a_micro_batch[s] for s in stages) for stages in self.hosted)
+        """Time that each device is busy in a step; of two lanes the longer."""
+        lanes = iter(self.micro_batches * sum(self.time[kind][s] for kind, s in rows) for rows in self.lanes)
+        return tuple(max(next(lanes), next(lanes)) if self.has_lanes(d) else next(lanes) for d in range(self.devices))
 
     @cached_property
     def largest(self) -> int:
         """No schedule whose operations start as early as their order allows takes longer: one thing after the other."""
-        return sum(self.work) + self.micro_batches * (sum(self.lag) + sum(self.lag_back)) + max(self.ending)
+        a_micro_batch = sum(sum(times) for times in self.time.values()) + sum(self.lag) + sum(self.lag_back)
+        return self.micro_batches * a_micro_batch + max(self.ending)
 
     @cached_property
     def possible(self) -> bool:
