@@ -22,12 +22,12 @@ from torch.utils.checkpoint import checkpoint
 from pipeplan.errors import PlanError
 from pipeplan.model import Layer, Model
 from pipeplan.plan import Plan
-from pipeplan.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
+from pipeplan.profile.ties import bytes_of, find_ties, held_by, own_parameters
 from pipeplan.schedule import Kind
 from pipeplan.workload import Workload, load_workload
 from pipeplan_executor.materialise import initialise, read_weights
 from pipeplan_executor.shapes import Flow, trace
-from pipeplan_executor.ties import Copies, find_copies, owners, tie
+from pipeplan_executor.ties import Copies, find_copies, owners, shared_names, tie
 
 Source = Workload | str | Callable[[], Workload]
 """A workload, ``'module:function'``, or a function that returns a workload."""
@@ -129,13 +129,14 @@ def fit(plan: Plan, source: Source, dtype: torch.dtype | None = None) -> Fitted:
 
 def describe(name: str, module: nn.Module, names: Sequence[str]) -> Model:
     """The model as a planner sees it, without costs."""
+    held = held_by(module, names)
     return Model(
         name,
         tuple(
             Layer(layer, bytes_of(own), (names[i - 1],) if i else ())
-            for i, (layer, own) in enumerate(zip(names, own_parameters(module, names), strict=True))
+            for i, (layer, own) in enumerate(zip(names, own_parameters(module, held), strict=True))
         ),
-        ties=find_ties(module, names),
+        ties=find_ties(module, names, held),
     )
 
 
@@ -253,7 +254,7 @@ def materialised(
     Where one of them shares weights with an earlier layer, that layer draws its weights here too, for a moment.
     """
     whole = copy.deepcopy(fitted.blank)
-    shared = shared_parameters(whole, fitted.names)
+    shared = shared_names(whole, fitted.names)
     own = fitted.workload.module
     if weights is not None:
         read_weights(whole, only, weights, device, dtype)

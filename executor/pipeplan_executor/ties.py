@@ -14,7 +14,7 @@ from torch import nn
 
 from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
-from pipeplan.profile.ties import shared_parameters
+from pipeplan.profile.ties import held_by, shared_parameters
 from pipeplan.tied import holders, joined
 
 
@@ -48,7 +48,7 @@ def find_copies(plan: Plan, module: nn.Module) -> tuple[Copies, ...]:
     layers = [name for stage in plan.stages for name in stage.layers]
     spans = [stage.layers for stage in plan.stages]
     found: dict[tuple[int, ...], list[dict[int, str]]] = {}
-    for row in shared_parameters(module, layers):
+    for row in shared_names(module, layers):
         layer, inner = row[0]
         stages = holders([name for name, _ in row], spans)
         if len(stages) > 1 and module.get_submodule(layer).get_parameter(inner).requires_grad:
@@ -65,16 +65,22 @@ def find_copies(plan: Plan, module: nn.Module) -> tuple[Copies, ...]:
     )
 
 
+def shared_names(module: nn.Module, layers: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """For each shared parameter the layers that hold it, in order, each with the parameter's name inside it."""
+    rows = shared_parameters(module, held_by(module, layers))
+    return tuple(tuple((layers[n], name.removeprefix(f"{layers[n]}.")) for n, name in row) for row in rows)
+
+
 def owners(module: nn.Module, layers: Sequence[str], only: Sequence[str]) -> tuple[str, ...]:
     """Layers outside ``only`` whose weights layers in ``only`` share: those that say what values these have."""
     wanted = set(only)
-    rows = [[layer for layer, _ in row] for row in shared_parameters(module, layers)]
+    rows = [[layer for layer, _ in row] for row in shared_names(module, layers)]
     found = {row[0] for row in rows if row[0] not in wanted and wanted.intersection(row)}
     return tuple(layer for layer in layers if layer in found)
 
 
 def tie(module: nn.Module, rows: Sequence[Sequence[tuple[str, str]]], layers: Sequence[str]) -> None:
-    """Make those ``layers`` share again that did by ``rows``, from `shared_parameters`: the first one's values count.
+    """Make those ``layers`` share again that did by ``rows``, from `shared_names`: the first one's values count.
 
     Giving layers values one by one leaves each with parameters of its own.
     """

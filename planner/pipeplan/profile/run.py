@@ -17,7 +17,7 @@ from pipeplan.profile.measure import Measured, Segment, measure
 from pipeplan.profile.passes import Feed, Loss
 from pipeplan.profile.presence import lies_on, present, preserved
 from pipeplan.profile.provenance import device_label, provenance
-from pipeplan.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
+from pipeplan.profile.ties import bytes_of, find_ties, held_by, own_parameters, shared_parameters
 from pipeplan.profile.work import work_of
 
 
@@ -74,10 +74,12 @@ def _profile(
     names = find_layers(module, batches[smallest][0].to(own_device), group=request.group)
     layers = tuple(module.get_submodule(name) for name in names)
     whole = lies_on(module, device)
+    held = held_by(module, names)
     elsewhere: dict[str, frozenset[str]] = {}
-    for holders in shared_parameters(module, names):
-        for layer, name in holders[1:]:
-            elsewhere[layer] = elsewhere.get(layer, frozenset()) | {name}
+    for holders in shared_parameters(module, held):
+        for number, name in holders[1:]:
+            inner = next(local for local, full in held[number].items() if full == name)
+            elsewhere[names[number]] = elsewhere.get(names[number], frozenset()) | {inner}
     groups = [range(len(layers))] if whole else [range(n, n + 1) for n in range(len(layers))]
     total = len(groups) * len(batches) * (request.repeats + request.warmup)
     done = 0
@@ -120,7 +122,7 @@ def _profile(
     costs = {size: _join(parts, size) for size in batches}
     kind = request.device_name or device_label(device)
     origin = provenance(device, request.threads, request.crowd)
-    parameters = [bytes_of(own) for own in own_parameters(module, names)]
+    parameters = [bytes_of(own) for own in own_parameters(module, held)]
     return Model(
         name=request.name or type(module).__name__.lower(),
         layers=tuple(
@@ -136,7 +138,7 @@ def _profile(
         profiles=tuple(Profile(kind, size, costs[size], origin) for size in costs),
         dtype=_dtype(module),
         notes=(f"update: one step of {request.optimizer}",) + (("the loss is in the last layer",) * bool(request.loss)),
-        ties=find_ties(module, names),
+        ties=find_ties(module, names, held),
     )
 
 

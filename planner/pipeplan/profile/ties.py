@@ -1,4 +1,4 @@
-"""Parameters that several layers of a module hold: which they are, and with whom they count.
+"""Parameters that several layers of a model hold: which they are, and with whom they count.
 
 ::
 
@@ -7,48 +7,73 @@
     head.weight ──────────────┘
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from torch import nn
 
 from pipeplan.model import Tie
 
+Held: TypeAlias = Sequence[Mapping[str, str]]
+"""For each layer, what each parameter and buffer in it is called in the unsplit model, by its name in the layer."""
 
-def shared_parameters(module: nn.Module, layers: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """For each parameter that several layers hold, those layers in order, each with the parameter's name inside it.
+
+def held_by(module: nn.Module, layers: Sequence[str]) -> tuple[dict[str, str], ...]:
+    """What layers hold that are submodules, from their paths."""
+    return tuple(
+        {
+            local: f"{path}.{local}"
+            for part in (module.get_submodule(path),)
+            for named in (part.named_parameters(remove_duplicate=False), part.named_buffers(remove_duplicate=False))
+            for local, _ in named
+        }
+        for path in layers
+    )
+
+
+def shared_parameters(module: nn.Module, held: Held) -> tuple[tuple[tuple[int, str], ...], ...]:
+    """For each parameter that several layers hold, the numbers of these layers in order, each with its name there.
 
     Parameters
     ----------
     module : torch.nn.Module
-        On any device, ``meta`` included.
-    layers : sequence of str
-        Module paths, in the model's order.
+        The unsplit model, on any device, ``meta`` included.
+    held : sequence of mapping
+        In the model's order. The names that are returned are names of the unsplit model.
     """
-    holders: dict[int, list[tuple[str, str]]] = {}
-    for layer in layers:
-        for name, parameter in module.get_submodule(layer).named_parameters():
-            holders.setdefault(id(parameter), []).append((layer, name))
-    return tuple(tuple(found) for found in holders.values() if len(found) > 1)
+    known = dict(module.named_parameters(remove_duplicate=False))
+    holders: dict[int, dict[int, str]] = {}
+    for number, names in enumerate(held):
+        for name in names.values():
+            if name in known:
+                holders.setdefault(id(known[name]), {}).setdefault(number, name)
+    return tuple(tuple(found.items()) for found in holders.values() if len(found) > 1)
 
 
-def own_parameters(module: nn.Module, layers: Sequence[str]) -> tuple[tuple[nn.Parameter, ...], ...]:
+def own_parameters(module: nn.Module, held: Held) -> tuple[tuple[nn.Parameter, ...], ...]:
     """For each layer its trainable parameters that no earlier layer holds."""
+    known = dict(module.named_parameters(remove_duplicate=False))
     found, seen = [], set[int]()
-    for layer in layers:
-        own = [p for p in module.get_submodule(layer).parameters() if p.requires_grad and id(p) not in seen]
-        seen.update(map(id, own))
-        found.append(tuple(own))
+    for names in held:
+        here = {id(known[name]): known[name] for name in names.values() if name in known}
+        found.append(tuple(p for key, p in here.items() if p.requires_grad and key not in seen))
+        seen.update(here)
     return tuple(found)
 
 
-def find_ties(module: nn.Module, layers: Sequence[str]) -> tuple[Tie, ...]:
-    """One tie for each set of layers that share trainable parameters, with the bytes of all of them."""
+def find_ties(module: nn.Module, layers: Sequence[str], held: Held) -> tuple[Tie, ...]:
+    """One tie for each set of layers that share trainable parameters, with the bytes of all of them.
+
+    Parameters
+    ----------
+    layers : sequence of str
+        What the layers are called.
+    """
     sizes: dict[tuple[str, ...], int] = {}
-    for holders in shared_parameters(module, layers):
-        layer, name = holders[0]
-        parameter = module.get_submodule(layer).get_parameter(name)
+    for holders in shared_parameters(module, held):
+        parameter = module.get_parameter(holders[0][1])
         if parameter.requires_grad:
-            key = tuple(holder for holder, _ in holders)
+            key = tuple(layers[number] for number, _ in holders)
             sizes[key] = sizes.get(key, 0) + bytes_of((parameter,))
     return tuple(Tie(names, size) for names, size in sizes.items() if size)
 

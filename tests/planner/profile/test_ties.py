@@ -5,7 +5,7 @@ from torch import nn
 
 from pipeplan.model import Tie
 from pipeplan.profile import profile
-from pipeplan.profile.ties import find_ties
+from pipeplan.profile.ties import find_ties, held_by
 from torch_chains import Block
 from torch_chains import transformer as untied
 
@@ -60,10 +60,10 @@ def test_sets_of_layers_that_share_are_told_apart() -> None:
     for block in blocks[1:]:
         block.qkv.weight = blocks[0].qkv.weight
         block.norm.weight = blocks[0].norm.weight.requires_grad_(False)
-    ties = {tie.layers: tie.parameters for tie in find_ties(module, NAMES)}
+    ties = {tie.layers: tie.parameters for tie in find_ties(module, NAMES, held_by(module, NAMES))}
     assert ties == {("1", "2"): 4 * 2 * 16 * 64, ("1", "2", "3"): 4 * 16 * 48}
 
 
 def test_nothing_shared_is_no_tie() -> None:
     """A module whose layers have parameters of their own has no ties."""
-    assert find_ties(untied()[0], NAMES) == ()
+    assert find_ties(untied()[0], NAMES, held_by(untied()[0], NAMES)) == ()
