@@ -80,10 +80,14 @@ UNIT_TIMES = {  # name: (least m, makespan, stage activations) for p devices and
     "zb-h1": (lambda p: p, lambda p, m: 3 * m + p - 1, lambda p: p),
     "zb-h2": (lambda p: 2 * p - 1, lambda p, m: 3 * m + p - 1, lambda p: 2 * p - 1),
     "zb-v": (lambda p: 2 * p - 1, lambda p, m: 6 * m + p - 1, lambda p: 2 * p),
-    "v-half": (lambda p: p, lambda p, m: 6 * m + 3 * p - 3 - p % 2, lambda p: 2 * (p // 2) + 2),
+    "v-half": (
+        lambda p: p,
+        lambda p, m: 6 * m + max(p - 1, 3 * p - (4 if p % 2 else 7)),
+        lambda p: 2 * (p // 2) + 2,
+    ),
     "v-min": (
         lambda p: p,
-        lambda p, m: 6 * m + 4 * p - (3 if p % 3 == 0 else 5),
+        lambda p, m: 6 * m + (4 * p - (7 if p % 3 == 0 else 5) if p > 2 else 1),
         lambda p: 2 * ((p + 1) // 3) + 2,
     ),
     "dualpipe-v": (lambda p: 2 * p, lambda p, m: 6 * m + p - 1, lambda p: 2 * p + 1),

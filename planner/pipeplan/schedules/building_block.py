@@ -76,7 +76,8 @@ def building_block(devices: int, strides: Strides) -> BuildingBlock:
 
 
 def repeated(block: BuildingBlock, micro_batches: int) -> Iterator[Order]:
-    """Each device's actions: those of the block as they begin, and W in the gaps, as far as memory allows."""
+    """Each device's actions: those of the block as they begin, W in the gaps, and at both ends of the step what may run
+    ahead of its turn (`weights_in_gaps`)."""
     orders = [block.order(device, micro_batches) for device in range(len(block.starts))]
     return map(tuple, weights_in_gaps(orders, block.most))
 

@@ -2,14 +2,14 @@
 
 ::
 
-    time         0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18 19 20    2 devices, 3 micro-batches,
-    device 0    f0  .  . F0 I0 f1 W0 i0 w0 F1 I1 f2 W1 i1 w1 F2 I2 W2  . i2 w2    F = I = W = 1; lower case: near
-    device 1     . f0 F0  .  . I0 i0 f1 F1 W0 w0 I1 i1 f2 F2 W1 w1 I2 i2 W2 w2    stage, upper case: far stage
+    time         0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18    2 devices, 3 micro-batches, F = I = W = 1;
+    device 0    f0 f1 f2 F0 I0 W0 F1 i0 I1 w0 W1 i1 w1 F2 I2 W2  . i2 w2    lower case: near stage, upper case: far
+    device 1     . f0 F0 f1 F1 I0 i0 W0 w0 I1 i1 f2 F2 W1 w1 I2 i2 W2 w2    stage
 
 Every wave of its building block moves on by one device a unit. A device holds 2 ⌊(p + 1) / 3⌋ + 2 stage activations,
 a third of the 2 p that 1F1B's first device holds, and a few. With equal stages, F = I = W = 1, free links and m ≥ p a
-step takes 6 m + 4 p − 5 (6 m + 4 p − 3 where 3 divides p), and ZB-V's 6 m + p − 1. There is no slack between
-neighbours, so unequal stages and slow links cost more than elsewhere. Published schedules may differ at both ends.
+step takes 6 m + 4 p − 5 (6 m + 1 for p = 2; 6 m + 4 p − 7 where 3 divides p), and ZB-V's 6 m + p − 1. There is no slack
+between neighbours, so unequal stages and slow links cost more than elsewhere.
 """
 
 from collections.abc import Iterator
