@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from pipeplan.found.lists import closing
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Schedule
 from pipeplan.schedules import FAMILIES, PLACED, one_forward_one_backward
+from pipeplan.schedules.closing import closing
 from pipeplan.schedules.placed import Placement
 
 
@@ -51,7 +51,8 @@ def moved(schedule: Schedule, homes: Placement, pipeline: Pipeline) -> Iterator[
         for device, order in enumerate(schedule.orders):
             if device in names:
                 actions = (action for action in order if action.kind.per_micro_batch)
-                orders[names[device]] = (*actions, *closing(pipeline, pipeline.stages_on[names[device]]))
+                own = pipeline.stages_on[names[device]]
+                orders[names[device]] = (*actions, *closing(own, pipeline.replicas, pipeline.tied))
         yield replace(schedule, orders=tuple(orders))
 
 

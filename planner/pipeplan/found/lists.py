@@ -7,12 +7,11 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
 
-from pipeplan.found.instance import sums
 from pipeplan.found.rows import rows_of, share
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.schedules.closing import closing
 from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule
 
 FAMILY = "found"
@@ -41,25 +40,13 @@ def as_schedule(orders: Orders, pipeline: Pipeline, micro_batches: int) -> Sched
                 for op in order
                 if op.micro_batch < own
             )
-            lists[device] = (*actions, *closing(pipeline, rows.hosted(column)))
+            lists[device] = (*actions, *closing(rows.hosted(column), pipeline.replicas, pipeline.tied))
     return Schedule(FAMILY, tuple(lists))
 
 
 def kind_of(op: Op, split: bool) -> Kind:
     """What an operation is called in lists, by whether its stage splits its backwards."""
     return Kind.BACKWARD if op.kind == "I" and not split else Kind(op.kind)
-
-
-def closing(pipeline: Pipeline, stages: Sequence[int]) -> tuple[Action, ...]:
-    """What ends the list of a device with these stages.
-
-    Reductions come in an order of their own that all devices share, that of the first stage of each collective: those
-    of different groups of tied stages must not wait for each other.
-    """
-    first = {stage: group[0] for group in pipeline.tied for stage in sorted(group)}
-    reducing = sorted((s for s in stages if sums(pipeline, s)), key=lambda s: (first.get(s, s), s))
-    reduces = (Action(Kind.REDUCE, s) for s in reducing)
-    return (*reduces, *(Action(Kind.UPDATE, s) for s in sorted(stages)))
 
 
 def as_orders(schedule: Schedule, pipeline: Pipeline, problem: PipelineSchedule) -> Orders | None:

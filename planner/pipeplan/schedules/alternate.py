@@ -20,7 +20,8 @@ from collections.abc import Sequence
 
 from pipeplan.errors import InputError
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan.schedules.family import check_size, closing, largest_share, shares
+from pipeplan.schedules.closing import closing
+from pipeplan.schedules.family import check_size, largest_share, shares
 
 
 def one_forward_one_backward(
@@ -49,7 +50,7 @@ def one_forward_one_backward(
     pair = first_deadlock(replicas, counts)
     if pair is not None:
         raise InputError(_waits_for_ever(*pair, replicas, counts))
-    orders = tuple(_alternate(s, own, counts[s], replicas[s]) for s, own in shares(replicas, micro_batches))
+    orders = tuple(_alternate(s, own, counts[s], replicas) for s, own in shares(replicas, micro_batches))
     return Schedule(family, orders)
 
 
@@ -72,11 +73,11 @@ def _waits_for_ever(s: int, t: int, replicas: Sequence[int], in_flight: Sequence
     )
 
 
-def _alternate(stage: int, own: Sequence[int], in_flight: int, replicas: int) -> tuple[Action, ...]:
+def _alternate(stage: int, own: Sequence[int], in_flight: int, replicas: Sequence[int]) -> tuple[Action, ...]:
     """One replica's list."""
     order = [Action(Kind.FORWARD, stage, m) for m in own[:in_flight]]
     for i, m in enumerate(own):
         order.append(Action(Kind.BACKWARD, stage, m))
         if i + in_flight < len(own):
             order.append(Action(Kind.FORWARD, stage, own[i + in_flight]))
-    return (*order, *closing(stage, replicas))
+    return (*order, *closing((stage,), replicas))

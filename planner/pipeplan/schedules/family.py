@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pipeplan.cluster import Overlap
 from pipeplan.errors import InputError
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,3 @@ def per_replica(wanted: Sequence[int], replicas: Sequence[int], micro_batches: i
 def largest_share(replicas: int, micro_batches: int) -> int:
     """⌈M / r⌉: no replica works on more micro-batches, so none holds more."""
     return -(-micro_batches // replicas)
-
-
-def closing(stage: int, replicas: int) -> tuple[Action, ...]:
-    """What ends a stage's list: replicas sum their gradients first, then each updates."""
-    update = Action(Kind.UPDATE, stage)
-    return (Action(Kind.REDUCE, stage), update) if replicas > 1 else (update,)

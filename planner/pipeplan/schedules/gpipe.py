@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from pipeplan.cluster import Overlap
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan.schedules.family import Family, check_size, closing, largest_share, shares
+from pipeplan.schedules.closing import closing
+from pipeplan.schedules.family import Family, check_size, largest_share, shares
 
 
 def in_flight(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
@@ -27,13 +28,13 @@ def write(replicas: Sequence[int], micro_batches: int) -> Schedule:
     """GPipe's order. Backwards run in the order of the forwards, as they do in torch."""
     check_size(replicas, micro_batches)
     devices = shares(replicas, micro_batches)
-    return Schedule("gpipe", tuple(_order(stage, own, replicas[stage]) for stage, own in devices))
+    return Schedule("gpipe", tuple(_order(stage, own, replicas) for stage, own in devices))
 
 
-def _order(stage: int, own: Sequence[int], replicas: int) -> tuple[Action, ...]:
+def _order(stage: int, own: Sequence[int], replicas: Sequence[int]) -> tuple[Action, ...]:
     forwards = [Action(Kind.FORWARD, stage, m) for m in own]
     backwards = [Action(Kind.BACKWARD, stage, m) for m in own]
-    return (*forwards, *backwards, *closing(stage, replicas))
+    return (*forwards, *backwards, *closing((stage,), replicas))
 
 
 FAMILY = Family(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from pipeplan.errors import InputError
 from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.schedules.closing import closing
 
 Order = tuple[Action, ...]
 Placement = tuple[tuple[int, ...], ...]
@@ -63,7 +64,9 @@ class PlacedFamily:
             If the numbers are none, or the family cannot take them.
         """
         chunks = self._checked(devices, micro_batches, chunks)
-        ends = closing(devices, self.homes(devices, chunks))
+        homes = self.homes(devices, chunks)
+        own = [[stage for stage, on in enumerate(homes) if device in on] for device in range(devices)]
+        ends = [closing(stages, list(map(len, homes))) for stages in own]
         orders = self.orders(devices, micro_batches, chunks)
         return Schedule(self.name, tuple((*order, *end) for order, end in zip(orders, ends, strict=True)))
 
@@ -118,16 +121,6 @@ def vee(devices: int, chunks: int = 2) -> Placement:
 def both_ways(devices: int, _chunks: int = 2) -> Placement:
     """Two replicas of each stage, on devices that mirror each other: even micro-batches go down, odd ones up."""
     return tuple((device, devices - 1 - device) for device in range(devices))
-
-
-def closing(devices: int, placement: Placement) -> list[list[Action]]:
-    """What ends each device's list: replicas sum their gradients, then every stage updates, the first one first."""
-    ends: list[list[Action]] = [[] for _ in range(devices)]
-    for kind in (Kind.REDUCE, Kind.UPDATE):
-        for stage, homes in enumerate(placement):
-            for device in homes if kind is Kind.UPDATE or len(homes) > 1 else ():
-                ends[device].append(Action(kind, stage))
-    return ends
 
 
 def most_held(order: Iterable[Action]) -> int:

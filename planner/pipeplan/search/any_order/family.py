@@ -6,7 +6,8 @@ from functools import partial
 from pipeplan.found.lists import FAMILY, kind_of
 from pipeplan.schedule import Action, Schedule
 from pipeplan.schedules import Family
-from pipeplan.schedules.family import closing, shares
+from pipeplan.schedules.closing import closing
+from pipeplan.schedules.family import shares
 from pipeplan.search.flights import held_at_most
 from pipeplan_formulations.joint import Choice
 from pipeplan_formulations.schedule import Orders
@@ -31,5 +32,5 @@ def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, order
             for op in orders[stage]
             if op.micro_batch < len(own)
         )
-        lists.append((*actions, *closing(stage, replicas[stage])))
+        lists.append((*actions, *closing((stage,), replicas)))
     return Schedule(FAMILY, tuple(lists))
