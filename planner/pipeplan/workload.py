@@ -28,11 +28,15 @@ class Workload:
         with the given ``torch.Generator``.
     loss : callable
         ``loss(outputs, targets) -> scalar tensor``: the mean over the samples it is given.
+    weight : callable, optional
+        ``weight(targets) -> number``: over how much a loss is a mean, where that is not the number of samples: for a
+        mean over words that leaves out padding, the number of words that are none. Micro-batches count in proportion.
     """
 
     module: Any
     draw: Callable[[int, Any], tuple[Any, Any]]
     loss: Callable[[Any, Any], Any]
+    weight: Callable[[Any], float] | None = None
 
 
 _INPUT = re.compile(r"(float32|float64|int64):(\d+(?:x\d+)*)(?:@(\d+))?")
