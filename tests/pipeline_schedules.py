@@ -1,5 +1,6 @@
 """Random pipeline scheduling problems, small enough for an oracle, and plain ways to judge them."""
 
+from dataclasses import replace
 from itertools import permutations, product
 from random import Random
 
@@ -52,8 +53,40 @@ def random_schedule(seed: int, most_devices: int = 3, most_micro_batches: int = 
     )
 
 
+def random_ways(seed: int, most_devices: int = 3, most_micro_batches: int = 4) -> PipelineSchedule:
+    """The same, a quarter of them as they are; the others with two lanes on some devices, tensors on wires, or both.
+
+    Wires are few, so that most are shared: between boundaries, between both directions, and now and then a tensor
+    occupies two at once. Devices go on while they send, stream, or wait.
+    """
+    problem, draw = random_schedule(seed, most_devices, most_micro_batches), Random(f"ways {seed}")
+    if draw.random() < 0.25:
+        return problem
+    overlap = draw.choice(("copy", "stream", "none"))
+    if overlap != "none" and draw.random() < 0.6:
+        some = draw.choice((0.5, 1.0))
+        problem = replace(problem, two_lanes=tuple(draw.random() < some for _ in problem.base))
+    names = range(draw.choice((1, 1, 2, 3)))
+    most, none = draw.choice((1, 3, 8)), draw.choice((0.0, 0.3))
+    if draw.random() < 0.8:
+        for way, senders in (("", problem.forward[:-1]), ("_back", problem.backward[1:])):
+            times, wires = [], []
+            for sender in senders:
+                highest = min(most, sender) if overlap == "none" else most
+                times.append(draw.randint(1, highest) if highest and draw.random() >= none else 0)
+                both = len(names) > 1 and draw.random() < 0.3
+                wires.append(tuple(draw.sample(names, 1 + both)) if times[-1] else ())
+            problem = replace(problem, **{f"occupancy{way}": tuple(times), f"wires{way}": tuple(wires)})
+    return replace(problem, overlap=overlap)
+
+
 def every_order(problem: PipelineSchedule) -> int | None:
-    """The least value of all permutations of all devices' lists; None if none is feasible. Tiny problems only."""
+    """The least value of all permutations of all lists, that of the transfers too; None if none is feasible.
+
+    Tiny problems only.
+    """
     lists = [list(permutations(problem.operations(d))) for d in range(problem.devices)]
+    if problem.sent:
+        lists.append(list(permutations(problem.transfers())))
     values = (evaluate(problem, orders) for orders in product(*lists))
     return min((value for value in values if value is not None), default=None)

@@ -1,8 +1,8 @@
 """Bounds that need no solver: no schedule of the problem ends earlier.
 
-By `windows` every operation A has a head, its time and a tail, hence T ≥ head + time + tail. Of all that a device runs,
-one thing at a time, each within its head and tail, T is at least what Jackson's rule reaches with interruptions
-(`packing`). That contains, for the device of a single stage s,
+By `windows` every operation A has a head, its time and a tail, hence T ≥ head + time + tail. Of all that a lane runs or
+a wire carries, one thing at a time, each within its head and tail, T is at least what Jackson's rule reaches with
+interruptions (`packing`). That contains, for the device of a single stage s with one lane,
 
     joined   T ≥ head of F_s(0) + M (F_s + B_s) + tail of I_s
     split    T ≥ head of F_s(0) + M (F_s + I_s + W_s) + ending_s
@@ -27,10 +27,11 @@ def lower_bound(problem: PipelineSchedule, known: Windows | None = None) -> int:
         return 0
     known = known or windows(problem)
     bound = 0
-    for d in range(problem.devices):
+    for rows in problem.machines:
         items = [
             (known.head[kind][s][i], problem.time[kind][s], known.tail[kind][s][i])
-            for kind, s, i in problem.operations(d)
+            for kind, s in rows
+            for i in range(problem.micro_batches)
         ]
         bound = max([bound, jackson(items), *(sum(item) for item in items)])
     return bound

@@ -1,17 +1,21 @@
 """Small instances by CBC: a second proof that shares only the start and the bounds with CP-SAT.
 
-A mixed-integer program with a start A ≥ 0 for every operation and, for each pair of operations of one device that no
-chain orders, a y that is 1 where the first of them comes first:
+A mixed-integer program with a start A ≥ 0 for every operation and every transfer. For each pair on one lane or one wire
+that no chain orders there is a y that is 1 where the first of them comes first; for a forward and what may run beside
+it, one that is 1 only where that has ended:
 
-(a)  (1) to (3), the order 0, 1, 2, … of one kind and stage, and T ≥ last end + ending of each stage.
+(a)  (1) to (3), (6), the order 0, 1, 2, … of one kind and stage, and T ≥ last end + ending of each stage.
 (b)  A_b ≥ A_a + time_a − G (1 − y_{ab}),   A_a ≥ A_b + time_b − G y_{ab},   G the most by which they can lack.
+     and only the first of both for what may run beside. Ends are those of the tensors that a device waits for.
 (c)  For every forward, the bytes of those that y puts before it, and its own, are at most the room.
-(d)  Of Y_i and Y_{i+1} of one kind and stage the second comes before X only if the first does; and a device takes its
-     least head, its work and its least tail. CBC would find neither by itself.
+(d)  Of Y_i and Y_{i+1} of one kind and stage the second comes before X only if the first does; and a lane or wire
+     takes its least head, its work and its least tail. CBC would find neither by itself.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from graphlib import TopologicalSorter
+from itertools import combinations, permutations
 from typing import Any
 
 from pipeplan_formulations.cbc_process import proven, run_cbc
@@ -21,7 +25,7 @@ from pipeplan_formulations.schedule.chains import heads, precedes, tails
 from pipeplan_formulations.schedule.evaluate import makespan, starts
 from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.positive import Stretched, stretched
-from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule, Row
 from pipeplan_formulations.schedule.start import SHARE, start
 from pipeplan_formulations.solvers import cbc_version, pulp
 
@@ -83,47 +87,77 @@ def _variables(problem: PipelineSchedule, high: int, unit: float) -> _Model:
     module = pulp()
     lp = module.LpProblem("schedule", module.LpMinimize)
     least = heads(problem)
-    operations = [list(problem.operations(d)) for d in range(problem.devices)]
     begins: dict[Op, Any] = {}
     first: dict[tuple[Op, Op], Any] = {}
-    for order in operations:
-        for op in order:
-            begins[op] = lp.add_variable(f"t{len(begins)}", least[op.kind][op.stage] / unit)
-        for a, b in combinations(order, 2):
-            if not precedes(problem, a, b) and not precedes(problem, b, a):
-                first[a, b] = lp.add_variable(f"y{len(first)}", 0, 1, module.LpInteger)
+    for op in problem.everything():
+        begins[op] = lp.add_variable(f"t{len(begins)}", least[op.kind][op.stage] / unit)
+    apart = (pair for rows in problem.machines for pair in combinations(_operations(problem, rows), 2))
+    beside = (pair for d in range(problem.devices) if problem.has_lanes(d) for pair in _beside(problem, d))
+    for a, b in (*apart, *beside):
+        if (a, b) not in first and not precedes(problem, a, b) and not precedes(problem, b, a):
+            first[a, b] = lp.add_variable(f"y{len(first)}", 0, 1, module.LpInteger)
     objective = lp.add_variable("T", 0, high / unit)
     return _Model(lp, begins, first, objective)
+
+
+def _operations(problem: PipelineSchedule, rows: Iterable[Row]) -> list[Op]:
+    return [Op(*row, i) for row in rows for i in range(problem.micro_batches)]
+
+
+def _beside(problem: PipelineSchedule, device: int) -> Iterator[tuple[Op, Op]]:
+    """Of a device with two lanes whatever frees memory, and the forwards that may need it."""
+    operations = list(problem.operations(device))
+    return ((a, b) for b in operations if b.kind == "F" for a in operations if a.kind != "F")
 
 
 def _constraints(problem: PipelineSchedule, model: _Model, high: int, unit: float) -> None:
     """(a) to (c), one after the other."""
     lp, begins = model.lp, model.begins
 
+    def transfer(op: Op) -> Op | None:
+        row = problem.sent.get((op.kind, op.stage))
+        return None if row is None else Op(*row, op.micro_batch)
+
+    def end(op: Op) -> Any:
+        sent = transfer(op) if problem.overlap == "none" else None
+        last = sent or op
+        return begins[last] + problem.duration(last) / unit
+
     def follows(b: Op, a: Op, lag: int = 0) -> None:
-        lp.addConstraint(begins[b] - begins[a] >= (problem.duration(a) + lag) / unit)
+        lp.addConstraint(begins[b] - end(a) >= lag / unit)
+
+    def needs(b: Op, a: Op, lag: int) -> None:
+        """The tensor of a."""
+        follows(b, a, lag)
+        sent = transfer(a)
+        if sent is not None:
+            follows(b, sent, lag)
 
     for op in begins:
         kind, s, i = op
         if i:
             follows(op, Op(kind, s, i - 1))
         if kind == "F" and s:
-            follows(op, Op("F", s - 1, i), problem.lag[s - 1])
+            needs(op, Op("F", s - 1, i), problem.lag[s - 1])
         if kind == "I":
             follows(op, Op("F", s, i))
             if s < problem.stages - 1:
-                follows(op, Op("I", s + 1, i), problem.lag_back[s])
+                needs(op, Op("I", s + 1, i), problem.lag_back[s])
         if kind == "W":
             follows(op, Op("I", s, i))
-        if i == problem.micro_batches - 1:
-            lp.addConstraint(model.objective - begins[op] >= (problem.duration(op) + problem.ending[s]) / unit)
+        sent = transfer(op)
+        if sent is not None:
+            lp.addConstraint(begins[sent] - begins[op] >= problem.ready[sent.kind, s] / unit)
+        if i == problem.micro_batches - 1 and kind in ("F", "I", "W"):
+            lp.addConstraint(model.objective - end(op) >= problem.ending[s] / unit)
 
     least, after = heads(problem), tails(problem)
     for (a, b), y in model.first.items():
-        for x, z, flag in ((a, b, y), (b, a, 1 - y)):
+        beside = problem.has_lanes(problem.device[b.stage]) and (a.kind in ("I", "W")) and b.kind == "F"
+        for x, z, flag in ((a, b, y),) if beside else ((a, b, y), (b, a, 1 - y)):
             latest_end = high - after[x.kind][x.stage]
             lack = max(0, latest_end - least[z.kind][z.stage]) / unit
-            lp.addConstraint(begins[z] - begins[x] - lack * flag >= problem.duration(x) / unit - lack)
+            lp.addConstraint(begins[z] - end(x) - lack * flag >= -lack)
 
     for d in range(problem.devices):
         for forward in problem.operations(d):
@@ -144,11 +178,10 @@ def _implied(problem: PipelineSchedule, model: _Model, unit: float) -> None:
         for pair in (a._replace(micro_batch=a.micro_batch - 1), b), (a, b._replace(micro_batch=b.micro_batch + 1)):
             if pair in model.first:
                 lp.addConstraint(y <= model.first[pair])
-    for stages, work in zip(problem.hosted, problem.work, strict=True):
-        kinds = [(kind, s) for s in stages for kind in problem.kinds(s)]
-        if kinds:
-            ends = min(least[kind][s] for kind, s in kinds) + min(after[kind][s] for kind, s in kinds)
-            lp.addConstraint(model.objective >= (ends + work) / unit)
+    for rows in filter(None, problem.machines):
+        work = problem.micro_batches * sum(problem.time[kind][s] for kind, s in rows)
+        ends = min(least[kind][s] for kind, s in rows) + min(after[kind][s] for kind, s in rows)
+        lp.addConstraint(model.objective >= (ends + work) / unit)
 
 
 def _ends_before(problem: PipelineSchedule, model: _Model, a: Op, b: Op) -> Any:
@@ -161,7 +194,7 @@ def _ends_before(problem: PipelineSchedule, model: _Model, a: Op, b: Op) -> Any:
 
 
 def _extract(problem: PipelineSchedule, model: _Model, flags: list[float], state: Incumbent) -> None:
-    """Every device's operations by how many of them come before."""
+    """Each lane by how many of its operations come before; a forward behind what has ended on the lane beside it."""
     first = {pair: flag > 0.5 for pair, flag in zip(model.first, flags, strict=True)}
 
     def comes_first(a: Op, b: Op) -> bool:
@@ -169,9 +202,29 @@ def _extract(problem: PipelineSchedule, model: _Model, flags: list[float], state
             return first[a, b]
         return not first[b, a] if (b, a) in first else precedes(problem, a, b)
 
-    orders = []
+    lanes = [
+        sorted(own, key=lambda b: sum(comes_first(a, b) for a in own if a != b))
+        for own in (_operations(problem, rows) for rows in problem.lanes)
+    ]
+    orders, left = [], iter(lanes)
     for d in range(problem.devices):
-        operations = list(problem.operations(d))
-        rank = {b: sum(comes_first(a, b) for a in operations if a != b) for b in operations}
-        orders.append(tuple(sorted(operations, key=rank.__getitem__)))
+        own = next(left)
+        orders.append(tuple(_merged(own, next(left), comes_first)) if problem.has_lanes(d) else tuple(own))
+    if problem.sent:
+        before: dict[Op, list[Op]] = {op: [] for op in problem.transfers()}
+        for rows in problem.carried.values():
+            for a, b in permutations(_operations(problem, rows), 2):
+                if comes_first(a, b):
+                    before[b].append(a)
+        orders.append(tuple(TopologicalSorter(before).static_order()))
     state.offer(tuple(orders))
+
+
+def _merged(forwards: list[Op], others: list[Op], ended: Callable[[Op, Op], bool]) -> Iterator[Op]:
+    listed = 0
+    for forward in forwards:
+        ahead = max((n for n, op in enumerate(others, 1) if ended(op, forward)), default=0)
+        yield from others[listed:ahead]
+        listed = max(listed, ahead)
+        yield forward
+    yield from others[listed:]

@@ -1,14 +1,17 @@
 """The rows of the CP-SAT form: intervals, and literals that count what is held.
 
-Every operation A has a start between its head and T − time − tail (`windows`), T the incumbent's value.
+Every operation A, and every transfer, has a start between its head and T − time − tail (`windows`), T the incumbent's
+value.
 
-(a)  (1) to (3), and the order 0, 1, 2, … of the operations of one kind and stage.
-(b)  Of the intervals of one device no two overlap.
+(a)  (1) to (3), (6), and the order 0, 1, 2, … of the operations of one kind and stage.
+(b)  Of the intervals of one lane no two overlap, nor of those of one wire. A device that waits for its tensors is taken
+     until they have left.
 (c)  For a forward X of a device whose limit can bind, and each other operation Y of the device, x_{Y,X} says that Y
      ends before X starts; otherwise X ends before Y starts. What is held once X has started,
 
          taken of X + Σ_F x taken − Σ_I x freed − Σ_W x freed_by_weight ≤ room.
 
+     With two lanes, an I or W that does not end before X may end before X ends all the same: x only frees nothing then.
      Many x are constants: by the chain of a micro-batch, or as two windows cannot meet in the other order.
 (d)  Staircases: if Y_{i+1} ends before X, so does Y_i; if Y ends before X_j, then before X_{j+1}; if W_i does, so
      does I_i.
@@ -54,6 +57,7 @@ class CpsatModel:
         self._earliest: dict[Op, int] = {}
         self._latest: dict[Op, int] = {}
         self._before: dict[tuple[Op, Op], Any] = {}
+        self._sizes: dict[Op, Any] = {}  # of what lasts until its tensor has left
         self._variables(known, high)
         self._order()
         self._devices()
@@ -67,20 +71,41 @@ class CpsatModel:
         for op, variable in self.begins.items():
             self.sat.add_hint(variable, begun[op])
         for (a, b), literal in self._before.items():
-            self.sat.add_hint(literal, begun[a] < begun[b])
+            duration = self.problem.duration(a) if self._beside(a, b) else 1
+            self.sat.add_hint(literal, begun[a] + duration <= begun[b])
+        for op, size in self._sizes.items():
+            transfer = self._transfer(op)
+            assert transfer is not None
+            self.sat.add_hint(size, begun[transfer] + self.problem.duration(transfer) - begun[op])
         self.sat.add_hint(self.objective, value)
 
     def _variables(self, known: Windows, high: int) -> None:
-        for d in range(self.problem.devices):
-            for op in self.problem.operations(d):
-                kind, s, i = op
-                earliest = known.head[kind][s][i]
-                latest = high - known.tail[kind][s][i] - self.problem.duration(op)
-                self._earliest[op], self._latest[op] = earliest, latest
-                self.begins[op] = self.sat.new_int_var(earliest, max(earliest, latest), "")
+        for op in self.problem.everything():
+            kind, s, i = op
+            earliest = known.head[kind][s][i]
+            latest = high - known.tail[kind][s][i] - self.problem.duration(op)
+            self._earliest[op], self._latest[op] = earliest, latest
+            self.begins[op] = self.sat.new_int_var(earliest, max(earliest, latest), "")
 
     def _end(self, op: Op) -> Any:
+        """When its lane or wire is free again, and it frees what it frees."""
+        if self.problem.overlap == "none":
+            transfer = self._transfer(op)
+            if transfer is not None:
+                return self._end(transfer)
         return self.begins[op] + self.problem.duration(op)
+
+    def _transfer(self, op: Op) -> Op | None:
+        row = self.problem.sent.get((op.kind, op.stage))
+        return None if row is None else Op(*row, op.micro_batch)
+
+    def _arrives(self, begin: Any, op: Op, lag: int) -> None:
+        """What needs the tensor of an operation begins no earlier."""
+        transfer = self._transfer(op)
+        if transfer is not None:
+            self.sat.add(begin >= self._end(transfer) + lag)
+        if transfer is None or self.problem.overlap == "stream":
+            self.sat.add(begin >= self._end(op) + lag)
 
     def _order(self) -> None:
         """(a) and (f)."""
@@ -90,24 +115,32 @@ class CpsatModel:
             if i:
                 add(begin >= self._end(Op(kind, s, i - 1)))
             if kind == "F" and s:
-                add(begin >= self._end(Op("F", s - 1, i)) + problem.lag[s - 1])
+                self._arrives(begin, Op("F", s - 1, i), problem.lag[s - 1])
             if kind == "I":
                 add(begin >= self._end(Op("F", s, i)))
                 if s < problem.stages - 1:
-                    add(begin >= self._end(Op("I", s + 1, i)) + problem.lag_back[s])
+                    self._arrives(begin, Op("I", s + 1, i), problem.lag_back[s])
             if kind == "W":
                 add(begin >= self._end(Op("I", s, i)))
-            if i == problem.micro_batches - 1:
+            transfer = self._transfer(op)
+            if transfer is not None:
+                add(self.begins[transfer] >= begin + problem.ready[transfer.kind, s])
+            if i == problem.micro_batches - 1 and kind in ("F", "I", "W"):
                 add(self.objective >= self._end(op) + problem.ending[s])
 
     def _devices(self) -> None:
         """(b)."""
-        for d in range(self.problem.devices):
-            intervals = [
-                self.sat.new_fixed_size_interval_var(self.begins[op], self.problem.duration(op), "")
-                for op in self.problem.operations(d)
-            ]
-            self.sat.add_no_overlap(intervals)
+        wires = [rows for rows in self.problem.carried.values() if len(rows) > 1]  # what passes alone keeps its order
+        for rows in (*self.problem.lanes, *wires):
+            operations = [Op(*row, i) for row in rows for i in range(self.problem.micro_batches)]
+            self.sat.add_no_overlap(list(map(self._interval, operations)))
+
+    def _interval(self, op: Op) -> Any:
+        if self.problem.overlap != "none" or self._transfer(op) is None:
+            return self.sat.new_fixed_size_interval_var(self.begins[op], self.problem.duration(op), "")
+        least, most = self.problem.duration(op), self._latest[op] + self.problem.duration(op) - self._earliest[op]
+        self._sizes[op] = self.sat.new_int_var(least, max(least, most), "")
+        return self.sat.new_interval_var(self.begins[op], self._sizes[op], self._end(op), "")
 
     def _memory(self) -> None:
         """(c)."""
@@ -129,6 +162,8 @@ class CpsatModel:
     def _ends_before(self, a: Op, b: Op) -> Any:
         """x_{a,b}: 0 or 1 where it is known, otherwise a literal."""
         problem = self.problem
+        if self._beside(a, b):
+            return self._ends_before_beside(a, b)
         if precedes(problem, a, b) or self._latest[a] < self._earliest[b] + problem.duration(b):
             return 1
         if precedes(problem, b, a) or self._latest[b] < self._earliest[a] + problem.duration(a):
@@ -139,6 +174,23 @@ class CpsatModel:
             literal = self.sat.new_bool_var("")
             self.sat.add(self.begins[b] >= self._end(a)).only_enforce_if(literal)
             self.sat.add(self.begins[a] >= self._end(b)).only_enforce_if(literal.negated())
+            self._before[a, b] = literal
+        return self._before[a, b]
+
+    def _beside(self, a: Op, b: Op) -> bool:
+        """Whether they may run at the same time."""
+        return self.problem.has_lanes(self.problem.device[b.stage]) and (a.kind == "F") != (b.kind == "F")
+
+    def _ends_before_beside(self, a: Op, b: Op) -> Any:
+        """The same for the lane beside: b begins when a has ended, or a frees nothing for it."""
+        duration = self.problem.duration(a)
+        if precedes(self.problem, a, b) or self._latest[a] + duration <= self._earliest[b]:
+            return 1
+        if precedes(self.problem, b, a) or self._earliest[a] + duration > self._latest[b]:
+            return 0
+        if (a, b) not in self._before:
+            literal = self.sat.new_bool_var("")
+            self.sat.add(self.begins[b] >= self._end(a)).only_enforce_if(literal)
             self._before[a, b] = literal
         return self._before[a, b]
 

@@ -4,7 +4,7 @@ from pipeplan_formulations.schedule.chains import depth
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.timed import Starts, timed
 
-__all__ = ["Starts", "evaluate", "feasible", "makespan", "orders_of", "peaks", "starts"]
+__all__ = ["Starts", "evaluate", "feasible", "listed", "makespan", "orders_of", "peaks", "starts"]
 
 
 def peaks(problem: PipelineSchedule, orders: Orders) -> tuple[int, ...]:
@@ -70,22 +70,34 @@ def feasible(problem: PipelineSchedule, orders: Orders) -> bool:
 def orders_of(problem: PipelineSchedule, begun: Starts) -> Orders:
     """The orders in which given starts run, as early as their inputs allow at equal starts, transfers last.
 
-    Operations that take no time may share their start; then whoever must come first is listed first. With two lanes an
-    I or W stands where it ends, as only then a forward finds its memory; nothing waits then that did not wait before.
+    Operations that take no time may share their start; then whoever must come first is listed first.
     """
 
     def place(op: Op) -> tuple[int, int, int, int]:
         return begun[op], begun[op] + problem.duration(op), op.micro_batch, depth(problem, op)
 
-    def place_of_two(op: Op) -> tuple[int, int, int, int]:
-        end = begun[op] + problem.duration(op)
-        if end == begun[op]:
-            return end, 1, op.micro_batch, depth(problem, op)
-        return (begun[op], 2, 0, 0) if op.kind == "F" else (end, 0, 0, 0)
+    sequence = sorted(problem.everything(), key=place)
+    return listed(problem, {op: begun[op] for op in sequence})
 
-    keys = [place_of_two if problem.has_lanes(d) else place for d in range(problem.devices)]
-    lists = [tuple(sorted(problem.operations(d), key=key)) for d, key in enumerate(keys)]
-    return (*lists, tuple(sorted(problem.transfers(), key=place))) if problem.sent else tuple(lists)
+
+def listed(problem: PipelineSchedule, begun: Starts) -> Orders:
+    """The lists of starts that are given in the order in which they happen.
+
+    With two lanes an I or W stands where it ends, as only then a forward finds its memory: so no forward waits that did
+    not wait before, and the list holds what the device holds.
+    """
+    lists: list[list[Op]] = [[] for _ in range(problem.devices)]
+    sent: list[Op] = []
+    for op in begun:
+        (lists[problem.device[op.stage]] if op.kind in ("F", "I", "W") else sent).append(op)
+
+    def place(op: Op) -> tuple[int, int]:
+        time = problem.duration(op)
+        end = begun[op] + time
+        return (end, 1) if not time else (begun[op], 2) if op.kind == "F" else (end, 0)
+
+    orders = [sorted(own, key=place) if problem.has_lanes(d) else own for d, own in enumerate(lists)]
+    return tuple(map(tuple, [*orders, sent] if problem.sent else orders))
 
 
 def _check(problem: PipelineSchedule, orders: Orders) -> None:

@@ -2,14 +2,15 @@
 
 Where all operations take time, the times are divided by the greatest that divides them all. Where some do not, let N
 be the number of operations: every time is multiplied by N + 1, and where it was 0 it becomes 1. Whatever the order, the
-step is a longest way over at most N operations, so that a step of T takes between (N + 1) T and (N + 1) T + N: rounding
-down gives T back, and of a bound L on the stretched problem ⌈(L − N) / (N + 1)⌉ holds here, which is the optimum if L
-is.
+step is a longest way over at most N operations, and over lags and transfers, whose times are multiples again. So a step
+of T takes between (N + 1) T and (N + 1) T + N: rounding down gives T back, and of a bound L on the stretched problem
+⌈(L − N) / (N + 1)⌉ holds here, which is the optimum if L is.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from pipeplan_formulations.schedule.problem import PipelineSchedule
 
@@ -41,7 +42,8 @@ def stretched(problem: PipelineSchedule) -> Stretched:
     """The problem with other times."""
     times = [problem.time[kind][s] for s in range(problem.stages) for kind in problem.kinds(s)]
     if all(times):
-        unit = math.gcd(*times, *problem.lag, *problem.lag_back, *problem.ending)
+        ways = (problem.lag, problem.lag_back, problem.occupancy, problem.occupancy_back)
+        unit = math.gcd(*times, *chain(*ways), *problem.ending)
         return Stretched(_with(problem, lambda time: time // unit), 1, unit)
     factor = len(times) * problem.micro_batches + 1
     other = _with(problem, lambda time: time * factor)
@@ -65,4 +67,6 @@ def _with(problem: PipelineSchedule, change: Callable[[int], int]) -> PipelineSc
         lag=tuple(map(change, problem.lag)),
         lag_back=tuple(map(change, problem.lag_back)),
         ending=tuple(map(change, problem.ending)),
+        occupancy=tuple(map(change, problem.occupancy)),
+        occupancy_back=tuple(map(change, problem.occupancy_back)),
     )

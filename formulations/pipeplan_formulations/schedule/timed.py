@@ -78,8 +78,7 @@ def timed(problem: PipelineSchedule, orders: Orders) -> Starts | None:
         arrive(source, s, i, end)
         if waits:
             ends[source][s][i] = free[home[source, s]] = end
-            movable.append(home[source, s])
-        movable.extend(hears[source, s])
+        movable.extend((home[source, s], *hears[source, s]))
     return begun if all(n == len(order) for n, order in zip(next_one, lists, strict=True)) else None
 
 

@@ -12,8 +12,11 @@ longer by the work that the operation's device must do before or after it:
     I_s(j), j < n;    W_s(j), j < k;    F_t(j), I_t(j), j < n, of its stages t > s,
 
 and before I_s(i) all F_t(j), j ≤ i, of its stages, I_t(j), j ≤ i, of those t > s, and I_s(j), j < i. What comes after
-is the same read backwards. Where the problem is large, only the last `REACH` micro-batches before (the next after) are
-packed, and everything before that is left out: fewer items never make a packing longer.
+is the same read backwards. All of it has ended whatever the lanes; of a device with two each lane is packed by itself.
+A transfer is packed with those of its wires that must have gone before, by the chain of their micro-batch.
+
+Where the problem is large, only the last `REACH` micro-batches before (the next after) are packed, and everything
+before that is left out: fewer items never make a packing longer.
 
 What is known of fewer micro-batches (`spans`) is a head of stage 0's last operation on each and a tail of its forward.
 """
@@ -21,8 +24,9 @@ What is known of fewer micro-batches (`spans`) is a head of stage 0's last opera
 from dataclasses import dataclass
 
 from pipeplan_formulations.schedule.admitting import Admission
+from pipeplan_formulations.schedule.chains import depth
 from pipeplan_formulations.schedule.packing import Item, packed
-from pipeplan_formulations.schedule.problem import Kind, PipelineSchedule
+from pipeplan_formulations.schedule.problem import Kind, Op, PipelineSchedule, Row
 from pipeplan_formulations.schedule.spans import Spans
 
 SMALL = 2048
@@ -62,7 +66,7 @@ class _Side:
     def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int, spans: Spans) -> None:
         self.problem, self.admissions, self.reach, self.spans = problem, admissions, reach, spans
         m = problem.micro_batches
-        self.table: Table = {"F": [], "I": [], "W": []}
+        self.table: Table = {"F": [], "I": [], "W": [], "A": [], "G": []}
         for rows in self.table.values():
             rows.extend([0] * m for _ in problem.device)
 
@@ -71,6 +75,29 @@ class _Side:
         time = self.problem.time[kind][stage]
         return [(value, time) for value in self.table[kind][stage][max(begin, 0) : end]]
 
+    def packed(self, stage: int, forwards: list[Item], others: list[Item]) -> int:
+        """The end of both on the stage's device."""
+        if self.problem.has_lanes(self.problem.device[stage]):
+            return max(packed(forwards), packed(others))
+        return packed(forwards + others)
+
+    def on_wires(self, row: Row, least: int, ranges: tuple[tuple[int, int], tuple[int, int]], sign: int) -> int:
+        """What the wires of a transfer say, and at least ``least``.
+
+        ``ranges`` are the micro-batches of its own row that count, and those of rows on its side of the chain
+        (``sign`` 1: before it, −1: behind).
+        """
+        problem = self.problem
+        place = sign * depth(problem, Op(*row, 0))
+        for rows in problem.carried.values():
+            if row in rows:
+                items = self.items(*row, *ranges[0])
+                for other in rows:
+                    if sign * depth(problem, Op(*other, 0)) < place:
+                        items += self.items(*other, *ranges[1])
+                least = max(least, packed(items))
+        return least
+
 
 class _Heads(_Side):
     def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int, spans: Spans) -> None:
@@ -78,14 +105,35 @@ class _Heads(_Side):
         for i in range(problem.micro_batches):
             for s in range(problem.stages):
                 self.table["F"][s][i] = self._forward(s, i)
+                self._send(("F", s), i)
             for s in reversed(range(problem.stages)):
                 self.table["I"][s][i] = self._backward(s, i)
+                self._send(("I", s), i)
                 self.table["W"][s][i] = self._weight(s, i)
+
+    def _send(self, row: Row, i: int) -> None:
+        """The head of what travels from there, if it occupies wires."""
+        transfer = self.problem.sent.get(row)
+        if transfer is not None:
+            least = self.table[row[0]][row[1]][i] + self.problem.ready[transfer]
+            first = i - self.reach
+            self.table[transfer[0]][transfer[1]][i] = self.on_wires(transfer, least, ((first, i), (first, i + 1)), 1)
+
+    def _arrival(self, row: Row, i: int) -> int:
+        """When it has left the wires; 0 if it occupies none."""
+        transfer = self.problem.sent.get(row)
+        if transfer is None:
+            return 0
+        kind, s = transfer
+        return self.table[kind][s][i] + self.problem.time[kind][s]
 
     def _forward(self, s: int, i: int) -> int:
         problem, head = self.problem, self.table
         first = i - self.reach
-        least = head["F"][s - 1][i] + problem.forward[s - 1] + problem.lag[s - 1] if s else 0
+        least = 0
+        if s:
+            gone = max(head["F"][s - 1][i] + problem.forward[s - 1], self._arrival(("F", s - 1), i))
+            least = gone + problem.lag[s - 1]
         stages = problem.hosted[problem.device[s]]
         before = self.items("F", s, first, i)
         for t in stages:
@@ -93,11 +141,12 @@ class _Heads(_Side):
                 before += self.items("F", t, first, i + 1)
         waits = []
         for n, k in self.admissions[s].choices(i):
-            items = before + self.items("I", s, first, n) + self.items("W", s, first, k)
+            forwards, others = list(before), self.items("I", s, first, n) + self.items("W", s, first, k)
             for t in stages:
                 if t > s:
-                    items += self.items("F", t, first, n) + self.items("I", t, first, n)
-            waits.append(packed(items))
+                    forwards += self.items("F", t, first, n)
+                    others += self.items("I", t, first, n)
+            waits.append(self.packed(s, forwards, others))
         return max(least, min(waits))
 
     def _backward(self, s: int, i: int) -> int:
@@ -105,15 +154,16 @@ class _Heads(_Side):
         first = i - self.reach
         least = head["F"][s][i] + problem.forward[s]
         if s < problem.stages - 1:
-            least = max(least, head["I"][s + 1][i] + problem.backward[s + 1] + problem.lag_back[s])
+            gone = max(head["I"][s + 1][i] + problem.backward[s + 1], self._arrival(("I", s + 1), i))
+            least = max(least, gone + problem.lag_back[s])
         if not s and not problem.split[0]:
             least = max(least, self.spans.first.get(i + 1, 0) - problem.backward[0])
-        items = self.items("I", s, first, i)
+        forwards, others = list[Item](), self.items("I", s, first, i)
         for t in problem.hosted[problem.device[s]]:
-            items += self.items("F", t, first, i + 1)
+            forwards += self.items("F", t, first, i + 1)
             if t > s:
-                items += self.items("I", t, first, i + 1)
-        return max(least, packed(items))
+                others += self.items("I", t, first, i + 1)
+        return max(least, self.packed(s, forwards, others))
 
     def _weight(self, s: int, i: int) -> int:
         least = self.table["I"][s][i] + self.problem.backward[s]
@@ -141,36 +191,47 @@ class _Tails(_Side):
             for s in reversed(range(problem.stages)):
                 self.table["F"][s][i] = self._forward(s, i)
 
+    def _onward(self, row: Row, i: int, arrived: int) -> int:
+        """Tail of an operation that sends, where ``arrived`` is left when its tensor has left its device for good."""
+        problem, transfer = self.problem, self.problem.sent.get(row)
+        if transfer is None:
+            return arrived
+        (kind, s), (sent, _), end = row, transfer, i + self.reach + 1
+        self.table[sent][s][i] = tail = self.on_wires(transfer, arrived, ((i + 1, end), (i, end)), -1)
+        return max(arrived, problem.ready[transfer] + problem.time[sent][s] - problem.time[kind][s] + tail)
+
     def _weight(self, s: int, i: int) -> int:
         end = i + self.reach + 1
-        items = self.items("W", s, i + 1, end) + self.items("F", s, self.admits[s][i], end)
-        return max(self.problem.ending[s], packed(items))
+        forwards, others = self.items("F", s, self.admits[s][i], end), self.items("W", s, i + 1, end)
+        return max(self.problem.ending[s], self.packed(s, forwards, others))
 
     def _backward(self, s: int, i: int) -> int:
         problem, tail = self.problem, self.table
         least, end = problem.ending[s], i + self.reach + 1
-        items = self.items("I", s, i + 1, end) + self.items("F", s, i + self.admissions[s].most, end)
+        forwards, others = self.items("F", s, i + self.admissions[s].most, end), self.items("I", s, i + 1, end)
         if s:
-            least = max(least, problem.lag_back[s - 1] + problem.backward[s - 1] + tail["I"][s - 1][i])
+            arrived = problem.lag_back[s - 1] + problem.backward[s - 1] + tail["I"][s - 1][i]
+            least = max(least, self._onward(("I", s), i, arrived))
         for t in problem.hosted[problem.device[s]]:
             if t <= s and problem.split[t]:
-                items += self.items("W", t, i, end)
+                others += self.items("W", t, i, end)
             if t < s:
-                items += self.items("I", t, i, end)
-        return max(least, packed(items))
+                others += self.items("I", t, i, end)
+        return max(least, self.packed(s, forwards, others))
 
     def _forward(self, s: int, i: int) -> int:
         problem, tail = self.problem, self.table
         least, end = problem.backward[s] + tail["I"][s][i], i + self.reach + 1
         if s < problem.stages - 1:
-            least = max(least, problem.lag[s] + problem.forward[s + 1] + tail["F"][s + 1][i])
+            arrived = problem.lag[s] + problem.forward[s + 1] + tail["F"][s + 1][i]
+            least = max(least, self._onward(("F", s), i, arrived))
         if not s:
             least = max(least, self.spans.step.get(problem.micro_batches - i, 0) - problem.forward[0])
-        items = self.items("F", s, i + 1, end)
+        forwards, others = self.items("F", s, i + 1, end), list[Item]()
         for t in problem.hosted[problem.device[s]]:
             if t > s:
-                items += self.items("F", t, i, end)
-            items += self.items("I", t, i, end)
+                forwards += self.items("F", t, i, end)
+            others += self.items("I", t, i, end)
             if problem.split[t]:
-                items += self.items("W", t, i, end)
-        return max(least, packed(items))
+                others += self.items("W", t, i, end)
+        return max(least, self.packed(s, forwards, others))
