@@ -1,9 +1,6 @@
 """What ranks run in the tests of this folder: importable by name, as other processes need it."""
 
-import os
 import random
-import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -182,14 +179,3 @@ def batch_norm_of_replicas() -> list[float]:
     everyone: list[list[float] | None] = [None, None]
     dist.all_gather_object(everyone, found)
     return [value for pair in everyone if pair for value in pair]
-
-
-def misbehaving(how: str, culprit: int) -> None:
-    """One rank raises, is killed or stops; the others wait for it."""
-    if dist.get_rank() == culprit:
-        if how == "raise":
-            raise ValueError("the data ran out")
-        time.sleep(0.3)
-        os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
-    tensor = torch.zeros(1)
-    dist.recv(tensor, culprit)

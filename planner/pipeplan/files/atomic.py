@@ -37,7 +37,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def _mode(target: Path) -> int:
@@ -49,7 +49,7 @@ def _mode(target: Path) -> int:
     return 0o666 & ~mask
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the new name survive a power cut, where the file system lets a folder be synced."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

@@ -1,0 +1,44 @@
+"""Which device a rank runs on: a GPU of its own, or the CPU."""
+
+import os
+
+import torch
+
+from pipeplan.errors import InputError
+
+
+def choose(wanted: str, local: int) -> str:
+    """``'cuda'`` or ``'cpu'``, for so many ranks on this machine.
+
+    Parameters
+    ----------
+    wanted : {'auto', 'cpu', 'cuda'}
+        ``auto``: the GPUs of a machine that has any.
+
+    Raises
+    ------
+    InputError
+        If there are fewer GPUs than ranks.
+    """
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise InputError(f"device {wanted!r} is not known; choose auto, cpu or cuda")
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "cpu" or (wanted == "auto" and not there):
+        return "cpu"
+    if there < local:
+        raise InputError(
+            f"{local} ranks on this machine need a GPU each, and it has {there}; "
+            "solve for fewer devices, use more machines, or run on the CPU (--device cpu)"
+        )
+    return "cuda"
+
+
+def take(wanted: str) -> torch.device:
+    """This rank's device, made the current one; ranks of a machine know their place by ``LOCAL_RANK``."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    kind = choose(wanted, int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", str(world)))))
+    if kind == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,126 @@
+"""What a rank does around the function that it was started for: process group, pulse, and what became of it."""
+
+import datetime
+import json
+import os
+import pickle
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeplan.errors import PipeplanError
+
+PULSE = 0.5
+"""Seconds between two signs of life of a rank."""
+COURTESY = 1.0
+"""Seconds that a rank which lost a peer waits before it ends, so that the launcher sees the peer's end first."""
+_SIGNS = ("closed by peer", "timed out", "timeout", "connection reset", "broken pipe", "connect", "lost a peer")
+"""What errors say that are consequences of another rank's."""
+_PACKAGE = Path(__file__).parent
+_PYTHON = sysconfig.get_path("stdlib")
+
+
+class RunError(PipeplanError):
+    """A run ended before its time; the text names the rank and its error.
+
+    Attributes
+    ----------
+    again : bool
+        Whether another attempt may go better.
+    """
+
+    def __init__(self, text: str, again: bool = True) -> None:
+        super().__init__(text)
+        self.again = again
+
+
+def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float, device: str) -> Any:
+    """Join the process group that the environment tells of, call the function, leave the group."""
+    import torch.distributed as dist
+
+    from pipeplan_executor.devices import take
+
+    backend = "cpu:gloo,cuda:nccl" if take(device).type == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method="env://", timeout=datetime.timedelta(seconds=timeout))
+    try:
+        return function(*arguments)
+    except PipeplanError:
+        raise
+    except (RuntimeError, dist.DistError) as error:
+        if lost_a_peer(error):
+            raise RunError(
+                f"rank {dist.get_rank()} lost a peer or waited {timeout:.0f} s for it: {_first(error)}"
+            ) from error
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def lost_a_peer(error: BaseException) -> bool:
+    """Whether an error is the consequence of another rank's."""
+    return any(sign in str(error).lower() for sign in _SIGNS)
+
+
+def _first(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:300]
+
+
+def worker(task: str, folder: str, timeout: float, device: str) -> None:
+    """What a local rank runs. It leaves files in ``folder``, by which the launcher knows how it fares.
+
+    ::
+
+        pid1     its process          pulse1        rewritten every half a second: where in the user's code it is
+        value    what rank 0 returns  error1.json   how it failed
+    """
+    rank, home = int(os.environ["RANK"]), Path(folder)
+    (home / f"pid{rank}").write_text(str(os.getpid()))
+    threading.Thread(target=_pulse, args=(home / f"pulse{rank}", os.getppid()), daemon=True).start()
+    function, arguments = pickle.loads(Path(task).read_bytes())
+    try:
+        value = as_rank(function, arguments, timeout, device)
+    except BaseException as error:
+        consequence = isinstance(error, RunError) or lost_a_peer(error)
+        told = isinstance(error, PipeplanError)
+        note = {
+            "rank": rank,
+            "time": time.time(),
+            "consequence": consequence,
+            "again": consequence or not told,
+            "error": str(error) if told else f"{type(error).__name__}: {error}",
+            "trace": traceback.format_exc(),
+        }
+        part = home / f"error{rank}.part"
+        part.write_text(json.dumps(note))
+        part.rename(home / f"error{rank}.json")
+        if consequence:
+            time.sleep(COURTESY)
+        os._exit(1)  # neither the interpreter's exit nor a peer's can hold this rank back any more
+    if rank == 0:
+        (home / "value").write_bytes(pickle.dumps(value))
+
+
+def _pulse(path: Path, launcher: int) -> None:
+    main = threading.main_thread().ident
+    while True:
+        if os.getppid() != launcher:
+            os._exit(1)  # nobody is left to end this rank
+        path.write_text(_place(sys._current_frames().get(main or 0)))
+        time.sleep(PULSE)
+
+
+def _place(frame: Any) -> str:
+    """The innermost line that is neither torch's, nor Python's, nor this package's; empty if there is none."""
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        inside = _PACKAGE in file.parents and "zoo" not in file.parts
+        library = "site-packages" in file.parts or file.is_relative_to(_PYTHON)
+        if not inside and not library and file.suffix == ".py":
+            return f"{file.name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""

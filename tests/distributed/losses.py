@@ -1,0 +1,42 @@
+"""What ranks run in the tests of losing them: importable by name, as other processes need it."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from pipeplan.errors import InputError
+
+
+def misbehaving(how: str, culprit: int) -> None:
+    """One rank raises, is killed, stops or is busy with something else; the others wait for it."""
+    if dist.get_rank() == culprit:
+        misbehave(how)
+    dist.recv(torch.zeros(1), culprit)
+
+
+def misbehave(how: str) -> None:
+    """In one of four ways."""
+    if how == "raise":
+        raise ValueError("the data ran out")
+    if how == "busy":
+        time.sleep(600)
+    time.sleep(0.3)
+    os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
+
+
+def failing_at_first(folder: str, failures: tuple[str, ...]) -> int:
+    """Fails in these ways, one an attempt, and then says how many attempts it took."""
+    attempts = Path(folder) / f"attempts{dist.get_rank()}"
+    number = len(attempts.read_text()) if attempts.exists() else 0
+    attempts.write_text("x" * (number + 1))
+    dist.barrier()
+    if number < len(failures) and dist.get_rank() == 1:
+        if failures[number] == "input":
+            raise InputError("there is no such file")
+        misbehave(failures[number])
+    dist.barrier()
+    return number + 1

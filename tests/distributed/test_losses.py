@@ -1,0 +1,73 @@
+"""A rank that is lost: the run ends everywhere in time, says why, and starts again where that was asked for."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the workers by the same name
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+
+import losses
+
+from pipeplan.errors import InputError
+from pipeplan_executor import RunError, launch
+from pipeplan_executor.launcher import first_node
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("stop", "stood still"), ("busy", r"was busy at losses.py:\d+ in misbehave")]
+)
+def test_a_rank_that_is_waited_for_in_vain_ends_the_run(how: str, said: str) -> None:
+    """A rank that stops, or does something else, ends the run within the timeout; the error says which and where."""
+    timeout, start = 6.0, time.monotonic()
+    with pytest.raises(RunError, match=f"rank 1.*{said}"):
+        launch(losses.misbehaving, 2, how, 1, timeout=timeout)
+    assert time.monotonic() - start < timeout + 40  # start-up of the ranks included
+
+
+def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
+    """Each loss is told with its cause, then all ranks start again; what would only fail again ends the run."""
+    said: list[str] = []
+    ways = ("kill", "raise", "input")
+    with pytest.raises(RunError, match="rank 1 failed: there is no such file"):
+        launch(losses.failing_at_first, 2, str(tmp_path), ways, timeout=20, restarts=9, told=said.append)
+    assert len(said) == 2
+    assert "rank 1 was killed by SIGKILL" in said[0]
+    assert "restart 1 of 9" in said[0]
+    assert "rank 1 failed: ValueError: the data ran out" in said[1]
+
+
+def test_a_wrong_world_size_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a launcher that started another number of processes, the error says both numbers."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(RunError, match=r"2 ranks.*3 processes"):
+        launch(losses.misbehaving, 2, "raise", 0)
+
+
+def test_restarts_are_left_to_the_launcher_that_started_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun or Slurm, restarts are refused with the name of the option that gives them there."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="--max-restarts"):
+        launch(losses.misbehaving, 2, "raise", 0, restarts=1)
+
+
+def test_a_missing_device_is_refused_before_anything_starts() -> None:
+    """More GPUs than the machine has, or a device that is not known, are an error with advice."""
+    with pytest.raises(InputError, match=r"9999 ranks on this machine need a GPU each.*--device cpu"):
+        launch(losses.misbehaving, 9999, "raise", 0, device="cuda")
+    with pytest.raises(InputError, match=r"'tpu'.*auto, cpu or cuda"):
+        launch(losses.misbehaving, 2, "raise", 0, device="tpu")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("gpu1", "gpu1"), ("gpu1,gpu7", "gpu1"), ("gpu[07-09,12],cpu1", "gpu07"), ("a[3,5-6]-ib,b1", "a3-ib")],
+)
+def test_the_first_node_of_a_slurm_job_is_found(nodes: str, first: str) -> None:
+    """Rank 0 runs on the first host of the list that Slurm writes, in any of its short forms."""
+    assert first_node(nodes) == first
