@@ -23,7 +23,6 @@ from pipeplan.errors import PlanError
 from pipeplan.model import Layer, Model
 from pipeplan.plan import Plan
 from pipeplan.profile.ties import bytes_of, find_ties, held_by, own_parameters
-from pipeplan.schedule import Kind
 from pipeplan.workload import Workload, load_workload
 from pipeplan_executor.materialise import initialise, read_weights
 from pipeplan_executor.shapes import Flow, trace
@@ -112,7 +111,7 @@ def fit(plan: Plan, source: Source, dtype: torch.dtype | None = None) -> Fitted:
     workload = build(source)
     blank = without_inplace(on_meta(workload.module))
     names = [name for stage in plan.stages for name in stage.layers]
-    _check_names(plan, blank, names)
+    _check_names(blank, names)
     described = describe(plan.model, blank, names)
     if described.fingerprint != plan.fingerprint:
         raise PlanError(
@@ -155,7 +154,7 @@ def converted(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
 
 
-def _check_names(plan: Plan, module: nn.Module, names: list[str]) -> None:
+def _check_names(module: nn.Module, names: list[str]) -> None:
     known = dict(module.named_modules())
     absent = [name for name in names if name not in known]
     if absent:
@@ -176,13 +175,6 @@ def _check_names(plan: Plan, module: nn.Module, names: list[str]) -> None:
     for full, tensor in (*module.named_parameters(), *module.named_buffers()):
         if id(tensor) not in owner:
             raise PlanError(f"{full} belongs to none of the plan's layers; profile this model and solve again")
-    for number, stage in enumerate(plan.stages):
-        kinds = {a.kind for a in plan.schedule.actions() if a.stage == number}
-        if stage.recompute and Kind.INPUT_GRADIENT in kinds:
-            raise PlanError(
-                f"stage {number} recomputes {', '.join(stage.recompute)} and splits its backward into I and W, which "
-                "would recompute several times over; plan one or the other"
-            )
 
 
 def _boundaries(plan: Plan, flow: Flow) -> Iterator[Boundary]:

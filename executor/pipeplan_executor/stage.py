@@ -6,28 +6,25 @@
     gradient ◀──────────  graph  ◀─ gradient                        that is gone once the network has taken it
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-if TYPE_CHECKING:
-    from pipeplan_executor.split_backward import ParameterGroups
+from pipeplan.deferred.attach import attach
+from pipeplan.deferred.queue import WeightQueue, Work, work_off
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass
 class _Kept:
-    """Of one micro-batch: where its graph begins and ends, and what the split backward leaves for W."""
+    """Of one micro-batch: where its graph begins and ends."""
 
     leaf: Tensor
-    root: Tensor | GradientEdge | None
-    gradient: Tensor | None = None
-    groups: "ParameterGroups | None" = None
+    root: GradientEdge | None
 
 
 class StageWork:
@@ -49,37 +46,32 @@ class StageWork:
         self, module: nn.Module, wants_gradient: bool, loss: Loss | None = None, split: Set[int] = frozenset()
     ) -> None:
         self._module, self._wants_gradient, self._loss, self._split = module, wants_gradient, loss, split
-        if split:  # half of a worker's start-up time, and some 50 MiB, for what few plans need
-            from pipeplan_executor import split_backward
-
-            self._parts = split_backward
-        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._queue = WeightQueue()
+        if split:
+            attach(self._queue, [module])
         self._kept: dict[int, _Kept] = {}
+        self._waiting: dict[int, Sequence[Work]] = {}
         self.losses: dict[int, Tensor] = {}
 
     def clear(self) -> None:
         """Forget an earlier step, be it broken off."""
-        self._kept, self.losses = {}, {}
+        self._kept, self._waiting, self.losses = {}, {}, {}
+        self._queue.clear()
 
     def forward(self, number: int, inputs: Tensor, targets: Tensor | None) -> Tensor | None:
         """F: the output for the next stage, contiguous and apart from the graph; None from the last stage."""
         leaf = inputs.detach()
         if self._wants_gradient and leaf.is_floating_point():
             leaf.requires_grad_()
-        output = self._module(leaf)
+        with self._queue.opened(number in self._split):
+            output = self._module(leaf)
+            if self._loss is not None:
+                assert targets is not None
+                output = self._loss(output, targets)
+                self.losses[number] = output.detach()
+        self._kept[number] = _Kept(leaf, get_gradient_edge(output) if output.requires_grad else None)
         if self._loss is not None:
-            assert targets is not None
-            output = self._loss(output, targets)
-            self.losses[number] = output.detach()
-            self._kept[number] = _Kept(leaf, output if output.requires_grad else None)
             return None
-        if not output.requires_grad:
-            self._kept[number] = _Kept(leaf, None)
-        elif number in self._split:
-            output = self._parts.own(output)
-            self._kept[number] = _Kept(leaf, output)
-        else:
-            self._kept[number] = _Kept(leaf, get_gradient_edge(output))
         return output.detach().contiguous()
 
     def backward(self, number: int, gradient: Tensor | None) -> Tensor | None:
@@ -90,22 +82,15 @@ class StageWork:
         return self._returned(kept.leaf, kept.leaf.grad)
 
     def input_gradient(self, number: int, gradient: Tensor | None) -> Tensor | None:
-        """I: the input's gradient. Without a stage ahead there is nothing to do, and W is the whole backward."""
-        kept = self._kept[number]
-        if not isinstance(kept.root, Tensor) or not kept.leaf.requires_grad:
-            kept.gradient = gradient
-            return self._returned(kept.leaf, None)
-        found, kept.groups = self._parts.input_gradient(kept.root, gradient, kept.leaf, self._parameters)
-        kept.root = None
-        return self._returned(kept.leaf, found)
+        """I: B, but that weight gradients wait which can (see `pipeplan.deferred`)."""
+        with self._queue.opened():
+            found = self.backward(number, gradient)
+        self._waiting[number] = self._queue.take()
+        return found
 
     def weight_gradient(self, number: int) -> None:
-        """W: add to the parameters' gradients."""
-        kept = self._kept.pop(number)
-        if kept.groups is not None:
-            self._parts.weight_gradients(kept.groups, self._parameters)
-        elif kept.root is not None:
-            torch.autograd.backward([kept.root], None if kept.gradient is None else [kept.gradient])
+        """W: add to the parameters' gradients what I left."""
+        work_off(self._waiting.pop(number))
 
     def _returned(self, leaf: Tensor, gradient: Tensor | None) -> Tensor | None:
         if not leaf.requires_grad:

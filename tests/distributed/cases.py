@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from models import WORKLOADS, layers_of, random_cuts, tiny_thrice, tiny_tied
 
 from pipeplan.plan import Plan
-from pipeplan.schedule import Kind, Schedule
+from pipeplan.schedule import Schedule
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.workload import Workload
@@ -64,11 +64,10 @@ def placed_cases(generator: random.Random, world: int) -> list[Case]:
 
 
 def _case(generator: random.Random, build: Callable[[], Workload], cuts: tuple[int, ...], schedule: Schedule) -> Case:
-    """The schedule's plan; where no backward is split, some layers are computed again."""
+    """The schedule's plan; some layers are computed again."""
     workload = build()
     names = layers_of(workload)
-    joined = all(action.kind is not Kind.INPUT_GRADIENT for action in schedule.actions())
-    share = generator.choice((0.0, 0.3, 1.0)) if joined else 0.0
+    share = generator.choice((0.0, 0.3, 1.0))
     recompute = [name for name in names if generator.random() < share]
     plan = plan_for(workload.module, names, cuts, schedule, recompute=recompute)
     return Case(f"{build.__name__} {cuts} {schedule.as_text()} recompute {recompute}", plan, build)

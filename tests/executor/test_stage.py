@@ -84,13 +84,30 @@ def test_split_backwards_equal_joined_ones(last: nn.Module) -> None:
     assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(*found, strict=True))
 
 
-def test_the_first_stage_does_everything_in_its_weight_gradient() -> None:
-    """Without a stage ahead the input gradient is nothing, and the weight gradient equals a whole backward."""
-    module = nn.Linear(4, 4)
-    inputs, gradient = torch.randn(3, 4), torch.randn(3, 4)
-    work = StageWork(module, wants_gradient=False, split={0})
-    work.forward(0, inputs, None)
-    assert work.input_gradient(0, gradient) is None
-    assert module.weight.grad is None
-    work.weight_gradient(0)
-    assert torch.allclose(module.weight.grad, gradient.T @ inputs, atol=1e-6)
+@pytest.mark.parametrize("wants_gradient", [False, True])
+@pytest.mark.parametrize("recompute", [(), ("b", "d"), ("a", "b", "c", "d", "e")])
+def test_split_backwards_recompute_once(wants_gradient: bool, recompute: tuple[str, ...]) -> None:
+    """I runs a recomputed layer once more and W does not; the gradients are those of a joined backward."""
+    calls: list[str] = []
+    found = []
+    for split in (frozenset(), frozenset({0})):
+        layers = chain(0.5)
+        module = StageModule(layers, recompute).double()
+        for name, layer in layers.items():
+            layer.register_forward_pre_hook(lambda *_, name=name: calls.append(name))
+        work = StageWork(module, wants_gradient, split=split)
+        torch.manual_seed(2)
+        output = work.forward(0, torch.randn(2, 5, 16, dtype=torch.float64), None)
+        assert output is not None
+        calls.clear()
+        if split:
+            returned = work.input_gradient(0, torch.ones_like(output))
+            assert sorted(calls) == sorted(recompute)
+            assert layers["e"].weight.grad is None
+            work.weight_gradient(0)
+        else:
+            returned = work.backward(0, torch.ones_like(output))
+        assert sorted(calls) == sorted(recompute)
+        assert (returned is not None) == wants_gradient
+        found.append([*(p.grad for p in module.parameters()), *([returned] * wants_gradient)])
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(*found, strict=True))

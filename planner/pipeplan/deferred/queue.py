@@ -1,0 +1,88 @@
+"""Weight gradients of a micro-batch that wait for their turn."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+Work = Callable[[], None]
+"""Adds to the gradients of one operation's parameters."""
+
+
+class WeightQueue:
+    """Where one stage's operations leave their weight gradients.
+
+    It is open during the forward of a micro-batch whose backward is split, and during its I, where recomputation runs
+    that forward again. A closed queue changes nothing: the operations are then torch's own, weight gradients included.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._works: list[Work] = []
+
+    @contextmanager
+    def opened(self, really: bool = True) -> Iterator[None]:
+        """Open within the context. Another thread may look, like the one in which autograd computes on CUDA."""
+        self.is_open = really
+        try:
+            yield
+        finally:
+            self.is_open = False
+
+    def put(self, work: Work) -> None:
+        """Leave something for later."""
+        self._works.append(work)
+
+    def take(self) -> tuple[Work, ...]:
+        """All that was left, in order; the queue is empty afterwards."""
+        works, self._works = tuple(self._works), []
+        return works
+
+    def clear(self) -> None:
+        """Drop what was left, as after a step that was broken off."""
+        self._works = []
+
+    def __len__(self) -> int:
+        return len(self._works)
+
+    def waits_for(self, *parameters: Tensor | None) -> bool:
+        """Whether an operation with these parameters leaves their gradients here.
+
+        It does so for all or for none: a frozen or computed one, or one whose gradient somebody has a hook on, takes
+        the ordinary way, and the others with it. ``None`` is a bias that is not there.
+        """
+        return self.is_open and torch.is_grad_enabled() and all(p is None or _plain(p) for p in parameters)
+
+
+def _plain(parameter: Tensor) -> bool:
+    hooked = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+    return type(parameter) is nn.Parameter and parameter.requires_grad and not hooked
+
+
+def work_off(works: Sequence[Work]) -> None:
+    """W: do what I left."""
+    with torch.no_grad():
+        for work in works:
+            work()
+
+
+def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
+    """Add to what is there; ``gradient`` is the caller's to give away."""
+    if parameter.grad is None:
+        parameter.grad = gradient.to(parameter.dtype)
+    else:
+        parameter.grad.add_(gradient)
+
+
+def lowered(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """What autocast would make of the operands of a product.
+
+    Autocast keeps such copies for the next operation that reads the same weight. One made here is made where autograd
+    does not look, and the other operation would lose its gradient; so it is made by hand, and kept by nobody.
+    """
+    device = next(tensor.device.type for tensor in tensors if tensor is not None)
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    kind = torch.get_autocast_dtype(device)
+    return tuple(t if t is None or t.dtype == torch.float64 else t.to(kind) for t in tensors)

@@ -1,0 +1,149 @@
+"""What waits, what does not, and what is left behind."""
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeplan.deferred.attach import attach, attached
+from pipeplan.deferred.queue import WeightQueue, work_off
+from split_nets import Shifted
+
+
+def pair() -> nn.Sequential:
+    """Two linear layers."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+
+
+def test_weights_get_their_gradients_in_the_second_part() -> None:
+    """After I there is the input's gradient and that of a norm, and no gradient of a linear layer; after W all are."""
+    net = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+    queue, x = WeightQueue(), torch.randn(2, 3, requires_grad=True)
+    attach(queue, [net])
+    with queue.opened():
+        net(x).square().sum().backward()
+    assert x.grad is not None
+    assert net[1].weight.grad is not None
+    assert net[0].weight.grad is net[0].bias.grad is None
+    work_off(queue.take())
+    assert net[0].weight.grad is not None
+    assert net[0].bias.grad is not None
+
+
+def test_a_first_stage_has_both_parts() -> None:
+    """Where no gradient of the input is asked for, what lies behind the first layer still goes back within I."""
+    net, x = pair(), torch.randn(2, 3)
+    net(x).sum().backward()
+    expected = [parameter.grad for parameter in net.parameters()]
+    net.zero_grad()
+    queue = WeightQueue()
+    with attached(queue, [net]), queue.opened():
+        net(x).sum().backward()
+    assert len(queue) == 2
+    work_off(queue.take())
+    assert all(torch.allclose(p.grad, e) for p, e in zip(net.parameters(), expected, strict=True))
+
+
+@pytest.mark.parametrize("how", ["frozen bias", "hook", "hook afterwards", "computed", "no gradients", "closed"])
+def test_what_does_not_wait(how: str) -> None:
+    """Frozen, computed and watched parameters take torch's way, and so does everything while the queue is closed."""
+    net, queue, calls = pair(), WeightQueue(), []
+    if how == "frozen bias":
+        net[2].bias.requires_grad_(False)
+    elif how == "hook":
+        net[2].weight.register_hook(calls.append)
+    elif how == "hook afterwards":
+        net[2].weight.register_post_accumulate_grad_hook(calls.append)
+    elif how == "computed":
+        nn.utils.parametrizations.weight_norm(net[2])
+    with attached(queue, [net]), queue.opened(how != "closed"), torch.set_grad_enabled(how != "no gradients"):
+        y = net(torch.randn(2, 3))
+        if y.requires_grad:
+            y.sum().backward()
+    assert len(queue) == {"closed": 0, "no gradients": 0}.get(how, 1)
+    assert len(calls) == ("hook" in how)
+    queue.clear()
+    assert len(queue) == 0
+
+
+def test_a_module_is_as_before_afterwards() -> None:
+    """Classes, attributes and the code of graphs come back; state and copies never changed."""
+    net = nn.Sequential(nn.Linear(3, 3), Shifted(3, 3), nn.Embedding(4, 3), nn.Conv1d(1, 1, 1)).double()
+    graph = torch.export.export(pair(), (torch.randn(2, 3),)).module()
+    before = [(type(part), dict(part.__dict__)) for part in net.modules()]
+    code, state = graph.code, list(net.state_dict())
+    queue = WeightQueue()
+    with attached(queue, [net, graph]):
+        assert graph.code != code
+        assert list(net.state_dict()) == state
+        assert isinstance(net[1], Shifted)
+        twin = copy.deepcopy(net)
+        assert twin[0].weight_queue is twin[1].weight_queue is not queue
+    assert graph.code == code
+    assert [(type(part), dict(part.__dict__)) for part in net.modules()] == before
+    assert not hasattr(graph, "weight_queue")
+
+
+def test_nothing_is_left_of_a_step_that_broke_off() -> None:
+    """The graph is gone after I, what waits after W or when the queue is cleared, and an error closes the queue."""
+    net, queue = pair(), WeightQueue()
+    attach(queue, [net])
+    for end in (lambda: work_off(queue.take()), queue.clear):
+        x = torch.randn(2, 3)
+        between = x + 1.0
+        with queue.opened():
+            output = net(between)
+            graph = weakref.ref(output.grad_fn)
+            output.sum().backward()
+        del x, between, output
+        gc.collect()
+        assert graph() is None
+        assert len(queue) == 2
+        end()
+        assert len(queue) == 0
+
+    class Breaks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"), queue.opened():
+        Breaks()(net(torch.randn(2, 3)))
+    assert not queue.is_open
+
+
+def test_autocast_products_have_its_precision() -> None:
+    """Under autocast outputs, and gradients up to rounding, are those of torch's own layers, of tied weights too."""
+    torch.manual_seed(0)
+    table = nn.Embedding(9, 8)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.up, self.conv = table, nn.Linear(8, 8), nn.Conv1d(5, 5, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.conv(self.up(self.table(x))).relu()
+            return functional.linear(x, self.up.weight) @ self.table.weight.t()
+
+    net, numbers, found = Net(), torch.randint(9, (4, 5)), []
+    for split in (False, True):
+        net.zero_grad()
+        queue = WeightQueue()
+        with attached(queue, [net]), queue.opened(split):
+            with torch.autocast("cpu", torch.bfloat16):
+                output = net(numbers)
+            output.float().square().sum().backward()
+        assert len(queue) == 3 * split
+        work_off(queue.take())
+        found.append((output.detach(), [p.grad for p in net.parameters()]))
+    (plain, expected), (waiting, sums) = found
+    assert plain.dtype == waiting.dtype == torch.bfloat16
+    assert torch.equal(plain, waiting)
+    for gradient, wanted in zip(sums, expected, strict=True):
+        assert gradient.dtype == torch.float32
+        assert torch.allclose(gradient, wanted, rtol=0.02, atol=0.02 * float(wanted.abs().max()))
