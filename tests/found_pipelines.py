@@ -1,19 +1,25 @@
-"""Random pipelines of one width, from a seed, and random orders of the instances that they are."""
+"""Random pipelines of one width, from a seed, random orders of the instances that they are, and what was simulated of
+schedules as the instances say it."""
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
 from pipeplan.chain import UNLIMITED
 from pipeplan.cluster import Overlap
+from pipeplan.found import as_orders
+from pipeplan.found.rows import hardest, rows_of
 from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.schedule import Schedule
 from pipeplan.schedules.placed import Placement, loop, vee
-from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule
+from pipeplan.simulate import simulate
+from pipeplan_formulations.schedule import Kind, Op, Orders, PipelineSchedule
 
 
 def random_pipeline(seed: int, most_devices: int = 4, *, plain: bool = False) -> Pipeline:
     """One or several stages a device, in a line, a loop, a V or anyhow, on one, two or three rows.
 
-    ``plain``: nothing that the formulation cannot say: no wire to wait for, no ties, one stage a device.
+    ``plain``: nothing that the formulation cannot say: one row, no ties, one stage a device, no wires for nothing.
     """
     draw = Random(seed)
     placement = _placement(draw, draw.randint(1, most_devices), 1 if plain else draw.choice((1, 1, 2, 3)))
@@ -24,20 +30,9 @@ def random_pipeline(seed: int, most_devices: int = 4, *, plain: bool = False) ->
     if draw.random() < 0.5:
         stages = tuple(replace(stage, workspace=stages[0].workspace) for stage in stages)
     overlap = draw.choice(list(Overlap))
-    card = not plain and draw.random() < 0.3
-    boundaries = range(len(placement) - 1)
-    latency = draw.choice((0, 4))
-    away = [[(draw.randint(0, 5), draw.randint(0, latency)) for _ in boundaries] for _ in ("down", "up")]
-    ways = [
-        tuple(
-            tuple(
-                Transfer(1, *away[way][s], () if plain else ("card",) if card else (f"{way} {s} {row}",))
-                for row in range(rows)
-            )
-            for s in boundaries
-        )
-        for way in (0, 1)
-    ]
+    ways = _ways(draw, placement, rows)
+    if plain:
+        ways = [tuple(tuple(map(_needed, row)) for row in way) for way in ways]
     return Pipeline(
         stages,
         tuple(tuple(row * devices + device for row in range(rows)) for (device,) in placement),
@@ -75,6 +70,47 @@ def _inputs(problem: PipelineSchedule, op: Op) -> set[Op]:
     if kind == "W":
         return needs | {Op("I", s, i)}
     return needs | {Op("F", s, i)} | ({Op("I", s + 1, i)} if s < problem.stages - 1 else set())
+
+
+def as_simulated(schedule: Schedule, pipeline: Pipeline, problem: PipelineSchedule) -> Orders | None:
+    """Orders of a row of a schedule, and its transfers in the order in which the simulator let them pass."""
+    orders = as_orders(schedule, pipeline, problem)
+    if orders is None or not problem.sent:
+        return orders
+    rows = rows_of(pipeline)
+    row = hardest(rows, pipeline, schedule.micro_batches)
+    seen: Counter[tuple[Kind, int]] = Counter()
+    passed: list[Op] = []
+    for flight in simulate(schedule, pipeline).flights:
+        kind: Kind = "A" if flight.target > flight.source else "G"
+        if flight.micro_batch % rows.count == row and (kind, flight.source) in problem.sent.values():
+            passed.append(Op(kind, flight.source, seen[kind, flight.source]))
+            seen[kind, flight.source] += 1
+    return (*orders, tuple(passed))
+
+
+def _ways(draw: Random, placement: Placement, rows: int) -> list[tuple[tuple[Transfer, ...], ...]]:
+    """Forward and back: on wires of their own, one card for all, or cards of nodes of two columns, one in and one out.
+
+    Cards are those of a row, or all rows share them.
+    """
+    latency, kind, apart = draw.choice((0, 4)), draw.choice(("own", "own", "card", "nodes")), draw.random() < 0.5
+    found = []
+    for way in ("down", "up"):
+        boundaries = []
+        for s in range(len(placement) - 1):
+            time, more = draw.randint(0, 5), draw.randint(0, latency)
+            (a,), (b,) = (placement[s], placement[s + 1]) if way == "down" else (placement[s + 1], placement[s])
+            cards = {"own": (f"{way} {s}",), "card": ("card",), "nodes": (f"out {a // 2}", f"in {b // 2}")}[kind]
+            whose = [f" {row}" if apart or kind == "own" else "" for row in range(rows)]
+            boundaries.append(tuple(Transfer(1, time, more, tuple(card + who for card in cards)) for who in whose))
+        found.append(tuple(boundaries))
+    return found
+
+
+def _needed(way: Transfer) -> Transfer:
+    """Without wires where it occupies them for nothing."""
+    return way if way.occupancy else replace(way, resources=())
 
 
 def _placement(draw: Random, devices: int, chunks: int) -> Placement:

@@ -102,7 +102,7 @@ def test_a_wire_that_all_share_bounds_the_step() -> None:
     """Tensors of 9 ns on one card, two ways: 2 m of them stand between the first forward and the first stage's end."""
     pipeline = line(2, 1, 2, occupancy=9, resource="card")
     assert wire_bound(pipeline, 6, split=False) == 1 + 2 * 6 * 9 + 2
-    assert floor(floor_problem(pipeline, 6, split=False)) < wire_bound(pipeline, 6, split=False)
+    assert floor(floor_problem(pipeline, 6, split=False)) == wire_bound(pipeline, 6, split=False)
     found = find(pipeline, 6, LIMITS, split=False)
     assert found.value is not None
     assert found.bound == wire_bound(pipeline, 6, split=False) <= found.value

@@ -1,9 +1,12 @@
 """Which instances of a pipeline a search asks, and of which a solver's bound counts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pipeplan.found.floor import floor, floor_problem
 from pipeplan.found.instance import schedule_problem
+from pipeplan.found.lanes import may_have_lanes
+from pipeplan.found.wires import wire_bound
 from pipeplan.pipeline import Pipeline
 from pipeplan_formulations.schedule import PipelineSchedule
 
@@ -11,52 +14,84 @@ APART = 0.02
 """Relative difference of a backward's parts from the whole above which both are looked at by themselves."""
 
 
+@dataclass
+class Side:
+    """All schedules with so many lanes a device.
+
+    Attributes
+    ----------
+    two_lanes : bool
+    least : PipelineSchedule
+        The instance that none of them undercuts.
+    bound : int
+        What is proved of it.
+    """
+
+    two_lanes: bool
+    least: PipelineSchedule
+    bound: int
+
+
 @dataclass(frozen=True)
 class Asked:
-    """An instance, and whether it is the one that no schedule undercuts."""
+    """An instance, and whether it is the one that no schedule of its side undercuts."""
 
     problem: PipelineSchedule
+    side: Side
     bounds: bool
 
 
-def asked(pipeline: Pipeline, micro_batches: int, least: PipelineSchedule) -> list[Asked]:
-    """The instance ``least`` that no schedule undercuts and, where its orders may not fit or take longer than it says,
-    those whose orders do.
+def sides(pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool]) -> list[Side]:
+    """Two lanes, where devices may have them, then one."""
+    found = []
+    for two_lanes in (True, False) if may_have_lanes(pipeline) else (False,):
+        least = floor_problem(pipeline, micro_batches, split, two_lanes=two_lanes)
+        bound = max(floor(least), wire_bound(pipeline, micro_batches, split, two_lanes=two_lanes))
+        found.append(Side(two_lanes, least, bound))
+    return found
+
+
+def asked(pipeline: Pipeline, micro_batches: int, side: Side) -> list[Asked]:
+    """The instance that no schedule undercuts and, where its orders may not fit or take longer than it says, those
+    whose orders do.
 
     Those come first: what they find is a start for the other one.
     """
-    found = [Asked(problem, False) for problem in _true(pipeline, micro_batches, least)]
-    return [*found, Asked(least, True)]
+    found = [Asked(problem, side, False) for problem in _true(pipeline, micro_batches, side)]
+    return [*found, Asked(side.least, side, True)]
 
 
-def crowded(pipeline: Pipeline, problem: PipelineSchedule) -> Iterator[PipelineSchedule]:
-    """The instance with tensors away longer, as if they waited for wires that several share; nothing if none do."""
-    users: dict[str, int] = {}
-    for ways in (*pipeline.transfers, *pipeline.returns):
-        for way in ways:
-            for wire in set(way.resources) if way.occupancy else ():
-                users[wire] = users.get(wire, 0) + 1
-    if max(users.values(), default=0) < 2:
-        return
-    for times in (1, 3):
-        yield replace(
-            problem,
-            lag=tuple(
-                lag + times * ways[0].occupancy for lag, ways in zip(problem.lag, pipeline.transfers, strict=True)
-            ),
-            lag_back=tuple(
-                lag + times * ways[0].occupancy for lag, ways in zip(problem.lag_back, pipeline.returns, strict=True)
-            ),
-        )
+def wireless(problem: PipelineSchedule, waits: int = 0) -> PipelineSchedule:
+    """The same as if wires were always free, each tensor away longer by so many of the times that it occupies its own.
+
+    With none of these a relaxation.
+    """
+
+    def longer(away: tuple[int, ...], occupancy: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(way + waits * time for way, time in zip(away, occupancy, strict=True)) if occupancy else away
+
+    return replace(
+        problem,
+        lag=longer(problem.away, problem.occupancy),
+        lag_back=longer(problem.away_back, problem.occupancy_back),
+        occupancy=(),
+        occupancy_back=(),
+        wires=(),
+        wires_back=(),
+    )
 
 
-def _true(pipeline: Pipeline, micro_batches: int, least: PipelineSchedule) -> Iterator[PipelineSchedule]:
+def _true(pipeline: Pipeline, micro_batches: int, side: Side) -> Iterator[PipelineSchedule]:
     """Instances whose orders take as long as they say and fit."""
-    safe = schedule_problem(pipeline, micro_batches, least.split, safe=True)
-    splits = [stage for stage, cut in zip(pipeline.stages, least.split, strict=True) if cut]
-    whole = sum(stage.backward for stage in splits)
-    parts = sum(stage.input_gradient + stage.weight_gradient for stage in splits)
-    if safe.base != least.base or abs(parts - whole) > APART * whole:
+    least, lanes = side.least, side.two_lanes
+    safe = schedule_problem(pipeline, micro_batches, least.split, safe=True, two_lanes=lanes)
+    whole, parts = 0, 0
+    for s, stage in enumerate(pipeline.stages):
+        if least.split[s]:
+            whole += stage.backward
+            parts += stage.input_gradient + stage.weight_gradient
+    unlike = (safe.base, safe.wires_back) != (least.base, least.wires_back)
+    if unlike or abs(parts - whole) > APART * whole:
         yield safe
     if parts > (1 + APART) * whole:
-        yield schedule_problem(pipeline, micro_batches, split=False, safe=True)
+        yield schedule_problem(pipeline, micro_batches, split=False, safe=True, two_lanes=lanes)

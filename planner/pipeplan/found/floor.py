@@ -1,4 +1,4 @@
-"""What no schedule of a pipeline undercuts, whatever its order, its backwards split or joined, its lanes one or two.
+"""What no schedule of a pipeline undercuts, whatever its order, its backwards split or joined.
 
 A micro-batch's backward takes B where it is joined, I and W where it is split. Measured times need not add up, so the
 instance whose every schedule is no slower than one of either kind has
@@ -7,73 +7,69 @@ instance whose every schedule is no slower than one of either kind has
 
 a joined backward is I' and W' in a row, sends no earlier than I' ends and frees no earlier either.
 
-On two lanes an action takes as long as F and B together, and where tensors stream that much of their way is hidden. The
-instance hides as much for one lane.
+Not so where devices wait while they send: a joined B sends when all of it is done, and were its I' to wait for a wire
+as long, W' would come later. So the gradients of stages that may be split pass no wires there.
+
+Schedules of two lanes have an instance of their own, with times as they are on two lanes; what undercuts neither is the
+lesser of both.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeplan.cluster import Overlap
-from pipeplan.found.instance import schedule_problem, splittable
-from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.found.instance import problem_of, splittable
+from pipeplan.found.lanes import in_two_lanes
+from pipeplan.pipeline import Pipeline, Stage
 from pipeplan_formulations.schedule import PipelineSchedule, lower_bound
+from pipeplan_formulations.schedule.chains import heads
 
 
-def floor_problem(pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool] = True) -> PipelineSchedule:
+def floor_problem(
+    pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool] = True, *, two_lanes: bool = False
+) -> PipelineSchedule:
     """The instance whose optimum is a bound over all schedules that may split these stages and need not.
 
     Parameters
     ----------
     split : bool or sequence of bool
         The stages whose backwards may be split; those whose I and W have no times stay joined.
+    two_lanes : bool
+        Over all schedules of two lanes, not of one.
 
     Raises
     ------
     InputError
         As `schedule_problem`.
     """
+    pipeline = in_two_lanes(pipeline) if two_lanes else pipeline
     stages = pipeline.stages
     wanted = (split,) * len(stages) if isinstance(split, bool) else tuple(split)
     cut = [may and splittable(stage) for may, stage in zip(wanted, stages, strict=False)]
     least = replace(
         pipeline, stages=tuple(_least(stage) if may else stage for may, stage in zip(cut, stages, strict=False))
     )
-    if pipeline.overlap is Overlap.STREAM:
-        least = replace(
-            least,
-            transfers=tuple(
-                tuple(_hidden(way, stages[s]) for way in ways) for s, ways in enumerate(pipeline.transfers)
-            ),
-            returns=tuple(
-                tuple(_hidden(way, stages[s + 1]) for way in ways) for s, ways in enumerate(pipeline.returns)
-            ),
-        )
-    return schedule_problem(least, micro_batches, [*cut, *wanted[len(cut) :]])
+    problem = problem_of(least, micro_batches, [*cut, *wanted[len(cut) :]], safe=False, two_lanes=two_lanes)
+    return _sent_early(problem) if problem.overlap == "none" else problem
 
 
 def floor(problem: PipelineSchedule) -> int:
-    """`lower_bound`, and for each device all that it must run, updates included, one after the other.
+    """`lower_bound`, and for each device all that it must run with its updates, one after the other.
 
-    A formulation's endings occupy no device. Those of several stages on one do.
+    A formulation's endings occupy no device. Those of several stages on one do, that which runs their backwards.
     """
     bound = lower_bound(problem)
     if not problem.possible:
         return bound
-    heads = _heads(problem)
+    first = heads(problem)
     for device, stages in enumerate(problem.hosted):
-        if stages:
+        rows = [(kind, s) for s in stages for kind in problem.kinds(s)]
+        if problem.has_lanes(device):
+            rows = [(kind, s) for kind, s in rows if kind != "F"]
+        if rows:
+            work = problem.micro_batches * sum(problem.time[kind][s] for kind, s in rows)
             ends = sum(problem.ending[s] for s in stages)
-            bound = max(bound, min(heads[s] for s in stages) + problem.work[device] + ends)
+            bound = max(bound, min(first[kind][s] for kind, s in rows) + work + ends)
     return bound
-
-
-def _heads(problem: PipelineSchedule) -> list[int]:
-    """When the first forward of each stage may start."""
-    heads = [0]
-    for time, lag in zip(problem.forward, problem.lag, strict=False):
-        heads.append(heads[-1] + time + lag)
-    return heads
 
 
 def _least(stage: Stage) -> Stage:
@@ -81,6 +77,9 @@ def _least(stage: Stage) -> Stage:
     return replace(stage, input_gradient=inputs, weight_gradient=min(stage.weight_gradient, stage.backward - inputs))
 
 
-def _hidden(way: Transfer, sender: Stage) -> Transfer:
-    """Nothing but a latency: what is left of a streamed tensor's way after F + B."""
-    return replace(way, occupancy=0, latency=way.latency + max(0, way.occupancy - sender.forward - sender.backward))
+def _sent_early(problem: PipelineSchedule) -> PipelineSchedule:
+    """No wires for what split stages send back."""
+    free = problem.split[1:]
+    times = tuple(0 if own else time for own, time in zip(free, problem.occupancy_back, strict=False))
+    wires = tuple(() if own else way for own, way in zip(free, problem.wires_back, strict=False))
+    return replace(problem, occupancy_back=times, wires_back=wires)

@@ -1,35 +1,50 @@
 """A fixed pipeline as an instance of the pipeline scheduling problem.
 
-How long a tensor of occupancy o and latency l is away after an action of t (`pipeplan.simulate` draws it):
-
 ::
 
-    overlap     the action takes     lag after its end
-    copy        t                    o + l
-    stream      t                    max(0, o − t) + l      it leaves while it is being made
-    none        t + o                l                      the device waits until it has left
+    pipeline         instance                                       what the simulator has besides
+    stages           times, bytes and ends of one row's stages      updates of several stages on one device take turns,
+                                                                    reductions wait for those of tied stages
+    wires            those that a tensor of the row may wait for    tensors of other rows on them; those without bytes
+                     (`pipeplan.found.ways`)                        wait, too
+    two lanes        two lanes, times as they are on two
 
-That is what the simulator does with wires that are free. Where tensors must wait for one that several share, it takes
-longer; so it does where reductions wait for those of tied stages, and where a device has updates of several stages to
-run. So the instance is a relaxation: of the same orders it says no more than the simulator, and mostly as much.
+So the instance is a relaxation: what a schedule does in the simulator is a solution that takes no longer. Where nothing
+of the right column is there it says as much, if wires serve their tensors in the same order: first come, first served,
+as the simulator does and `evaluate` unless it is told another order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from pipeplan.cluster import Overlap
 from pipeplan.errors import InputError
+from pipeplan.found.lanes import in_two_lanes
 from pipeplan.found.rows import Rows, hardest, rows_of, share
+from pipeplan.found.ways import ways_of
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan_formulations.schedule import PipelineSchedule
 
+NAMES: Mapping[Overlap, Literal["copy", "stream", "none"]] = {
+    Overlap.COPY: "copy",
+    Overlap.STREAM: "stream",
+    Overlap.NONE: "none",
+}
+"""What the formulation calls them."""
+
 
 def schedule_problem(
-    pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool] = True, *, safe: bool = False
+    pipeline: Pipeline,
+    micro_batches: int,
+    split: bool | Sequence[bool] = True,
+    *,
+    safe: bool = False,
+    two_lanes: bool = False,
 ) -> PipelineSchedule:
     """The orders of one row of a pipeline (`pipeplan.found.rows`): that of the most micro-batches.
 
-    No schedule of the pipeline that updates all stages, has one lane a device and splits the backwards of the stages in
-    ``split``, and of no others, takes less than the instance says of its orders, and none needs less memory.
+    No schedule of the pipeline that updates all stages, has so many lanes and splits the backwards of the stages in
+    ``split``, and of no others, takes less than the instance's best for its orders, and none needs less memory.
 
     Parameters
     ----------
@@ -42,15 +57,28 @@ def schedule_problem(
     safe : bool
         Stages of one device may have workspaces of different sizes. The instance counts the least of them, so that all
         orders that fit the pipeline fit the instance; with ``safe`` the largest, so that it is the other way round.
+    two_lanes : bool
+        Whether devices run forwards beside everything else. Memory is then as the validator counts it, with a
+        workspace for each lane.
 
     Raises
     ------
     InputError
-        If there is no micro-batch, ``split`` is not one a stage or names a stage whose I and W have no times, or the
-        replicas are not rows that are alike.
+        If there is no micro-batch, ``split`` is not one a stage or names a stage whose I and W have no times, the
+        replicas are not rows that are alike, or devices with two lanes would wait while they send.
     """
+    timed = in_two_lanes(pipeline) if two_lanes else pipeline
+    return problem_of(timed, micro_batches, split, safe=safe, two_lanes=two_lanes)
+
+
+def problem_of(
+    pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool], *, safe: bool, two_lanes: bool
+) -> PipelineSchedule:
+    """`schedule_problem` of a pipeline whose times are those on so many lanes."""
     if micro_batches < 1:
         raise InputError(f"a step needs at least one micro-batch, not {micro_batches}")
+    if two_lanes and pipeline.overlap is Overlap.NONE:
+        raise InputError("devices that wait while they send have one lane; ask for two where overlap is not none")
     stages, rows = pipeline.stages, rows_of(pipeline)
     row = hardest(rows, pipeline, micro_batches)
     splits = _splits(stages, split)
@@ -58,9 +86,15 @@ def schedule_problem(
     forward = [stage.forward for stage in stages]
     backward = [stage.input_gradient if cut else stage.backward for stage, cut in zip(stages, splits, strict=True)]
     freed = [_freed(stage, cut) for stage, cut in zip(stages, splits, strict=True)]
-    lags = [_lag(pipeline, rows, s, ways[row], forward, s) for s, ways in enumerate(pipeline.transfers)]
-    lags_back = [_lag(pipeline, rows, s, ways[row], backward, s + 1) for s, ways in enumerate(pipeline.returns)]
-    base, limit = _memory(pipeline, rows, row, own, safe)
+    down, up = (
+        [ways[row] if rows.crosses(s) else Transfer() for s, ways in enumerate(every)]
+        for every in (pipeline.transfers, pipeline.returns)
+    )
+    onward, back = ways_of(pipeline.overlap, down, up, forward, backward)
+    if pipeline.overlap is Overlap.NONE:
+        forward = [time + way.occupancy for time, way in zip(forward, (*down, Transfer()), strict=True)]
+        backward = [time + way.occupancy for time, way in zip(backward, (Transfer(), *up), strict=True)]
+    base, limit = _memory(pipeline, rows, row, own, safe, two_lanes)
     return PipelineSchedule(
         device=rows.column,
         micro_batches=own,
@@ -68,14 +102,20 @@ def schedule_problem(
         backward=tuple(backward),
         weight=tuple(stage.weight_gradient if cut else 0 for stage, cut in zip(stages, splits, strict=True)),
         split=splits,
-        lag=tuple(lags),
-        lag_back=tuple(lags_back),
+        lag=onward.lag,
+        lag_back=back.lag,
         ending=tuple(stage.update + (stage.reduce if sums(pipeline, s) else 0) for s, stage in enumerate(stages)),
         taken=tuple(stage.held for stage in stages),
         freed=tuple(freed),
         freed_by_weight=tuple(stage.held - now for stage, now in zip(stages, freed, strict=True)),
         base=base,
         limit=limit,
+        two_lanes=(True,) * len(rows.columns) if two_lanes else (),
+        overlap=NAMES[pipeline.overlap] if onward.wires or back.wires else "copy",
+        occupancy=onward.occupancy,
+        occupancy_back=back.occupancy,
+        wires=onward.wires,
+        wires_back=back.wires,
     )
 
 
@@ -109,26 +149,15 @@ def _freed(stage: Stage, cut: bool) -> int:
     return 0 if stage.held_after_input_gradient is None else stage.held - stage.held_after_input_gradient
 
 
-def _lag(pipeline: Pipeline, rows: Rows, boundary: int, way: Transfer, times: list[int], sender: int) -> int:
-    """Of a tensor over a boundary; where its device waits meanwhile, that is added to the sender's time."""
-    if not rows.crosses(boundary):
-        return 0
-    if pipeline.overlap is Overlap.STREAM:
-        return max(0, way.occupancy - times[sender]) + way.latency
-    if pipeline.overlap is Overlap.NONE:
-        times[sender] += way.occupancy
-        return way.latency
-    return way.occupancy + way.latency
-
-
 def _memory(
-    pipeline: Pipeline, rows: Rows, row: int, micro_batches: int, safe: bool
+    pipeline: Pipeline, rows: Rows, row: int, micro_batches: int, safe: bool, two_lanes: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Base and limit of each column; no limit above what all micro-batches take together, which is none."""
     base, limit = [], []
     for column, devices in enumerate(rows.columns):
         own = [pipeline.stages[s] for s in rows.hosted(column)]
         workspace = (max if safe else min)(stage.workspace for stage in own)
+        workspace += max(stage.workspace for stage in own) if two_lanes else 0
         base.append(pipeline.runtime[devices[row]] + sum(stage.resident for stage in own) + workspace)
         all_of_it = base[-1] + micro_batches * sum(stage.held for stage in own)
         limit.append(min(pipeline.limits[devices[row]], all_of_it))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipeplan.cluster import Overlap
+from pipeplan.found.lanes import may_have_lanes
 from pipeplan.found.lists import FAMILY
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Kind, Schedule
@@ -56,11 +57,11 @@ class Judge:
     def comparable(self, schedule: Schedule) -> bool:
         """Whether bounds over all orders hold for it too.
 
-        Two lanes of one stage with joined backwards are never faster than one lane that runs everything in the order
-        of its start: at that rate, F and B in F + B, each ends no later on the one lane than on its own. Not so where a
-        device must wait while it sends, where one lane computes while the other one sends.
+        Where devices have one lane, two lanes of one stage with joined backwards are never faster than the one that
+        runs everything in the order of its start: at that rate, F and B in F + B, each ends no later on the one lane
+        than on its own. Not so where a device must wait while it sends, where one lane computes while the other sends.
         """
-        if not schedule.two_lanes:
+        if not schedule.two_lanes or may_have_lanes(self._pipeline):
             return True
         joined = all(action.kind not in (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT) for action in schedule.actions())
         alone = all(len(stages) <= 1 for stages in self._pipeline.stages_on)
@@ -69,7 +70,7 @@ class Judge:
     def polish(self) -> None:
         """Small changes to the best one that lists from orders may want."""
         for change in (_updated_early, _rejoined):
-            if self.best is not None and not self.best.two_lanes:
+            if self.best is not None:
                 for trial in change(self.best, self._pipeline):
                     self.offer(trial)
 

@@ -10,13 +10,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeplan.found.asked import Asked, asked, crowded
+from pipeplan.found.asked import Asked, Side, asked, sides, wireless
 from pipeplan.found.families import written
-from pipeplan.found.floor import floor, floor_problem
 from pipeplan.found.found import Found
 from pipeplan.found.judge import Judge
 from pipeplan.found.lists import as_orders, as_schedule
-from pipeplan.found.wires import wire_bound
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Schedule
 from pipeplan.validate import validate_schedule
@@ -32,6 +30,11 @@ MANY = 2500
 """Operations of a row from which only patterns do."""
 LISTED = 0.1
 """Part of the time for list schedulers, where they are asked by themselves."""
+ENOUGH = 0.003
+"""Seconds for each operation after which they hardly find more."""
+WAITS = (1, 3)
+"""How many times what a tensor occupies wires for it is thought to wait for them, where list schedulers know no
+wires."""
 BUILT = 0.004
 """Seconds that CP-SAT's model of many operations takes, for each of them."""
 
@@ -44,7 +47,8 @@ def find(
     starts: Sequence[Schedule] = (),
     cutoff: int | None = None,
 ) -> Found:
-    """The best schedule of a pipeline within a time limit: any order, backwards split or joined.
+    """The best schedule of a pipeline within a time limit: any order, backwards split or joined, on the lanes that
+    devices may have.
 
     It is never worse than that of any family that fits where the stages lie, nor than a start.
 
@@ -58,8 +62,8 @@ def find(
     split : bool or sequence of bool
         The stages whose backwards may be split. Those whose I and W have no times stay joined.
     starts : sequence of Schedule
-        Schedules of the pipeline to begin from. Those that do not fit are ignored, and those with two lanes where lists
-        with one may be slower than them (`Judge.comparable`).
+        Schedules of the pipeline to begin from. Those that do not fit are ignored, and those with two lanes where
+        devices have one and may be slower with it (`Judge.comparable`).
     cutoff : int, optional
         Nanoseconds: the search ends where it is proved that no schedule takes less.
 
@@ -84,8 +88,7 @@ class _Search:
     ) -> None:
         self._pipeline, self._micro_batches = pipeline, micro_batches
         self._limits, self._clock, self._cutoff = limits, Clock(limits), cutoff
-        self._least = floor_problem(pipeline, micro_batches, split)
-        self._bound = max(floor(self._least), wire_bound(pipeline, micro_batches, split))
+        self._sides = sides(pipeline, micro_batches, split)
         self._judge = Judge(pipeline)
 
     def run(self, starts: Sequence[Schedule]) -> Stop:
@@ -93,13 +96,14 @@ class _Search:
         for schedule in starts:
             stages, placement, tied = len(self._pipeline.stages), self._pipeline.placement, self._pipeline.tied
             validate_schedule(schedule, stages, self._micro_batches, placement, tied)
-        for schedule in (*starts, *written(self._pipeline, self._micro_batches, self._least.split)):
+        for schedule in (*starts, *written(self._pipeline, self._micro_batches, self._sides[0].least.split)):
             self._judge.offer(schedule)
-        if not self._least.possible:
+        if not self._possible:
             return Stop.OPTIMALITY
-        questions = asked(self._pipeline, self._micro_batches, self._least)
-        for left, question in zip(range(len(questions), 0, -1), questions, strict=True):
-            if question.problem.possible and self._ask(question, self._clock.left * (1 - 1 / left)):
+        every = (question for side in self._possible for question in asked(self._pipeline, self._micro_batches, side))
+        questions = [question for question in every if question.problem.possible]
+        while questions := [question for question in questions if self._promises(question.side)]:
+            if self._ask(questions.pop(0), self._clock.left * (1 - 1 / (len(questions) + 1))):
                 return Stop.INTERRUPT
         if self._close:
             return Stop.GAP
@@ -110,7 +114,7 @@ class _Search:
         value, bound = self._judge.value, self._bound
         status = Status.FEASIBLE
         if value is None:
-            status = Status.UNKNOWN if self._least.possible else Status.INFEASIBLE
+            status = Status.UNKNOWN if self._possible else Status.INFEASIBLE
         elif value == bound:
             status, stop = Status.OPTIMAL, Stop.OPTIMALITY
         return Found(self._judge.best, value, bound, status, stop)
@@ -118,38 +122,40 @@ class _Search:
     def _ask(self, question: Asked, until: float) -> bool:
         """Everybody about one instance, until so many seconds are left; whether somebody wants it to end."""
         for answer in (self._list, self._pattern, self._order):
-            report = None if self._close else answer(question.problem, until)
+            report = None if self._close else answer(question, until)
             if report is not None:
                 if question.bounds:
-                    self._bound = max(self._bound, report.bound)
+                    question.side.bound = max(question.side.bound, report.bound)
                 if report.solution is not None:
-                    self._offer(report.solution)
+                    self._offer(report.solution, question.side)
                 if report.stop is Stop.INTERRUPT:
                     return True
         return False
 
-    def _list(self, problem: PipelineSchedule, until: float) -> None:
+    def _list(self, question: Asked, until: float) -> None:
         """Orders of list schedulers: those that think of shared wires, and plain ones that `solve` would not make."""
-        variants = list(crowded(self._pipeline, problem))
+        problem = question.problem
+        variants = [wireless(problem, waits) for waits in WAITS] if problem.sent else []
         if _operations(problem) > FEW:
             variants.append(problem)
-        seconds = LISTED * (self._clock.left - until)
+        seconds = min(LISTED * (self._clock.left - until), ENOUGH * _operations(problem))
         for variant in variants:
             listed = constructive(variant, seconds / len(variants)) if seconds > 0 else None
             if listed is not None:
-                self._offer(listed[1])
+                self._offer(listed[1], question.side)
 
-    def _pattern(self, problem: PipelineSchedule, until: float) -> Report[Orders] | None:
+    def _pattern(self, question: Asked, until: float) -> Report[Orders] | None:
         """Steps of many micro-batches repeat a stretch of a few."""
+        problem = wireless(question.problem)
         count, seconds = _operations(problem), self._clock.left - until
-        if count <= FEW or seconds <= 0:
+        if count <= FEW or seconds <= 0 or not problem.plain:
             return None
         part = seconds / 2 if _orders_in(seconds / 2, count) else seconds
         return solve_by_pattern(problem, replace(self._limits, time=part), self._hint(problem))
 
-    def _order(self, problem: PipelineSchedule, until: float) -> Report[Orders] | None:
+    def _order(self, question: Asked, until: float) -> Report[Orders] | None:
         """Every operation by itself."""
-        seconds = self._clock.left - until
+        problem, seconds = question.problem, self._clock.left - until
         count = _operations(problem)
         if seconds <= 0 or not _orders_in(seconds, count):
             return None
@@ -166,9 +172,22 @@ class _Search:
                 best = value, orders
         return None if best is None else best[1]
 
-    def _offer(self, orders: Orders) -> None:
-        self._judge.offer(as_schedule(orders, self._pipeline, self._micro_batches))
+    def _offer(self, orders: Orders, side: Side) -> None:
+        self._judge.offer(as_schedule(orders, self._pipeline, self._micro_batches, two_lanes=side.two_lanes))
         self._judge.polish()
+
+    def _promises(self, side: Side) -> bool:
+        """Whether there may be something better than what is known."""
+        return self._judge.value is None or side.bound < self._judge.value
+
+    @property
+    def _possible(self) -> list[Side]:
+        """The sides on which there is a schedule at all."""
+        return [side for side in self._sides if side.least.possible]
+
+    @property
+    def _bound(self) -> int:
+        return min(side.bound for side in self._possible or self._sides)
 
     @property
     def _close(self) -> bool:
