@@ -1,15 +1,36 @@
 """Modules without values: only shapes and types are needed to describe one."""
 
 import copy
+from collections.abc import Callable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def on_meta(module: nn.Module) -> nn.Module:
-    """A copy without values; the original's weights are not copied even for a moment."""
+    """A copy on the meta device; the original's weights are not copied even for a moment."""
+    return _with(module, lambda tensor: tensor.detach().to("meta"))
+
+
+def on_fake_cpu(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """A copy whose tensors say that they lie on a CPU and have no values: models take the ways they take on a device.
+
+    On the meta device itself some models compute something else, or nothing.
+    """
+    return _with(module, lambda tensor: fake_cpu(tensor, mode))
+
+
+def fake_cpu(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+    """A stand-in of the same shape, strides and type."""
+    with mode:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+
+def _with(module: nn.Module, stand_in: Callable[[Tensor], Tensor]) -> nn.Module:
     stand_ins: dict[int, object] = {}
     for parameter in module.parameters():
-        stand_ins[id(parameter)] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        stand_ins[id(parameter)] = nn.Parameter(stand_in(parameter), parameter.requires_grad)
     for buffer in module.buffers():
-        stand_ins[id(buffer)] = buffer.detach().to("meta")
+        stand_ins[id(buffer)] = stand_in(buffer)
     return copy.deepcopy(module, stand_ins)

@@ -44,7 +44,14 @@ class Row:
     restore: Callable[[Any], Any]
 
 
-def row_of(module: nn.Module, inputs: Batch, *, group: Sequence[str] = (), front_end: FrontEnd = "auto") -> Row:
+def row_of(
+    module: nn.Module,
+    inputs: Batch,
+    *,
+    group: Sequence[str] = (),
+    front_end: FrontEnd = "auto",
+    both_modes: bool = True,
+) -> Row:
     """Describe a module as a row of layers.
 
     Nothing is computed: shapes and types are all that is read of the module and the inputs.
@@ -60,6 +67,9 @@ def row_of(module: nn.Module, inputs: Batch, *, group: Sequence[str] = (), front
     front_end : {'auto', 'chain', 'graph'}
         ``'chain'``: submodules that pass one tensor on (see `pipeplan.profile.layers`). ``'graph'``: what torch.export
         captures. ``'auto'``: the chain where the module is one, otherwise the graph.
+    both_modes : bool
+        Whether captured layers follow ``train()`` and ``eval()``, for which the module is captured twice. Otherwise
+        they know its present mode only.
 
     Raises
     ------
@@ -70,7 +80,25 @@ def row_of(module: nn.Module, inputs: Batch, *, group: Sequence[str] = (), front
         raise InputError(f"front end {front_end!r} is not known; choose auto, chain or graph")
     if isinstance(module, Stages) and front_end != "graph":
         return _submodules(module, tuple(name for name, _ in module.named_children()))
-    return _submodules(module, _chain(module, inputs, group))
+    if front_end == "graph":
+        return _graph(module, inputs, group, both_modes)
+    try:
+        return _submodules(module, _chain(module, inputs, group))
+    except InputError as no_chain:
+        if front_end == "chain":
+            raise
+        try:
+            return _graph(module, inputs, group, both_modes)
+        except InputError as no_graph:
+            raise InputError(f"{no_graph}. Nor is it a chain: {no_chain}") from no_graph
+
+
+def _graph(module: nn.Module, inputs: Batch, group: Sequence[str], both_modes: bool) -> Row:
+    """The layers that torch.export's graph is cut into."""
+    from pipeplan.capture.graph.captured import CapturedModel
+
+    model = CapturedModel(module, inputs, both_modes=both_modes)
+    return model.row(model.module_cuts(group))
 
 
 def _chain(module: nn.Module, inputs: Batch, group: Sequence[str]) -> tuple[str, ...]:
