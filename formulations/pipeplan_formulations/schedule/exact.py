@@ -11,11 +11,11 @@ on is how many of each kind and stage have run, and a few times:
 and of each device with two lanes the I or W that still runs, whose memory a forward beside it cannot have yet.
 
 Every schedule whose operations start as early as their order allows is built so: sorted by start, each finds its lane
-or wires and its inputs as it would find them. Of two nodes with the same counts, and the same running, one in which none
-of these times is later dominates the other, since whatever follows the latter may follow the former and starts no later
-(an operation waits for ``last``, too). Nodes therefore proceed in layers of equally many operations, and in each layer only those that are not
-dominated remain, of which those go whose heads and tails say that they lead to nothing better than the incumbent. A
-first pass keeps a few nodes a layer and finds the incumbent.
+or wires and its inputs as it would find them. Of two nodes with the same counts, and the same still running, one in
+which none of these times is later dominates the other, since whatever follows the latter may follow the former and
+starts no later (an operation waits for ``last``, too). Nodes therefore proceed in layers of equally many operations,
+and in each layer only those that are not dominated remain, of which those go whose heads and tails say that they lead
+to nothing better than the incumbent. A first pass keeps a few nodes a layer and finds the incumbent.
 """
 
 from collections.abc import Iterator

@@ -54,7 +54,7 @@ of the stage starts between the two.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -197,6 +197,18 @@ class PipelineSchedule:
     def _way(self, kind: Kind, stage: int) -> int:
         row = self.sent.get((kind, stage))
         return 0 if row is None else max(0, self.ready[row] + self.time[row[0]][stage] - self.time[kind][stage])
+
+    @cached_property
+    def unshared(self) -> "PipelineSchedule":
+        """The same where no tensor ever waits for a wire: no schedule takes longer there.
+
+        Without occupancies under any overlap: what is left of a tensor's way when its operation ends becomes lag.
+        """
+        if not self.sent:
+            return self
+        return replace(
+            self, lag=self.away, lag_back=self.away_back, occupancy=(), occupancy_back=(), wires=(), wires_back=()
+        )
 
     def has_lanes(self, device: int) -> bool:
         """Whether a device has two lanes."""

@@ -14,12 +14,15 @@ from pipeplan_formulations.schedule.problem import PipelineSchedule
 def handwritten(problem: PipelineSchedule) -> Iterator[Numbered]:
     """1F1B with as many micro-batches in flight as stages follow, twice that, and all that fit; ZB-H1 and ZB-H2.
 
+    With two lanes twice that is a full pipeline of either kind (BaPipe's FBP); with one, one less hides what travels.
+
     Only where each device has one stage. They end, but the memory that the W hold may be more than there is.
     """
     if max(map(len, problem.hosted)) > 1:
         return
     behind = [problem.stages - s for s in range(problem.stages)]
-    for most in (behind, [2 * b - 1 for b in behind], [problem.micro_batches] * problem.stages):
+    one = 0 if any(problem.two_lanes) else 1
+    for most in (behind, [2 * b - one for b in behind], [problem.micro_batches] * problem.stages):
         yield one_forward_one_backward(problem, most)
     yield zero_bubble(problem, 1)
     yield zero_bubble(problem, 2)

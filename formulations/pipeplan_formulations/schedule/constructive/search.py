@@ -12,6 +12,7 @@ from pipeplan_formulations.schedule.constructive.network import Network
 from pipeplan_formulations.schedule.constructive.numbers import Numbered, to_orders
 from pipeplan_formulations.schedule.constructive.rule import Rule
 from pipeplan_formulations.schedule.constructive.swaps import improved
+from pipeplan_formulations.schedule.evaluate import evaluate
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 
 _PORTFOLIO, _TUNING = 0.25, 0.35  # of the time has passed when these end
@@ -55,26 +56,31 @@ def constructive(problem: PipelineSchedule, seconds: float, bound: int = 0) -> t
     if not problem.possible:
         return None
     begin = time.monotonic()
-    network = Network(problem)
     found: _Best[Numbered] = _Best(_STARTS)
-    for value, orders in _written(problem, network):
+    for value, orders in _written(problem):
         found.add(value, orders)
     rules = _run(problem, found, begin + _PORTFOLIO * seconds, bound)
     for number, rule in enumerate(rules):
         found.add(*tuned(problem, rule, _share(begin + _TUNING * seconds, len(rules) - number)))
-    seeds = count()
-    while found.least > bound and time.monotonic() < begin + seconds:
-        seed = next(seeds)
-        for _, orders in found.sorted():
-            found.add(*improved(network, orders, begin + seconds, seed))
+    if problem.plain:
+        _improve(problem, found, begin + seconds, bound)
     return found.least, to_orders(problem, found.sorted()[0][1])
 
 
-def _written(problem: PipelineSchedule, network: Network) -> Iterator[tuple[int, Numbered]]:
+def _improve(problem: PipelineSchedule, found: "_Best[Numbered]", until: float, bound: int) -> None:
+    """Local search from the best schedules; its network has no lanes and no wires."""
+    network, seeds = Network(problem), count()
+    while found.least > bound and time.monotonic() < until:
+        seed = next(seeds)
+        for _, orders in found.sorted():
+            found.add(*improved(network, orders, until, seed))
+
+
+def _written(problem: PipelineSchedule) -> Iterator[tuple[int, Numbered]]:
     for orders in handwritten(problem):
-        timed = network.timed(orders)
-        if timed is not None and all(network.fits(device, order) for device, order in enumerate(orders)):
-            yield timed.makespan, orders
+        value = evaluate(problem, to_orders(problem, orders))
+        if value is not None:
+            yield value, orders
 
 
 def _run(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> list[Rule]:

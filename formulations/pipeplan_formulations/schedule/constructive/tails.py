@@ -38,11 +38,11 @@ def tails(problem: PipelineSchedule, resident: list[int], weights_first: bool) -
                 tail = waits if weights_first else 0.0
                 weight[s][m] = problem.weight[s] + max(after, tail, weight[s][m + 1] if m + 1 < many else 0.0)
                 after = weight[s][m]
-            on = problem.lag_back[s - 1] + backward[s - 1][m] if s else 0.0
+            on = problem.away_back[s - 1] + backward[s - 1][m] if s else 0.0
             next_one = backward[s][m + 1] if m + 1 < many else 0.0
             backward[s][m] = problem.backward[s] + max(after, waits, on, next_one)
         for s in reversed(range(stages)):
-            on = problem.lag[s] + forward[s + 1][m] if s + 1 < stages else 0.0
+            on = problem.away[s] + forward[s + 1][m] if s + 1 < stages else 0.0
             next_one = forward[s][m + 1] if m + 1 < many else 0.0
             forward[s][m] = problem.forward[s] + max(backward[s][m], on, next_one)
     return forward, backward, weight

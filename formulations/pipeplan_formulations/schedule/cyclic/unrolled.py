@@ -54,12 +54,17 @@ def solve(
     `stride_bound`, which costs a part of the time. The rest is shared between list schedules of the whole step,
     patterns of one, two, … micro-batches, heads and tails of a short step around the best of them, and a list schedule
     of a short one. ``hint`` is returned if nothing better is found, and ignored if it is not feasible.
+
+    Patterns and their bounds know no wires: they are those of the problem with wires for everybody
+    (`PipelineSchedule.unshared`), and what comes of them is timed with the wires there are. They know no second lane
+    either: where devices have two there are list schedules, and `lower_bound` whatever the size.
     """
     clock = Clock(limits)
     if not problem.possible:
         return _report(problem, limits, clock, 0, None, Status.INFEASIBLE, Stop.OPTIMALITY)
-    bound = max(step_bound(problem), drain_bound(problem))
-    if problem.micro_batches * problem.stages <= SMALL:
+    easier = problem.unshared
+    bound = max(step_bound(easier), drain_bound(easier)) if easier.plain else 0
+    if problem.micro_batches * problem.stages <= SMALL or not easier.plain:
         bound = max(bound, lower_bound(problem))
     best = hint if hint is not None and feasible(problem, hint) else None
     value = None if best is None else evaluate(problem, best)
@@ -73,9 +78,9 @@ def solve(
                     progress(worth, bound)
             if clock.left <= 0 or (value is not None and value - bound <= limits.gap * value):
                 break
-            if not asked:
+            if not asked and easier.plain:
                 asked = True
-                bound = max(bound, stride_bound(problem, replace(limits, time=STRIDE * clock.left, gap=0.0)))
+                bound = max(bound, stride_bound(easier, replace(limits, time=STRIDE * clock.left, gap=0.0)))
                 if progress is not None:
                     progress(value, bound)
     except KeyboardInterrupt:
@@ -142,6 +147,15 @@ def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock) -> Iter
     for orders in _until(part(RULES), rules):
         listed.append(orders)
         yield orders
+    easier = problem.unshared
+    if not easier.plain:
+        yield from _until(part(1 / 2), rules)
+        yield from _short_list(problem, 2 * problem.stages, clock)
+        return
+    if problem.sent:  # as if they were plain, then as they are again
+        yield from _candidates(easier, replace(limits, time=clock.left), part(PATTERNS))
+        yield from _short_list(problem, 2 * problem.stages, clock)
+        return
     tails, latency = part(TAILS), int(ROUND_TRIPS * max(reach(problem).round_trip))
     for n, orders in enumerate(reversed(listed[-FINALISTS:]), 1):
         yield with_tail(problem, orders, latency, Clock(replace(limits, time=tails.left * n / FINALISTS)))
@@ -150,7 +164,12 @@ def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock) -> Iter
         yield from _around(problem, pattern, Clock(replace(limits, time=min(clock.left, share / 2))))
         longest = max(longest, -(-pattern.latency(problem) // pattern.period) * pattern.unit)
     yield from _until(part(1 / 2), rules)
-    small = _short(problem, 2 * longest)
+    yield from _short_list(problem, 2 * longest, clock)
+
+
+def _short_list(problem: PipelineSchedule, ends: int, clock: Clock) -> Iterator[Orders]:
+    """A list schedule of a short step, stretched."""
+    small = _short(problem, ends)
     found = constructive(small, clock.left / 2)
     if found is not None:
         long = stretched(small, found[1], problem.micro_batches, clock)
