@@ -1,0 +1,17 @@
+"""Training that can be broken off: everything a run needs to go on, under the names of the unsplit model.
+
+::
+
+    pipeline ──save──▶ folder/step-00000020 ──load──▶ a pipeline of any plan
+                                │      ▲
+                           as_plain    │ load
+                                ▼      │
+                       {"model": state_dict, "optimizer": state_dict, …}      a model without a pipeline
+"""
+
+from pipeplan_executor.checkpoint.folder import latest
+from pipeplan_executor.checkpoint.load import Restored, load
+from pipeplan_executor.checkpoint.plain import as_plain
+from pipeplan_executor.checkpoint.save import save
+
+__all__ = ["Restored", "as_plain", "latest", "load", "save"]

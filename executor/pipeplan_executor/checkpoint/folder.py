@@ -1,0 +1,123 @@
+"""Checkpoints in a folder: each appears whole or not at all, and ``latest`` names one that is whole.
+
+::
+
+    runs/a/
+      step-00000020/          has its name since all of it was on the disk
+      step-00000030/
+      latest                  step-00000030
+      .step-00000040.part/    being written, or left by a run that died; the next save removes it
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+from pipeplan.errors import InputError
+from pipeplan.files.atomic import sync_folder, write_whole
+
+POINTER = "latest"
+MANIFEST = "checkpoint.json"
+"""Written after everything else: what has it is whole."""
+_NAME = re.compile(r"step-\d{8,}(-\d+)?")
+
+
+def begin(folder: Path, step: int) -> Path:
+    """An empty place for the files of a checkpoint; what runs that died left of theirs is removed.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be made or written to.
+    """
+    part = folder / f".step-{step:08d}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".step-*.part"):
+            shutil.rmtree(left)
+        part.mkdir()
+    except OSError as error:
+        raise InputError(f"cannot write checkpoints into {folder}: {error.strerror or error}") from error
+    return part
+
+
+def publish(part: Path, step: int, keep: int) -> Path:
+    """Give complete files their name, let ``latest`` point to them, and remove all but the newest ``keep``.
+
+    A step that was saved before (by a run that went back to an earlier one) gets a name of its own, so that no moment
+    is without a whole checkpoint.
+    """
+    folder = part.parent
+    sync_folder(part)
+    name, again = f"step-{step:08d}", 2
+    while (folder / name).exists():
+        name, again = f"step-{step:08d}-{again}", again + 1
+    part.rename(folder / name)
+    sync_folder(folder)
+    write_whole(folder / POINTER, name + "\n")
+    for old in sorted(whole(folder), key=_written, reverse=True)[keep:]:
+        if old.name != name:
+            _remove(old)
+    return folder / name
+
+
+def whole(folder: Path) -> list[Path]:
+    """All whole checkpoints of a folder, by name."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name) and (path / MANIFEST).exists())
+
+
+def latest(folder: str | Path) -> Path | None:
+    """The checkpoint that was written last; None if there is none yet.
+
+    Raises
+    ------
+    InputError
+        If it was removed by hand.
+    """
+    folder = Path(folder)
+    complete = whole(folder)
+    try:
+        name = (folder / POINTER).read_text().strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return max(complete, key=_written, default=None)  # it died between the first one and the pointer
+    if folder / name not in complete:
+        others = ", ".join(path.name for path in complete) or "none"
+        raise InputError(
+            f"{folder / POINTER} names {name}, which is gone or not whole (whole ones there: {others}); name one of "
+            "them by its path, or remove the file to begin anew"
+        )
+    return folder / name
+
+
+def resolve(path: str | Path) -> Path:
+    """A checkpoint from its own path, or the latest of a folder.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is not whole.
+    """
+    path = Path(path)
+    if (path / MANIFEST).exists():
+        return path
+    found = latest(path)
+    if found is not None:
+        return found
+    if not path.exists():
+        raise InputError(f"there is no checkpoint {path}")
+    if path.name.endswith(".part") or (path / ".metadata").exists():
+        raise InputError(f"{path} is not whole: the run died while it wrote it; use the latest of {path.parent}")
+    raise InputError(f"{path} holds no whole checkpoint: it has neither {MANIFEST} nor {POINTER}")
+
+
+def _written(checkpoint: Path) -> tuple[int, str]:
+    return (checkpoint / MANIFEST).stat().st_mtime_ns, checkpoint.name
+
+
+def _remove(checkpoint: Path) -> None:
+    """Make a checkpoint disappear at once, then take its files away: no half of one is ever seen."""
+    gone = checkpoint.with_name(f".{checkpoint.name}.part")
+    checkpoint.replace(gone)
+    shutil.rmtree(gone, ignore_errors=True)

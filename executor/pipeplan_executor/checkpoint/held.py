@@ -1,0 +1,100 @@
+"""What this rank holds of a model in training: the only place where checkpoints look into a pipeline."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipeplan.plan import Plan
+from pipeplan_executor.checkpoint.inventory import Inventory, first_names, take
+from pipeplan_executor.checkpoint.optimizer import Part
+from pipeplan_executor.order import find_replicas
+
+if TYPE_CHECKING:
+    from pipeplan_executor.pipeline import Pipeline
+
+Layout = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Held:
+    """One stage of this rank.
+
+    Attributes
+    ----------
+    stage : int
+    replica : int
+        Which of the stage's replicas this rank has.
+    module : torch.nn.Module
+    optimizer : torch.optim.Optimizer or None
+        None where there is nothing to update.
+    scheduler : object or None
+        The learning-rate schedule.
+    parts : tuple of Part
+        What the optimiser holds.
+    copied : frozenset of str
+        Names of weights that an earlier stage has too.
+    """
+
+    stage: int
+    replica: int
+    module: nn.Module
+    optimizer: torch.optim.Optimizer | None
+    scheduler: Any
+    parts: tuple[Part, ...]
+    copied: frozenset[str]
+
+    def own_parts(self) -> tuple[Part, ...]:
+        """Those whose state this stage saves: of a weight that several stages copy, the first one does."""
+        return tuple(part for part in self.parts if part.name not in self.copied)
+
+    def parameters(self, inventory: Inventory) -> Iterator[tuple[str, Tensor]]:
+        """Each once, by the name it is kept under."""
+        firsts = first_names(inventory)
+        for name, parameter in self.module.named_parameters():
+            yield firsts[name], parameter.detach()
+
+    def buffers(self, inventory: Inventory) -> Iterator[tuple[str, Tensor]]:
+        """Those that state dicts have, by name."""
+        firsts = first_names(inventory)
+        for name, buffer in self.module.named_buffers():
+            if name in firsts:
+                yield firsts[name], buffer
+
+
+def held(pipeline: "Pipeline", inventory: Inventory) -> list[Held]:
+    """All stages of this rank."""
+    replicas = find_replicas(pipeline.plan.schedule)
+    firsts = first_names(inventory)
+    found = []
+    for number, module in pipeline.modules.items():
+        updates = pipeline.updates.optimizers[number]
+        later = [copies for copies in pipeline.fitted.copies if number in copies.stages[1:]]
+        found.append(
+            Held(
+                number,
+                replicas[number].index(dist.get_rank()),
+                module,
+                updates.optimizer,
+                updates.scheduler,
+                tuple(Part(p.name, p.updated, p.start, p.parameter.numel()) for p in updates.pieces),
+                frozenset(firsts[name] for copies in later for name in copies.on(number)),
+            )
+        )
+    return found
+
+
+def inventory_of(pipeline: "Pipeline") -> Inventory:
+    """Of the whole model that the pipeline runs a part of."""
+    return take(pipeline.workload.module)
+
+
+def layout(plan: Plan) -> Layout:
+    """Layers and ranks of every stage: where it is the same, each replica finds its own batch norm again."""
+    replicas = find_replicas(plan.schedule)
+    return [
+        {"layers": list(stage.layers), "ranks": list(ranks)} for stage, ranks in zip(plan.stages, replicas, strict=True)
+    ]

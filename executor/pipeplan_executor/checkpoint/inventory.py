@@ -1,0 +1,108 @@
+"""What the unsplit model consists of, whatever plan runs it: by this a checkpoint knows its model."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from pipeplan.errors import InputError
+
+SHOWN = 3
+"""Names that an error lists before it only counts."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A parameter or buffer of the unsplit model.
+
+    Attributes
+    ----------
+    name : str
+        In ``state_dict()``.
+    shape : tuple of int
+    parameter : bool
+        Not a buffer.
+    first : str
+        The first name of the same tensor: ``name`` itself, but for tied weights.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    parameter: bool
+    first: str
+
+
+Inventory = tuple[Entry, ...]
+
+
+def take(module: nn.Module) -> Inventory:
+    """All parameters in the order of ``parameters()``, which optimisers count by; then the buffers of state dicts."""
+    kept = module.state_dict(keep_vars=True)
+    firsts: dict[int, str] = {}
+    parameters = [
+        Entry(name, tuple(tensor.shape), True, firsts.setdefault(id(tensor), name))
+        for name, tensor in module.named_parameters(remove_duplicate=False)
+    ]
+    buffers = [
+        Entry(name, tuple(tensor.shape), False, firsts.setdefault(id(tensor), name))
+        for name, tensor in module.named_buffers(remove_duplicate=False)
+        if name in kept
+    ]
+    return (*parameters, *buffers)
+
+
+def first_names(inventory: Inventory) -> dict[str, str]:
+    """Under which name each tensor is kept."""
+    return {entry.name: entry.first for entry in inventory}
+
+
+def parameter_names(inventory: Inventory) -> list[str]:
+    """Of the parameters as ``Module.parameters()`` gives them: each once."""
+    return [entry.name for entry in inventory if entry.parameter and entry.name == entry.first]
+
+
+def check_same(origin: object, saved: Inventory, own: Inventory) -> None:
+    """Refuse what was saved of another model.
+
+    Raises
+    ------
+    InputError
+        Naming the first tensors that only one of them has, or that differ in shape.
+    """
+    theirs, ours = ({entry.name: entry for entry in inventory} for inventory in (saved, own))
+    absent = [name for name in ours if name not in theirs]
+    foreign = [name for name in theirs if name not in ours]
+    if absent or foreign:
+        told = [f"it lacks {_some(absent)}"] if absent else []
+        told += [f"the model lacks its {_some(foreign)}"] if foreign else []
+        raise InputError(f"{origin} is of another model: {'; '.join(told)}")
+    for name, entry in ours.items():
+        if theirs[name].shape != entry.shape:
+            raise InputError(
+                f"{origin} is of another model: {name} has shape {theirs[name].shape} there, {entry.shape} here"
+            )
+        if theirs[name].first != entry.first:
+            raise InputError(
+                f"{origin} is of another model: {name} shares its values with {theirs[name].first} there, with "
+                f"{entry.first} here"
+            )
+
+
+def check_complete(keys: Collection[str], inventory: Inventory) -> None:
+    """Refuse to save a model of which no stage has some part.
+
+    Raises
+    ------
+    InputError
+        Naming it.
+    """
+    absent = [entry.name for entry in inventory if entry.name == entry.first and entry.name not in keys]
+    if absent:
+        raise InputError(
+            f"no stage has {_some(absent)}, so nothing could be loaded into the whole model; a parameter that the "
+            "model never uses should not be in it"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,0 +1,117 @@
+"""Reading a checkpoint into a pipeline of any plan, each rank what it needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from pipeplan.errors import InputError
+from pipeplan_executor.checkpoint.folder import resolve
+from pipeplan_executor.checkpoint.held import Held, held, inventory_of, layout
+from pipeplan_executor.checkpoint.inventory import Inventory, check_same
+from pipeplan_executor.checkpoint.keys import model_key, replica_key
+from pipeplan_executor.checkpoint.optimizer import Kept, put
+from pipeplan_executor.checkpoint.origin import Origin, open_origin
+from pipeplan_executor.checkpoint.record import Record
+from pipeplan_executor.checkpoint.schedulers import restore_scheduler
+from pipeplan_executor.checkpoint.slices import Slice
+from pipeplan_executor.checkpoint.together import on_all, on_first
+
+if TYPE_CHECKING:
+    from pipeplan_executor.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was loaded.
+
+    Attributes
+    ----------
+    path : Path
+        Of the checkpoint or plain file.
+    step : int
+        Steps that were done when it was saved.
+    extra : object
+        What the user saved with it.
+    """
+
+    path: Path
+    step: int
+    extra: Any = None
+
+
+def load(pipeline: "Pipeline", path: str | Path, *, weights_only: bool = False) -> Restored:
+    """Go on where a checkpoint was saved, under whatever plan. Every rank calls this, ahead of a step.
+
+    Under the plan that saved it, everything that follows is what would have followed, bit by bit, as far as the
+    machine computes the same twice. Under another one, replicas of a stage begin with the buffers (batch norm's
+    statistics) that the first replica of the layer had.
+
+    Parameters
+    ----------
+    path : path
+        A checkpoint; a folder of them, which means its latest; or a file that `torch.save` wrote of what `as_plain`
+        gives: ``{"model": state_dict, "optimizer": state_dict, "step": 20}``, of which only the model must be there.
+    weights_only : bool
+        Parameters and buffers; the optimiser, its schedule and the count of steps begin anew.
+
+    Raises
+    ------
+    InputError
+        On every rank, if there is nothing whole, or it is of another model or optimiser.
+    """
+    found = on_first(lambda: Path(path) if Path(path).is_file() else resolve(path))
+    return on_all(lambda: _restore(pipeline, found, weights_only))
+
+
+def _restore(pipeline: "Pipeline", path: Path, weights_only: bool) -> Restored:
+    inventory = inventory_of(pipeline)
+    origin = open_origin(path, inventory)
+    record = origin.record
+    check_same(path, record.inventory, inventory)
+    stages = held(pipeline, inventory)
+    if not weights_only:
+        _check_kind(record, stages, path)
+    kept = Kept(origin.stored, record.values, record.groups)
+    same_plan = record.layout == layout(pipeline.plan)
+    for stage in stages:
+        wanted = _model(origin, stage, inventory, same_plan, path)
+        states: dict[str, dict[str, Any]] = {}
+        for part in () if weights_only else stage.parts:
+            tensors, states[part.name] = kept.room(part)
+            wanted.update(tensors)
+        origin.read(wanted)
+        if stage.optimizer is not None and not weights_only:
+            put(stage.optimizer, stage.parts, states, kept)
+            restore_scheduler(stage, record)
+    if weights_only:
+        return Restored(path, 0, record.extra)
+    if pipeline.updates.scaler is not None and record.scaler is not None:
+        pipeline.updates.scaler.load_state_dict(record.scaler)
+    pipeline.moment.seed = record.seed if record.seed is not None else pipeline.moment.seed
+    pipeline.moment.step = record.step
+    return Restored(path, record.step, record.extra)
+
+
+def _model(origin: Origin, stage: Held, inventory: Inventory, same_plan: bool, path: Path) -> dict[str, Tensor | Slice]:
+    """Parameters and buffers of a stage, by where they are kept."""
+    found: dict[str, Tensor | Slice] = {model_key(name): value for name, value in stage.parameters(inventory)}
+    for name, buffer in stage.buffers(inventory):
+        own = replica_key(stage.replica, name)
+        found[own if same_plan and own in origin.stored else model_key(name)] = buffer
+    absent = [key for key in found if key not in origin.stored]
+    if absent:
+        raise InputError(f"{path} is damaged: it lacks {', '.join(absent)}")
+    return found
+
+
+def _check_kind(record: Record, stages: Sequence[Held], path: Path) -> None:
+    for stage in stages:
+        own = "" if stage.optimizer is None else type(stage.optimizer).__name__
+        if own and record.kind and own != record.kind:
+            raise InputError(
+                f"{path} was saved with {record.kind}, and stage {stage.stage} has {own}; load it with the optimiser "
+                "that made it, or its weights alone (weights_only=True)"
+            )

@@ -1,0 +1,139 @@
+"""The state of optimisers by the names of parameters: out of the optimisers of stages, and back into them.
+
+What an optimiser keeps for each number of a parameter is a slice of a flattened tensor, whatever share of the parameter
+the optimiser has. What it keeps for the parameter as a whole (a step count) is the same in every share.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeplan.errors import InputError
+from pipeplan_executor.checkpoint.keys import numbers_key, optimizer_key, whole_key
+from pipeplan_executor.checkpoint.record import Group
+from pipeplan_executor.checkpoint.slices import Slice, Stored
+
+
+@dataclass(frozen=True)
+class Part:
+    """A parameter as an optimiser has it: whole, or (ZeRO-1) some of its flattened numbers.
+
+    Attributes
+    ----------
+    name : str
+        In the unsplit model; the first one where several layers share it.
+    held : Tensor
+        What the optimiser holds.
+    first : int
+        Where its numbers begin in the parameter.
+    total : int
+        Numbers of the parameter.
+    """
+
+    name: str
+    held: Tensor
+    first: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The state of one optimiser."""
+
+    tensors: dict[str, Tensor | Slice]
+    values: dict[str, dict[str, Any]]
+    groups: tuple[Group, ...]
+
+
+def take(optimizer: torch.optim.Optimizer, parts: Iterable[Part], stage: int) -> Taken:
+    """What an optimiser keeps of these of its parameters.
+
+    Raises
+    ------
+    InputError
+        If it keeps something for rows or columns of a parameter of which it has a share only.
+    """
+    known = {id(part.held): part for part in parts}
+    packed = optimizer.state_dict()
+    tensors: dict[str, Tensor | Slice] = {}
+    values: dict[str, dict[str, Any]] = {}
+    groups = []
+    for index, (group, live) in enumerate(zip(packed["param_groups"], optimizer.param_groups, strict=True)):
+        mine = [
+            (number, known[id(p)]) for number, p in zip(group["params"], live["params"], strict=True) if id(p) in known
+        ]
+        options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        groups.append(Group(stage, index, options, tuple(part.name for _, part in mine)))
+        for number, part in mine:
+            for key, value in packed["state"].get(number, {}).items():
+                if not isinstance(value, Tensor):
+                    values.setdefault(part.name, {})[key] = value
+                elif key != "step" and value.shape == part.held.shape:
+                    tensors[numbers_key(part.name, key)] = Slice(value.detach().reshape(-1), part.first, part.total)
+                elif value.dim() and part.held.numel() != part.total:
+                    raise InputError(
+                        f"{type(optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for a share of "
+                        f"{part.name}; what it keeps must go number by number (or plan without ZeRO-1)"
+                    )
+                else:
+                    tensors[whole_key(part.name, key)] = value.detach()
+    return Taken(tensors, values, tuple(groups))
+
+
+class Kept:
+    """Where a checkpoint has which parameter's state.
+
+    Parameters
+    ----------
+    stored : mapping of str to Stored
+        All its tensors, by key.
+    values, groups
+        As in `pipeplan_executor.checkpoint.record.Record`.
+    """
+
+    def __init__(
+        self, stored: Mapping[str, Stored], values: Mapping[str, Mapping[str, Any]], groups: Iterable[Group]
+    ) -> None:
+        self._values = values
+        self._options = {name: group.options for group in groups for name in group.names}
+        self._tensors: dict[str, list[tuple[str, bool, str, Stored]]] = {}
+        for full, seen in stored.items():
+            said = optimizer_key(full)
+            if said is not None:
+                by_number, name, key = said
+                self._tensors.setdefault(name, []).append((full, by_number, key, seen))
+
+    def room(self, part: Part) -> tuple[dict[str, Tensor | Slice], dict[str, Any]]:
+        """Empty tensors for the state of a part: to be read, by key, and as the optimiser will have them."""
+        wanted: dict[str, Tensor | Slice] = {}
+        state: dict[str, Any] = dict(self._values.get(part.name, {}))
+        for full, by_number, key, seen in self._tensors.get(part.name, []):
+            device = "cpu" if key == "step" else part.held.device
+            if by_number:
+                numbers = torch.empty(part.held.numel(), dtype=seen.dtype, device=device)
+                wanted[full], state[key] = Slice(numbers, part.first, part.total), numbers.view(part.held.shape)
+            else:
+                wanted[full] = state[key] = torch.empty(seen.shape, dtype=seen.dtype, device=device)
+        return wanted, state
+
+    def options(self, names: Iterable[str]) -> dict[str, Any]:
+        """What was chosen for the group of these parameters; empty if nothing was."""
+        return next((self._options[name] for name in names if name in self._options), {})
+
+
+def put(
+    optimizer: torch.optim.Optimizer, parts: Iterable[Part], states: Mapping[str, dict[str, Any]], kept: Kept
+) -> None:
+    """Give an optimiser the states of its parameters, by name, once they are read; and the groups their options."""
+    known = {id(part.held): part for part in parts}
+    packed = optimizer.state_dict()
+    state = {}
+    groups = []
+    for group, live in zip(packed["param_groups"], optimizer.param_groups, strict=True):
+        names = [known[id(parameter)].name for parameter in live["params"]]
+        state.update({n: states[name] for n, name in zip(group["params"], names, strict=True) if states[name]})
+        groups.append({**group, **kept.options(names)})
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,93 @@
+"""A checkpoint as torch knows it without pipelines: state dicts of the whole model and of one optimiser for it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeplan_executor.checkpoint.folder import resolve
+from pipeplan_executor.checkpoint.inventory import parameter_names
+from pipeplan_executor.checkpoint.keys import model_key, optimizer_key
+from pipeplan_executor.checkpoint.record import Record, read_record
+from pipeplan_executor.checkpoint.schedulers import one_for_all
+from pipeplan_executor.checkpoint.slices import read, stored
+
+
+def as_plain(path: str | Path) -> dict[str, Any]:
+    """Everything in a checkpoint, for a model without a pipeline; no process group is needed.
+
+    Parameters
+    ----------
+    path : path
+        A checkpoint, or a folder of them, which means its latest.
+
+    Returns
+    -------
+    dict
+        ``model``: what ``load_state_dict`` of the unsplit module takes. ``optimizer``: the same for an optimiser of its
+        ``parameters()``, whose groups also name them; None before the first update. ``scheduler``, ``scaler``,
+        ``step``, ``seed``, ``kind`` (the optimiser's class), ``extra``. `torch.save` writes it to a file that
+        `load` reads.
+
+    Raises
+    ------
+    InputError
+        If there is nothing whole.
+    """
+    path = resolve(path)
+    record = read_record(path)
+    room = {key: torch.empty(seen.shape, dtype=seen.dtype) for key, seen in stored(path).items()}
+    read(path, room)
+    model = {entry.name: room[model_key(entry.first)] for entry in record.inventory}
+    return {
+        "model": model,
+        "optimizer": _optimizer(record, room) if record.kind else None,
+        "scheduler": one_for_all(record),
+        "scaler": record.scaler,
+        "step": record.step,
+        "seed": record.seed,
+        "kind": record.kind,
+        "extra": record.extra,
+    }
+
+
+def _optimizer(record: Record, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    shapes = {entry.name: entry.shape for entry in record.inventory}
+    states: dict[str, dict[str, Any]] = {name: dict(values) for name, values in record.values.items()}
+    for full, value in tensors.items():
+        said = optimizer_key(full)
+        if said is not None:
+            by_number, name, key = said
+            states.setdefault(name, {})[key] = value.view(shapes[name]) if by_number else value
+    groups, state, count = [], {}, 0
+    for options, names in _groups(record):
+        numbers = list(range(count, count + len(names)))
+        count += len(names)
+        groups.append({**options, "params": numbers, "param_names": names})
+        state.update({number: states[name] for number, name in zip(numbers, names, strict=True) if name in states})
+    return {"state": state, "param_groups": groups}
+
+
+def _groups(record: Record) -> list[tuple[dict[str, Any], list[str]]]:
+    """The groups of all stages as one optimiser would have them: those of equal number that have equal options.
+
+    Where stages number theirs differently, those of equal options. One group is all that an optimiser of
+    ``parameters()`` has, so it gets those that are not trained too.
+    """
+    by_index: dict[int, list[dict[str, Any]]] = {}
+    for group in record.groups:
+        by_index.setdefault(group.index, []).append(group.options)
+    alike = all(options == same[0] for same in by_index.values() for options in same)
+    found: list[tuple[Any, dict[str, Any], set[str]]] = []
+    for group in sorted(record.groups, key=lambda group: (group.index, group.stage)):
+        mark = group.index if alike else group.options
+        place = next((names for other, _, names in found if other == mark), None)
+        if place is None:
+            found.append((mark, group.options, place := set()))
+        place.update(group.names)
+    order = parameter_names(record.inventory)
+    if len(found) == 1:
+        return [(found[0][1], order)]
+    return [(options, [name for name in order if name in names]) for _, options, names in found]

@@ -1,0 +1,153 @@
+"""What a checkpoint says beside its tensors: ``checkpoint.json`` for people and checks, ``state.pt`` for the rest.
+
+``state.pt`` is read with torch's restricted unpickler, so it holds numbers, texts, tensors and containers only.
+"""
+
+import io
+import json
+import pickle
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeplan.errors import InputError
+from pipeplan.files.atomic import write_whole
+from pipeplan_executor.checkpoint.folder import MANIFEST
+from pipeplan_executor.checkpoint.inventory import Entry, Inventory
+
+FORMAT = 1
+STATE = "state.pt"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that an optimiser treats alike.
+
+    Attributes
+    ----------
+    stage, index : int
+        It is this stage's group of this number.
+    options : dict
+        Learning rate and whatever else the optimiser has for a group.
+    names : tuple of str
+    """
+
+    stage: int
+    index: int
+    options: dict[str, Any]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A checkpoint but for its tensors.
+
+    Attributes
+    ----------
+    step : int
+        Steps that were done.
+    seed : int or None
+        Of what layers draw; None where nobody said.
+    model : str
+        The plan's name for it.
+    inventory : Inventory
+        Of the unsplit model.
+    layout : list
+        Layers and ranks of every stage (see `pipeplan_executor.checkpoint.held.layout`).
+    kind : str
+        Class of the optimiser; empty where nothing is trained.
+    groups : tuple of Group
+    values : dict
+        By parameter: what the optimiser keeps that is no tensor.
+    schedulers : dict
+        State of every stage's learning-rate schedule, by the stage's number.
+    scaler : dict or None
+        State of the loss scaler.
+    extra : object
+        What the user gave.
+    """
+
+    step: int
+    seed: int | None
+    model: str
+    inventory: Inventory
+    layout: list[dict[str, Any]]
+    kind: str = ""
+    groups: tuple[Group, ...] = ()
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    schedulers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    scaler: dict[str, Any] | None = None
+    extra: Any = None
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Both files, the manifest last.
+
+    Raises
+    ------
+    InputError
+        If something is kept that the restricted unpickler would not read again.
+    """
+    state = {
+        "seed": record.seed,
+        "kind": record.kind,
+        "groups": [asdict(group) for group in record.groups],
+        "values": record.values,
+        "schedulers": record.schedulers,
+        "scaler": record.scaler,
+        "extra": record.extra,
+    }
+    buffer = io.BytesIO()
+    try:
+        torch.save(state, buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except (pickle.PicklingError, pickle.UnpicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"a checkpoint keeps numbers, texts, tensors and lists, tuples and dicts of them (optimiser options, the "
+            f"schedule's state, extra=): {str(error).strip().partition(chr(10))[0]}"
+        ) from error
+    write_whole(path / STATE, buffer.getvalue())
+    manifest = {
+        "format": FORMAT,
+        "step": record.step,
+        "model": record.model,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "layout": record.layout,
+        "tensors": [asdict(entry) for entry in record.inventory],
+    }
+    write_whole(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def read_record(path: Path) -> Record:
+    """What `write_record` wrote.
+
+    Raises
+    ------
+    InputError
+        If a file is missing, damaged, or of a later format.
+    """
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        if manifest["format"] != FORMAT:
+            raise InputError(
+                f"{path} has format {manifest['format']}, this version reads format {FORMAT}; use the version that "
+                "wrote it to make a plain file of it (as_plain)"
+            )
+        state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+        return Record(
+            step=manifest["step"],
+            model=manifest["model"],
+            layout=manifest["layout"],
+            inventory=tuple(Entry(**{**entry, "shape": tuple(entry["shape"])}) for entry in manifest["tensors"]),
+            groups=tuple(Group(**group) for group in state.pop("groups")),
+            **state,
+        )
+    except InputError:
+        raise
+    except Exception as error:  # damaged files raise anything
+        raise InputError(f"cannot read checkpoint {path}: {type(error).__name__}: {error}") from error

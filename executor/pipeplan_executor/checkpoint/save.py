@@ -1,0 +1,132 @@
+"""Writing a checkpoint: every rank what it has, the first one the record; whole or not at all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeplan.errors import InputError
+from pipeplan_executor.checkpoint import folder as places
+from pipeplan_executor.checkpoint.held import Held, held, inventory_of, layout
+from pipeplan_executor.checkpoint.inventory import Inventory, check_complete
+from pipeplan_executor.checkpoint.keys import model_key, replica_key
+from pipeplan_executor.checkpoint.optimizer import Taken, take
+from pipeplan_executor.checkpoint.record import Group, Record, write_record
+from pipeplan_executor.checkpoint.slices import Slice, write
+from pipeplan_executor.checkpoint.together import on_all, on_first
+
+if TYPE_CHECKING:
+    from pipeplan_executor.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a rank tells the first one."""
+
+    keys: tuple[str, ...]
+    kinds: tuple[str, ...]
+    groups: tuple[Group, ...]
+    values: dict[str, dict[str, Any]]
+    schedulers: dict[int, dict[str, Any]]
+
+
+def save(pipeline: "Pipeline", folder: str | Path, *, keep: int = 3, extra: Any = None) -> Path:
+    """Save all that a later run needs as ``folder/step-N``. Every rank calls this, between two updates.
+
+    Gradients are not saved.
+
+    Parameters
+    ----------
+    folder : path
+        On a file system that all ranks see.
+    keep : int
+        So many checkpoints stay, the newest.
+    extra : object
+        What `load` shall give back, the first rank's: an epoch, a place in the data. Numbers, texts, tensors, and
+        lists, tuples and dicts of them.
+
+    Returns
+    -------
+    Path
+        Of the checkpoint.
+
+    Raises
+    ------
+    InputError
+        On every rank, if one of them cannot write. What was saved before stays as it is.
+    """
+    if keep < 1:
+        raise InputError(f"keep is {keep}; at least the newest checkpoint must stay")
+    step, inventory = pipeline.moment.step, inventory_of(pipeline)
+    part = on_first(lambda: places.begin(Path(folder), step))
+    stages = held(pipeline, inventory)
+    taken = on_all(lambda: [take(one.optimizer, one.own_parts(), one.stage) for one in stages if one.optimizer])
+    tensors = _of_model(stages, inventory)
+    for one in taken:
+        tensors.update(one.tensors)
+    write(part, tensors)
+    everyone: list[_Told | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, _told(stages, taken, tensors))
+
+    def finish() -> Path:
+        write_record(_record(pipeline, inventory, [told for told in everyone if told is not None], extra), part)
+        return places.publish(part, step, keep)
+
+    return on_first(finish)
+
+
+def _of_model(stages: Sequence[Held], inventory: Inventory) -> dict[str, Tensor | Slice]:
+    found: dict[str, Tensor | Slice] = {}
+    for stage in stages:
+        found |= {model_key(name): parameter for name, parameter in stage.parameters(inventory)}
+        for name, buffer in stage.buffers(inventory):
+            found[replica_key(stage.replica, name) if stage.replica else model_key(name)] = buffer
+    return found
+
+
+def _told(stages: Sequence[Held], taken: Sequence[Taken], tensors: dict[str, Tensor | Slice]) -> _Told:
+    optimizers = [stage for stage in stages if stage.optimizer is not None]
+    return _Told(
+        tuple(tensors),
+        tuple(type(stage.optimizer).__name__ for stage in optimizers),
+        tuple(group for one in taken for group in one.groups),
+        {name: values for one in taken for name, values in one.values.items()},
+        {stage.stage: stage.scheduler.state_dict() for stage in optimizers if stage.scheduler is not None},
+    )
+
+
+def _record(pipeline: "Pipeline", inventory: Inventory, everyone: Sequence[_Told], extra: Any) -> Record:
+    prefix = model_key("")
+    keys = {key.removeprefix(prefix) for told in everyone for key in told.keys if key.startswith(prefix)}
+    check_complete(keys, inventory)
+    kinds = sorted({kind for told in everyone for kind in told.kinds})
+    if len(kinds) > 1:
+        raise InputError(f"stages have optimisers of different kinds ({', '.join(kinds)}), which cannot be saved")
+    scaler = pipeline.updates.scaler
+    return Record(
+        step=pipeline.moment.step,
+        seed=pipeline.moment.seed,
+        model=pipeline.plan.model,
+        inventory=inventory,
+        layout=layout(pipeline.plan),
+        kind=kinds[0] if kinds else "",
+        groups=_joined([group for told in everyone for group in told.groups]),
+        values={name: values for told in everyone for name, values in told.values.items()},
+        schedulers={stage: state for told in everyone for stage, state in told.schedulers.items()},
+        scaler=None if scaler is None else scaler.state_dict(),
+        extra=extra,
+    )
+
+
+def _joined(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """One group for each of a stage's, whose replicas have shares of it."""
+    found: dict[tuple[int, int], Group] = {}
+    for group in groups:
+        place = group.stage, group.index
+        names = found[place].names if place in found else ()
+        more = tuple(name for name in group.names if name not in names)
+        found[place] = Group(*place, group.options, names + more)
+    return tuple(found[place] for place in sorted(found))

@@ -1,0 +1,179 @@
+"""Tensors on the disk, through torch.distributed.checkpoint: whole ones, and slices of which each rank has another.
+
+::
+
+    exp_avg of a weight of 10 numbers, flattened       0 1 2 3 4 5 6 7 8 9
+    saved by two replicas (ZeRO-1)                     ╰── 0 ──╯╰─── 1 ──╯      two chunks of one tensor
+    loaded by one                                      ╰──────── 0 ──────╯      read from both
+
+What an optimiser keeps for each number of a parameter is stored flattened, since ZeRO-1 cuts through rows. Torch's
+planners find out which chunks a slice needs; here they only learn what a slice is.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    create_default_local_load_plan,
+    create_default_local_save_plan,
+)
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from pipeplan.errors import InputError
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Consecutive numbers of a flattened tensor.
+
+    Attributes
+    ----------
+    values : Tensor
+        One axis.
+    first : int
+        Where they begin.
+    total : int
+        Numbers of the whole tensor.
+    """
+
+    values: Tensor
+    first: int
+    total: int
+
+    @property
+    def chunk(self) -> ChunkStorageMetadata:
+        """The same in torch's words."""
+        return ChunkStorageMetadata(torch.Size([self.first]), torch.Size([self.values.numel()]))
+
+
+Tensors = Mapping[str, Tensor | Slice]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is known of a stored tensor before it is read."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def write(path: Path, tensors: Tensors) -> None:
+    """Write what every rank has; a tensor that several ranks have is written by one of them.
+
+    All ranks of the process group take part. Files are forced to the disk.
+
+    Raises
+    ------
+    InputError
+        On every rank if one of them cannot write.
+    """
+    try:
+        dcp.save(dict(tensors), storage_writer=FileSystemWriter(path), planner=_SavePlanner())
+    except CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise InputError(f"cannot write checkpoint {path}: rank {rank}: {cause}") from error
+
+
+def stored(path: Path) -> dict[str, Stored]:
+    """What a checkpoint has, by key.
+
+    Raises
+    ------
+    InputError
+        If its description is missing or damaged.
+    """
+    try:
+        metadata = FileSystemReader(path).read_metadata()
+    except Exception as error:  # a damaged pickle raises anything
+        raise InputError(f"cannot read checkpoint {path}: {_told(error)}") from error
+    return {
+        key: Stored(tuple(value.size), value.properties.dtype)
+        for key, value in metadata.state_dict_metadata.items()
+        if isinstance(value, TensorStorageMetadata)
+    }
+
+
+def read(path: Path, wanted: Tensors) -> None:
+    """Fill tensors and slices from a checkpoint. No other rank is needed.
+
+    Raises
+    ------
+    InputError
+        If files are missing or damaged.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        try:
+            dcp.load(dict(wanted), storage_reader=FileSystemReader(path), planner=_LoadPlanner(), no_dist=True)
+        except (Exception, CheckpointException) as error:  # a damaged file raises anything
+            raise InputError(f"cannot read checkpoint {path}: {_told(error)}") from error
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, CheckpointException):
+        error = next(iter(error.failures.values()))[0]
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def create_local_plan(self) -> SavePlan:
+        tensors = {key: value for key, value in self.state_dict.items() if isinstance(value, Tensor)}
+        items = [_to_write(key, value) for key, value in self.state_dict.items() if isinstance(value, Slice)]
+        self.plan = SavePlan([*create_default_local_save_plan(tensors, self.is_coordinator).items, *items])
+        return self.plan
+
+    def lookup_object(self, index: MetadataIndex) -> Tensor:
+        return _values(self.state_dict[index.fqn])
+
+
+class _LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def set_up_planner(
+        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator  # torch drops slices
+
+    def create_local_plan(self) -> LoadPlan:
+        assert self.metadata is not None
+        known = self.metadata.state_dict_metadata
+        tensors = {key: value for key, value in self.state_dict.items() if isinstance(value, Tensor)}
+        items = create_default_local_load_plan(tensors, self.metadata).items
+        for key, value in self.state_dict.items():
+            if isinstance(value, Slice):
+                items = [*items, *create_read_items_for_chunk_list(key, known[key], [value.chunk])]
+        return LoadPlan(items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        return _values(self.state_dict[index.fqn])
+
+
+def _values(value: Tensor | Slice) -> Tensor:
+    return value.values if isinstance(value, Slice) else value
+
+
+def _to_write(key: str, part: Slice) -> WriteItem:
+    data = TensorWriteData(part.chunk, TensorProperties.create_from_tensor(part.values), torch.Size([part.total]))
+    return WriteItem(MetadataIndex(key, torch.Size([part.first])), WriteItemType.SHARD, tensor_data=data)

@@ -1,0 +1,53 @@
+"""Doing something on the first rank, or on all of them, so that all have it or all know that it failed."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from pipeplan.errors import InputError
+
+T = TypeVar("T")
+
+
+def on_first(function: Callable[[], T]) -> T:
+    """What a function returns on the first rank, told to every rank, or its error.
+
+    Raises
+    ------
+    InputError
+        On the others, where the function raises on the first.
+    """
+    said: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            said = [function(), None]
+        except Exception as error:
+            dist.broadcast_object_list([None, str(error)])
+            raise
+    dist.broadcast_object_list(said)
+    if said[1] is not None:
+        raise InputError(said[1])
+    return said[0]  # type: ignore[no-any-return]
+
+
+def on_all(function: Callable[[], T]) -> T:
+    """What a function returns on this rank.
+
+    Raises
+    ------
+    InputError
+        On every rank, if it raises one on any of them: the first such rank's.
+    """
+    value: T | None = None
+    failure: InputError | None = None
+    try:
+        value = function()
+    except InputError as error:
+        failure = error
+    everyone: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, None if failure is None else str(failure))
+    told = next((text for text in everyone if text is not None), None)
+    if told is not None:
+        raise InputError(told) from failure
+    return value  # type: ignore[return-value]
