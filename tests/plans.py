@@ -10,6 +10,7 @@ from pipeplan.chain import UNLIMITED
 from pipeplan.cluster import Overlap
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
+from pipeplan.profile.ties import Held, held_by
 from pipeplan.schedule import Schedule
 from pipeplan.tied import tied_stages, with_sums
 from pipeplan_executor.order import find_replicas
@@ -24,15 +25,16 @@ def plan_for(
     micro_batch: int = 2,
     optimizer: str = "sgd",
     recompute: Sequence[str] = (),
+    held: Held | None = None,
 ) -> Plan:
     """A plan that runs ``names`` cut at ``boundaries``, one rank a list of the schedule; its times are made up.
 
-    A stage whose actions stand in several lists is replicated. ``recompute`` names layers of any stage. Where stages
-    share weights, the lists get the reductions that they lack.
+    A stage whose actions stand in several lists is replicated. ``recompute`` names layers of any stage. ``held`` tells
+    what layers hold that are no submodules. Where stages share weights, the lists get the reductions that they lack.
     """
     ranks = len(schedule.orders)
     spans = [tuple(names[a:b]) for a, b in pairwise(boundaries)]
-    described = describe("test", module, names)
+    described = describe("test", module, names, held_by(module, names) if held is None else held)
     tied = tied_stages((tie.layers for tie in described.ties), spans)
     schedule = with_sums(schedule, tied)
     homes = find_replicas(schedule)

@@ -13,28 +13,31 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
+from pipeplan.batch import Batch, tensors
 from pipeplan.schedule import Action, Kind
 from pipeplan_executor.lower import Message, Receive, Send, Settle, Step
 from pipeplan_executor.observe import Recorder
 from pipeplan_executor.order import BACKWARD
-from pipeplan_executor.split import Boundary
-from pipeplan_executor.stage import StageWork
+from pipeplan_executor.shapes import Tensors
+from pipeplan_executor.stage import Boundary, StageWork
+
+OnceAStep = Callable[[Action], None]
+"""Does a reduction or an update."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Arrival:
-    """A tensor that is there, or on its way into ``tensor``."""
+    """Tensors that are there, or on their way into ``tensors``."""
 
-    tensor: Tensor
-    work: Any = None
+    tensors: Tensors
+    works: Sequence[Any] = ()
 
-    def get(self) -> Tensor:
-        if self.work is not None:
-            self.work.wait()
-            self.work = None
-        return self.tensor
+    def get(self) -> Tensors:
+        for work in self.works:
+            work.wait()
+        self.works = ()
+        return self.tensors
 
 
 class Engine:
@@ -48,8 +51,9 @@ class Engine:
         Of every stage of the plan.
     steps : sequence of Step
         Of this rank, from `pipeplan_executor.lower.lower`.
+    only_forward : sequence of Step
+        The same for a pass without backwards.
     once_a_step : callable
-        ``once_a_step(action)`` does a reduction or an update.
     """
 
     def __init__(
@@ -57,81 +61,113 @@ class Engine:
         stages: Mapping[int, StageWork],
         boundaries: Sequence[Boundary],
         steps: Sequence[Step],
-        once_a_step: Callable[[Action], None],
+        only_forward: Sequence[Step],
+        once_a_step: OnceAStep,
         recorder: Recorder,
         device: torch.device,
     ) -> None:
-        self._stages, self._boundaries, self._steps = stages, boundaries, steps
+        self._stages, self._boundaries, self._steps, self._only_forward = stages, boundaries, steps, only_forward
         self._once_a_step, self._recorder, self._device = once_a_step, recorder, device
         actions = [step for step in steps if isinstance(step, Action)]
         self._backwards = {(a.stage, a.micro_batch): a for a in actions if a.kind in BACKWARD}
+        self._last = len(boundaries) - 1
+        self._returned = [tuple(t for t in boundary.outputs if t.requires_grad) for boundary in boundaries]
         self._inbox: dict[Action, _Arrival] = {}
-        self._outbox: dict[Action, Tensor] = {}
-        self._under_way: dict[Message, tuple[Any, Tensor]] = {}
+        self._outbox: dict[Action, Tensors] = {}
+        self._under_way: dict[Message, tuple[Sequence[Any], Tensors]] = {}
 
-    def run(self, inputs: Sequence[Tensor | None], targets: Sequence[Tensor | None]) -> dict[int, float]:
+    def run(self, inputs: Sequence[Batch | None], targets: Sequence[Batch | None]) -> dict[int, float]:
         """All steps once; losses of those micro-batches whose last stage is here, by number.
 
         ``inputs`` and ``targets`` have one entry a micro-batch; they count on the first and the last stage only.
         """
-        for stage in self._stages.values():
-            stage.clear()
-        self._inbox, self._outbox, self._under_way = {}, {}, {}
+        self._clear()
         for step in self._steps:
             if isinstance(step, Action):
                 if step in self._inbox:
                     self._inbox[step].get()  # to wait is not the action's time
                 with self._recorder.during(step):
                     self._act(step, inputs, targets)
-            elif self._carries(step.message):
+            else:
                 self._move(step)
+        return self._losses()
+
+    def infer(
+        self, inputs: Sequence[Batch | None], targets: Sequence[Batch | None]
+    ) -> tuple[dict[int, Tensors], dict[int, float]]:
+        """Forward only, without graphs: what the last stage returns for its micro-batches here, and their losses.
+
+        There are no losses where there are no targets, and no outputs are kept where there are.
+        """
+        self._clear()
+        found: dict[int, Tensors] = {}
+        for step in self._only_forward:
+            if not isinstance(step, Action):
+                self._move(step)
+                continue
+            number = step.micro_batch
+            made = self._stages[step.stage].infer(number, self._given(step, inputs), targets[number])
+            if step.stage < self._last:
+                self._hand_over(step, made)
+            elif targets[number] is None:
+                found[number] = made
+        return found, self._losses()
+
+    def _clear(self) -> None:
+        for stage in self._stages.values():
+            stage.clear()
+        self._inbox, self._outbox, self._under_way = {}, {}, {}
+
+    def _losses(self) -> dict[int, float]:
         return {number: float(loss) for stage in self._stages.values() for number, loss in stage.losses.items()}
 
-    def _act(self, action: Action, inputs: Sequence[Tensor | None], targets: Sequence[Tensor | None]) -> None:
+    def _act(self, action: Action, inputs: Sequence[Batch | None], targets: Sequence[Batch | None]) -> None:
         kind, number = action.kind, action.micro_batch
-        stage = self._stages[action.stage]
         if kind is Kind.FORWARD:
-            given = self._inbox.pop(action).get() if action.stage else inputs[number]
-            assert given is not None
-            made = stage.forward(number, given, targets[number])
-            self._hand_over(action, made, (action.stage + 1, number))
-        elif kind in BACKWARD:
-            arrived = self._inbox.pop(action, None)
-            gradient = None if arrived is None else arrived.get()
-            made = (stage.backward if kind is Kind.BACKWARD else stage.input_gradient)(number, gradient)
-            self._hand_over(action, made, (action.stage - 1, number))
+            made = self._stages[action.stage].forward(number, self._given(action, inputs), targets[number])
+            self._hand_over(action, made)
+        elif kind is Kind.BACKWARD:
+            self._hand_over(action, self._stages[action.stage].backward(number, self._gradients(action)))
+        elif kind is Kind.INPUT_GRADIENT:
+            self._hand_over(action, self._stages[action.stage].input_gradient(number, self._gradients(action)))
         elif kind is Kind.WEIGHT_GRADIENT:
-            stage.weight_gradient(number)
+            self._stages[action.stage].weight_gradient(number)
         else:
             self._once_a_step(action)
 
-    def _hand_over(self, action: Action, made: Tensor | None, neighbour: tuple[int, int]) -> None:
+    def _given(self, action: Action, inputs: Sequence[Batch | None]) -> Tensors:
+        return self._inbox.pop(action).get() if action.stage else tensors(inputs[action.micro_batch])
+
+    def _gradients(self, action: Action) -> Tensors:
+        arrived = self._inbox.pop(action, None)
+        return () if arrived is None else arrived.get()
+
+    def _hand_over(self, action: Action, made: Tensors) -> None:
         """To the stage next door, which is on this rank or behind a send."""
-        if made is None:
+        if not made:
             return
-        backward = self._backwards.get(neighbour)
-        if backward is None:
+        forward = action.kind is Kind.FORWARD
+        neighbour = self._backwards.get((action.stage + (1 if forward else -1), action.micro_batch))
+        if neighbour is None:
             self._outbox[action] = made
         else:
-            reader = backward._replace(kind=Kind.FORWARD) if action.kind is Kind.FORWARD else backward
-            self._inbox[reader] = _Arrival(made)
+            self._inbox[neighbour._replace(kind=Kind.FORWARD) if forward else neighbour] = _Arrival(made)
 
     def _move(self, step: Send | Receive | Settle) -> None:
         message = step.message
         if isinstance(step, Send):
-            tensor = self._outbox.pop(message.made)
-            self._under_way[message] = (dist.isend(tensor, message.target), tensor)
+            made = self._outbox.pop(message.made, ())
+            self._under_way[message] = ([dist.isend(tensor, message.target) for tensor in made], made)
         elif isinstance(step, Settle):
-            self._under_way.pop(message)[0].wait()
-        else:
-            shape = self._shape(message)
-            buffer = torch.empty(shape.shape, dtype=shape.dtype, device=self._device)
-            self._inbox[message.reads] = _Arrival(buffer, dist.irecv(buffer, message.source))
+            for work in self._under_way.pop(message)[0]:
+                work.wait()
+        elif expected := self._expected(message):
+            buffers = tuple(torch.empty(t.shape, dtype=t.dtype, device=self._device) for t in expected)
+            works = [dist.irecv(buffer, message.source) for buffer in buffers]
+            self._inbox[message.reads] = _Arrival(buffers, works)
 
-    def _shape(self, message: Message) -> Tensor:
-        """What a message looks like: the output of the earlier one of its two stages, or the gradient of that."""
-        return self._boundaries[min(message.made.stage, message.reads.stage)].outputs
-
-    def _carries(self, message: Message) -> bool:
-        """False for the gradient of something that has none, like token numbers."""
-        return message.made.kind is Kind.FORWARD or self._shape(message).is_floating_point()
+    def _expected(self, message: Message) -> Tensors:
+        """What a message carries: the outputs of the earlier one of its two stages, or the gradients that they want."""
+        if message.made.kind is Kind.FORWARD:
+            return self._boundaries[message.made.stage].outputs
+        return self._returned[message.reads.stage]

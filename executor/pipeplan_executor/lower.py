@@ -16,7 +16,7 @@ that read something which the receiver made after it had read the message. What 
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
@@ -25,7 +25,7 @@ from pipeplan_executor.order import BACKWARD, Owners, check_order, find_owners
 
 
 class Message(NamedTuple):
-    """A tensor for another rank: what ``made`` it, and the action that ``reads`` it there."""
+    """Tensors for another rank: what ``made`` them, and the action that ``reads`` them there."""
 
     made: Action
     reads: Action
@@ -77,6 +77,18 @@ def lower(
     """
     owners = find_owners(schedule, tied)
     check_order(schedule, owners, frozenset({Kind.REDUCE, Kind.UPDATE} if sharded else {Kind.REDUCE}), tied)
+    return arranged(schedule, owners, ahead, _proofs)
+
+
+Settling: TypeAlias = Callable[
+    [Sequence[Message], Sequence[Message], Mapping[Action, int], Sequence[Action]], list[int]
+]
+"""``settling(row, replies, place, own)``: for all messages of a pair of ranks, places in the source's list ``own``
+behind which it lets go of them. ``replies`` go the other way, ``place`` is where every action stands."""
+
+
+def arranged(schedule: Schedule, owners: Owners, ahead: int, settling: Settling) -> tuple[tuple[Step, ...], ...]:
+    """Sends, receives and settles around the actions of lists that are known to be in order."""
     place = {a: i for order in schedule.orders for i, a in enumerate(order) if a.kind.per_micro_batch}
     pairs: dict[tuple[int, int], list[Message]] = defaultdict(list)
     for message in messages(schedule, owners):
@@ -87,8 +99,8 @@ def lower(
         for message, post in zip(row, _posts(row, place, ahead), strict=True):
             before[target][post].append(Receive(message))
             behind[source][place[message.made]].append(Send(message))
-        last = len(schedule.orders[source]) - 1
-        for message, proof in zip(row, _proofs(row, pairs.get((target, source), ()), place, last), strict=True):
+        places = settling(row, pairs.get((target, source), ()), place, schedule.orders[source])
+        for message, proof in zip(row, places, strict=True):
             behind[source][proof].append(Settle(message))
     return tuple(tuple(_steps(order, before[r], behind[r])) for r, order in enumerate(schedule.orders))
 
@@ -114,12 +126,14 @@ def _posts(row: Sequence[Message], place: Mapping[Action, int], ahead: int) -> l
     return [max(0, position - ahead) for position in latest][::-1]
 
 
-def _proofs(row: Sequence[Message], replies: Sequence[Message], place: Mapping[Action, int], last: int) -> list[int]:
+def _proofs(
+    row: Sequence[Message], replies: Sequence[Message], place: Mapping[Action, int], own: Sequence[Action]
+) -> list[int]:
     """Places in the source's list behind which each message of a pair is known to have been read."""
     made = [place[reply.made] for reply in replies]  # ascending
     known = list(accumulate((place[reply.reads] for reply in reversed(replies)), min))[::-1]
     firsts = [bisect_left(made, place[message.reads]) for message in row]
-    return [known[first] if first < len(known) else last for first in firsts]
+    return [known[first] if first < len(known) else len(own) - 1 for first in firsts]
 
 
 def _steps(

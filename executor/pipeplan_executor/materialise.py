@@ -1,114 +1,190 @@
-"""Gives layers their weights: drawn layer by layer from a seed, or read from a file.
+"""Gives tensors of a model their values: from the workload's own module, from a file, or drawn from a seed.
 
-The random numbers of a layer depend on the seed and the layer's place in the model only, so a stage that builds two
-layers and a process that builds all of them end up with the same weights.
+The random numbers of a tensor depend on the seed and on the submodule that owns it, and on nothing else. So a stage
+that builds two layers and a process that builds the whole model end up with the same weights, wherever layers begin.
 """
 
+import copy
 import hashlib
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipeplan.errors import InputError, PlanError
 
 
-def initialise(
-    module: nn.Module,
-    names: Sequence[str],
-    seed: int,
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers, under each of their names."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+_NOTHING = {
+    **dict.fromkeys((torch.float64, torch.float32, torch.float16, torch.bfloat16), torch.nan),
+    **{kind: torch.iinfo(kind).min for kind in (torch.int64, torch.int32, torch.int16)},
+}
+"""What a tensor is filled with before it is drawn, by its format: afterwards it shows whether anything was drawn."""
+
+
+def values_of(
+    blank: nn.Module,
+    own: nn.Module,
+    names: Iterable[str],
+    *,
+    seed: int = 0,
+    weights: str | Path | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
-    only: Iterable[str] | None = None,
-) -> None:
-    """Draw the weights of layers that lie on the meta device, in place, with each submodule's ``reset_parameters``.
+) -> dict[str, Tensor]:
+    """The tensors with these names; names of one tensor get one object.
 
     Parameters
     ----------
-    module : torch.nn.Module
-        The whole model.
-    names : sequence of str
-        Module paths of all its layers, in order.
+    blank : torch.nn.Module
+        The unsplit model on the meta device.
+    own : torch.nn.Module
+        The same from the user; what has values there has the same here, unless a file says otherwise.
+    names : iterable of str
+        Of parameters and buffers. Nothing else takes memory.
     seed : int
-    device, dtype
-        Where the weights go; ``dtype`` converts floating-point ones.
-    only : iterable of str, optional
-        The layers to draw; by default all.
-
-    Raises
-    ------
-    PlanError
-        If a submodule owns parameters or buffers and has no ``reset_parameters``.
-    """
-    wanted = set(names if only is None else only)
-    with torch.random.fork_rng(devices=[]):
-        for number, name in enumerate(names):
-            if name in wanted:
-                layer = module.get_submodule(name)
-                allocate(layer, device, dtype)
-                digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
-                torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-                _draw(name, layer)
-
-
-def allocate(layer: nn.Module, device: torch.device | str, dtype: torch.dtype | None) -> None:
-    """Make room for a layer's parameters and buffers, without values."""
-    layer.to(dtype=dtype) if dtype is not None else None
-    layer.to_empty(device=device)
-
-
-def _draw(name: str, layer: nn.Module) -> None:
-    for path, part in layer.named_modules():
-        if not owns_tensors(part):
-            continue
-        reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
-        if reset is None:
-            full = f"{name}.{path}" if path else name
-            raise PlanError(
-                f"layer {full} ({type(part).__name__}) owns parameters or buffers but has no reset_parameters(), so "
-                "its stage cannot be built alone; give the class a reset_parameters() that fills them all, or pass the "
-                "weights as a state-dict file (--weights file.pt)"
-            )
-        with torch.no_grad():
-            reset()
-
-
-def owns_tensors(part: nn.Module) -> bool:
-    """Whether a module itself, apart from its children, has parameters or buffers."""
-    return any(True for _ in part.parameters(recurse=False)) or any(True for _ in part.buffers(recurse=False))
-
-
-def read_weights(
-    module: nn.Module,
-    names: Iterable[str],
-    path: str | Path,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype | None = None,
-) -> None:
-    """Fill layers that lie on the meta device from a state-dict file, which is mapped, not read as a whole.
+        Of what has no values.
+    weights : path, optional
+        A state-dict file of the unsplit model.
+    dtype : torch.dtype, optional
+        Converts floating-point tensors.
 
     Raises
     ------
     InputError
         If the file cannot be read, or lacks a tensor, or has it in another shape.
+    PlanError
+        If there is no rule by which a tensor could be drawn.
     """
+    known, given = named_tensors(blank), named_tensors(own)
+    aliases: dict[int, list[str]] = {}
+    for name, tensor in known.items():
+        aliases.setdefault(id(tensor), []).append(name)
+    wanted = {aliases[id(known[name])][0]: aliases[id(known[name])] for name in names}
+    found = _read(weights, wanted, known, set(blank.state_dict())) if weights is not None else {}
+    found |= {name: given[name] for name in wanted if name not in found and not given[name].is_meta}
+    fresh = drawn(blank, [name for name in wanted if name not in found], seed, dtype)
+    placed: dict[str, Tensor] = {}
+    for first, others in wanted.items():
+        value = fresh.pop(first) if first in fresh else found[first].detach()
+        kind = dtype if dtype is not None and value.is_floating_point() else value.dtype
+        value = value.to(device, kind, copy=first in found)
+        model = known[first]
+        final = nn.Parameter(value, model.requires_grad) if isinstance(model, nn.Parameter) else value
+        placed.update(dict.fromkeys(others, final))
+    return {name: placed[name] for name in names}
+
+
+def put(module: nn.Module, name: str, value: Tensor, *, lasting: bool | None = None) -> None:
+    """Set a parameter or buffer by its dotted name; recurrent layers hear of it.
+
+    ``lasting``: whether a buffer is part of the module's ``state_dict``; by default as it was.
+    """
+    path, _, last = name.rpartition(".")
+    holder = module.get_submodule(path)
+    setattr(holder, last, value)
+    if lasting is not None:
+        (holder._non_persistent_buffers_set.discard if lasting else holder._non_persistent_buffers_set.add)(last)
+
+
+def drawn(blank: nn.Module, names: Iterable[str], seed: int, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Tensors with the values that their owners draw, on the CPU, so that they are the same on every kind of device.
+
+    The owner of a tensor is the innermost submodule that has it. It is drawn by its ``reset_parameters``, and by
+    ``_init_weights(submodule)`` of the modules around it where they have that, as models of ``transformers`` do; the
+    method is then called for the owner and for the submodules between, since some draw their children's weights.
+    """
+    owners: dict[str, list[str]] = {}
+    for name in names:
+        owners.setdefault(name.rpartition(".")[0], []).append(name)
+    found: dict[str, Tensor] = {}
+    if not owners:
+        return found
+    whole = copy.deepcopy(blank)
+    if dtype is not None:
+        whole.to(dtype)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        for path, wanted in owners.items():
+            part = whole.get_submodule(path)
+            part.to_empty(device="cpu", recurse=False)
+            own = {**part._parameters, **part._buffers}
+            for tensor in own.values():
+                _mark(tensor)
+            digest = hashlib.sha256(f"{seed}/{path}".encode()).digest()
+            torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+            _draw(whole, path)
+            for name in wanted:
+                found[name] = own[name.rpartition(".")[2]]
+                _check_drawn(name, part, found[name])
+            part.to_empty(device="meta", recurse=False)
+    return found
+
+
+def _draw(whole: nn.Module, path: str) -> None:
+    part = whole.get_submodule(path)
+    reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+    if reset is not None:
+        reset()
+    line = [whole.get_submodule(each) for each in _prefixes(path)]
+    master = next((each for each in line if _initialises_others(each)), None)
+    for each in line if master is not None else ():
+        master._init_weights(each)
+
+
+def _initialises_others(module: nn.Module) -> bool:
+    method = getattr(module, "_init_weights", None)
+    return callable(method) and len(inspect.signature(method).parameters) == 1
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """The path, and those of the modules around it, outwards."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
+
+
+def _mark(tensor: Tensor | None) -> None:
+    if tensor is not None and tensor.dtype in _NOTHING:
+        tensor.fill_(_NOTHING[tensor.dtype])
+
+
+def _check_drawn(name: str, owner: nn.Module, tensor: Tensor) -> None:
+    mark = _NOTHING.get(tensor.dtype)
+    if mark is not None and (tensor.isnan() if mark != mark else tensor == mark).any():
+        raise PlanError(
+            f"{name} has no values, and nothing draws it: {type(owner).__name__} has no reset_parameters() that fills "
+            "it, so its stage cannot be built alone; give the class a reset_parameters() that fills all that it owns, "
+            "or pass the weights as a state-dict file (--weights file.pt)"
+        )
+
+
+def _read(
+    path: str | Path, wanted: Mapping[str, list[str]], known: Mapping[str, Tensor], lasting: set[str]
+) -> dict[str, Tensor]:
+    """From a state-dict file, which is mapped, not read as a whole; buffers that are never saved are left out."""
     try:
         state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"cannot read weights from {path}: {error}") from error
-    for name in names:
-        layer = module.get_submodule(name)
-        transient = {path for part in layer.modules() for path in part._non_persistent_buffers_set}
-        allocate(layer, device, dtype)
-        if transient:
-            _draw(name, layer)
-        for inner, tensor in layer.state_dict().items():
-            full = f"{name}.{inner}"
-            if full not in state:
-                raise InputError(f"{path} has no {full}; it must hold the unsplit model's state_dict()")
-            if state[full].shape != tensor.shape:
-                found, expected = tuple(state[full].shape), tuple(tensor.shape)
-                raise InputError(f"{path}: {full} has shape {found}, the model needs {expected}")
-            with torch.no_grad():
-                tensor.copy_(state[full])
+    found = {}
+    for first, names in wanted.items():
+        if lasting.isdisjoint(names):
+            continue
+        name = next((each for each in names if each in state), None)
+        if name is None:
+            raise InputError(f"{path} has no {first}; it must hold the unsplit model's state_dict()")
+        if state[name].shape != known[first].shape:
+            there, expected = tuple(state[name].shape), tuple(known[first].shape)
+            raise InputError(f"{path}: {name} has shape {there}, the model needs {expected}")
+        found[first] = state[name]
+    return found

@@ -1,23 +1,29 @@
 """A plan at work on this rank: build the local stages once, then call `Pipeline.step` in a loop of your own."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pipeplan.batch import Batch, samples, split
 from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
 from pipeplan.schedule import Action, Kind
 from pipeplan_executor.engine import Engine
-from pipeplan_executor.groups import replica_groups
+from pipeplan_executor.groups import LastReplicas, replica_groups
 from pipeplan_executor.lower import lower
+from pipeplan_executor.lower_forward import lower_forward
 from pipeplan_executor.observe import Recorder
 from pipeplan_executor.optimise import StageOptimizer
 from pipeplan_executor.order import find_replicas
 from pipeplan_executor.reduction import Copied
-from pipeplan_executor.split import Source, build_stage, fit
+from pipeplan_executor.shapes import Tensors
+from pipeplan_executor.source import Source, converted
+from pipeplan_executor.split import build_stage, fit
 from pipeplan_executor.stage import StageWork
 from pipeplan_executor.ties import Copies
 
@@ -36,7 +42,7 @@ class Pipeline:
     plan : Plan
         Its rank r is this process group's rank r.
     source : Workload, str or callable
-        See `pipeplan_executor.split.build`.
+        See `pipeplan_executor.source`.
     seed : int
         Of the weights, unless the workload's module or ``weights`` has them.
     weights : path, optional
@@ -68,7 +74,6 @@ class Pipeline:
         self.recorder = Recorder()
         rank = dist.get_rank()
         self.fitted = fitted = fit(plan, source, dtype)
-        steps = lower(plan.schedule, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
         self.workload = fitted.workload
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.modules = {
@@ -91,18 +96,39 @@ class Pipeline:
             )
             for number, module in self.modules.items()
         }
-        split: dict[int, set[int]] = {number: set() for number in self.numbers}
-        for action in plan.schedule.orders[rank]:
-            if action.kind is Kind.INPUT_GRADIENT:
-                split[action.stage].add(action.micro_batch)
-        last = len(plan.stages) - 1
-        stages = {
-            number: StageWork(module, number > 0, self._weighted_loss if number == last else None, split[number])
-            for number, module in self.modules.items()
-        }
-        self._engine = Engine(stages, fitted.boundaries, steps, self._once_a_step, self.recorder, self.device)
+        self._last = len(plan.stages) - 1
+        self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
+        self._stages = self._make_stages()
+        steps = lower(plan.schedule, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
+        self._engine = Engine(
+            self._stages,
+            fitted.boundaries,
+            steps,
+            lower_forward(plan.schedule)[rank],
+            self._once_a_step,
+            self.recorder,
+            self.device,
+        )
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
+
+    def _make_stages(self) -> dict[int, StageWork]:
+        halved: dict[int, set[int]] = {number: set() for number in self.numbers}
+        for action in self.plan.schedule.orders[dist.get_rank()]:
+            if action.kind is Kind.INPUT_GRADIENT:
+                halved[action.stage].add(action.micro_batch)
+        boundaries = self.fitted.boundaries
+        return {
+            number: StageWork(
+                module,
+                boundaries[number],
+                self._loss if number == self._last else None,
+                halved[number],
+                number,
+                self.device,
+            )
+            for number, module in self.modules.items()
+        }
 
     @property
     def holds_first(self) -> bool:
@@ -112,31 +138,61 @@ class Pipeline:
     @property
     def holds_last(self) -> bool:
         """Whether this rank reads targets of the batch."""
-        return len(self.plan.stages) - 1 in self.numbers
+        return self._last in self.numbers
 
-    def step(self, inputs: Tensor | None, targets: Tensor | None, *, update: bool = True) -> float:
+    def step(self, inputs: Batch | None, targets: Batch | None, *, update: bool = True) -> float:
         """One training step; the batch's mean loss, the same number on every rank.
 
         Parameters
         ----------
-        inputs, targets : Tensor or None
-            The whole batch; a rank without the first (last) stage may pass None.
+        inputs, targets : Batch or None
+            The whole batch: a tensor, or a tuple or dict of tensors, whose first axis counts samples. A rank without
+            the first (last) stage may pass None.
         update : bool
             The optimiser uses the gradients and clears them. Otherwise they stay, and the next step adds to them;
             under ZeRO-1 each replica then has the sums of its own share only.
         """
         return self.shared_loss(self.compute(inputs, targets, update=update))
 
-    def compute(self, inputs: Tensor | None, targets: Tensor | None, *, update: bool = True) -> dict[int, float]:
+    def compute(self, inputs: Batch | None, targets: Batch | None, *, update: bool = True) -> dict[int, float]:
         """The same step; weighted losses of those micro-batches whose last stage is here."""
         self._updates = update
         for optimizer in self._optimizers.values():
             optimizer.begin()
+        weights = self._weigh()
         losses = self._engine.run(self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last))
         for number in self.numbers:
             if number not in self._planned:
                 self._once_a_step(Action(Kind.UPDATE, number))
-        return losses
+        return {number: weights[number] * loss for number, loss in losses.items()}
+
+    def evaluate(self, inputs: Batch | None, targets: Batch | None) -> float:
+        """The batch's mean loss in evaluation mode, the same number on every rank; nothing is learnt and no graph kept.
+
+        Parameters
+        ----------
+        inputs, targets : Batch or None
+            As for `step`.
+        """
+        weights = self._weigh()
+        parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
+        with self._evaluating():
+            _, losses = self._engine.infer(*parts)
+        return self.shared_loss({number: weights[number] * loss for number, loss in losses.items()})
+
+    def predict(self, inputs: Batch | None) -> Any:
+        """What the unsplit model returns for the whole batch in evaluation mode, on ranks with the last stage.
+
+        Outputs of the micro-batches are put together along the first axis. Other ranks take part and get None.
+        """
+        with self._evaluating():
+            found, _ = self._engine.infer(self._parts(inputs, self.holds_first), [None] * self.plan.micro_batches)
+        if not self.holds_last:
+            return None
+        rows = self._last_replicas.gathered(found, self.fitted.boundaries[-1].outputs, self.device)
+        return self.fitted.restored(
+            tuple(torch.cat(row) if row[0].dim() else torch.stack(row) for row in zip(*rows, strict=True))
+        )
 
     def shared_loss(self, losses: dict[int, float]) -> float:
         """The sum of all losses, told to every rank."""
@@ -168,29 +224,48 @@ class Pipeline:
         elif self._updates:
             self._optimizers[action.stage].update()
 
-    def _parts(self, batch: Tensor | None, needed: bool) -> list[Tensor | None]:
+    def _parts(self, batch: Batch | None, needed: bool) -> list[Batch | None]:
         count, size = self.plan.micro_batches, self.plan.micro_batch
         if not needed:
             return [None] * count
-        if batch is None or batch.shape[0] != count * size:
-            found = "None" if batch is None else str(batch.shape[0])
+        found = None if batch is None else samples(batch)
+        if found != count * size:
             raise PlanError(
                 f"this rank needs a batch of {count * size} samples ({count} micro-batches of {size}), not {found}; "
                 "drop the last, smaller batch of an epoch, or plan for its size too"
             )
-        converted = batch.to(self.dtype) if self.dtype is not None and batch.is_floating_point() else batch
-        return list(converted.to(self.device).split(size))
+        return list(split(converted(batch, self.dtype, self.device), size))
 
-    def _weighted_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.workload.loss(outputs, targets) / self.plan.micro_batches
+    def _weigh(self) -> list[float]:
+        """What the loss of every micro-batch counts in that of the step; all micro-batches count alike."""
+        weights = [1 / self.plan.micro_batches] * self.plan.micro_batches
+        for stage in self._stages.values():
+            stage.weights = weights
+        return weights
+
+    def _loss(self, outputs: Tensors, targets: Batch) -> Tensor:
+        return self.workload.loss(self.fitted.restored(outputs), targets)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Within the context the layers are in evaluation mode; afterwards each is in the mode that it was in."""
+        modes = [(part, part.training) for module in self.modules.values() for part in module.modules()]
+        for module in self.modules.values():
+            module.eval()
+        try:
+            yield
+        finally:
+            for part, training in modes:
+                part.training = training
 
 
 def _copied(
     every: Sequence[Copies], everybody: Mapping[int, dist.ProcessGroup], stage: int, module: nn.Module
 ) -> list[Copied]:
     """The stage's parameters of which other stages have copies, with all ranks that have one."""
+    own = dict(module.named_parameters(remove_duplicate=False))
     return [
-        ([module.get_parameter(name) for name in copies.on(stage)], everybody[i])
+        ([own[name] for name in copies.on(stage)], everybody[i])
         for i, copies in enumerate(every)
         if stage in copies.stages
     ]

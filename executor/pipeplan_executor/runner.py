@@ -16,7 +16,8 @@ from pipeplan_executor.launcher import launch
 from pipeplan_executor.memory import forget_peak, peak
 from pipeplan_executor.observe import now
 from pipeplan_executor.pipeline import Pipeline
-from pipeplan_executor.split import Source, draw, fit
+from pipeplan_executor.source import Source, draw
+from pipeplan_executor.split import fit
 from pipeplan_executor.verify import worst_error
 
 

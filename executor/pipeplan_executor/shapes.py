@@ -1,84 +1,125 @@
 """Finds what passes from layer to layer by one run on the meta device: shapes and types, without computing anything."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pipeplan.batch import Batch, tensors
+from pipeplan.capture.row import Row
 from pipeplan.errors import PlanError
+from pipeplan_executor.draws import Draws
+
+Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What flows through the chain for one micro-batch, as tensors on the meta device.
+    """What flows through a row of layers for one micro-batch, as tensors without values.
 
     Attributes
     ----------
-    inputs : Tensor
-        What the first layer reads.
-    outputs : tuple of Tensor
-        What each layer returns; ``requires_grad`` tells whether a gradient comes back.
-    changed : tuple of bool
-        Whether a later layer writes into that output in place.
+    tensors : tuple of tuple of Tensor
+        What the first layer takes, then what each layer returns; ``requires_grad`` tells whether a gradient comes back.
+    bare : bool
+        Whether the last layer returns a tensor, and not a tuple of one.
+    overwritten : tuple of tuple of bool
+        For each layer and each tensor that it takes, whether this or a later layer writes into it in place.
+    writes : tuple of tuple of bool
+        The same for what the layer itself does.
+    changed : tuple of frozenset of str
+        For each layer the parameters and buffers, by their names in it, that it writes into, like running statistics.
+    draws : tuple of bool
+        Whether each layer draws random numbers.
     """
 
-    inputs: Tensor
-    outputs: tuple[Tensor, ...]
-    changed: tuple[bool, ...]
+    tensors: tuple[Tensors, ...]
+    bare: bool
+    overwritten: tuple[tuple[bool, ...], ...]
+    writes: tuple[tuple[bool, ...], ...]
+    changed: tuple[frozenset[str], ...]
+    draws: tuple[bool, ...]
 
 
-def trace(module: nn.Module, names: Sequence[str], inputs: Tensor) -> Flow:
-    """Run the unsplit module on the meta device and watch its layers.
+def as_tuple(value: Any, layer: str = "a layer") -> Tensors:
+    """What a layer returned, as a tuple of tensors."""
+    if isinstance(value, Tensor):
+        return (value,)
+    if isinstance(value, tuple | list) and value and all(isinstance(each, Tensor) for each in value):
+        return tuple(value)
+    found = type(value).__name__
+    raise PlanError(f"{layer} returns {found}, and only tensors pass between layers: return one, or a tuple of them")
+
+
+def trace(row: Row, inputs: Batch) -> Flow:
+    """Run the layers, whose parameters are on the meta device, one after the other.
 
     Parameters
     ----------
-    module : torch.nn.Module
-        On the meta device.
-    names : sequence of str
-        Module paths of the layers, in order.
-    inputs : Tensor
-        One micro-batch, on any device; only shape and type count.
+    row : Row
+    inputs : Batch
+        One micro-batch, on any device; only shapes and types count.
 
     Raises
     ------
     PlanError
-        If the layers are not a chain: each called once, in order, with nothing but what the one before returned.
+        If a layer returns something else than tensors, or writes into a tensor of which another one is a view.
     """
-    calls: list[tuple[str, tuple[Any, ...], dict[str, Any], Any, int]] = []
-    start = torch.empty_like(inputs, device="meta")
-    with ExitStack() as hooks:
-        for name in names:
-
-            def watch(_: nn.Module, args: Any, kwargs: Any, out: Any, name: str = name) -> None:
-                calls.append((name, args, kwargs, out, out._version if isinstance(out, Tensor) else 0))
-
-            hook = module.get_submodule(name).register_forward_hook(watch, with_kwargs=True)
-            hooks.callback(hook.remove)
-        result = module(start)
-    _check_calls(tuple(call[0] for call in calls), tuple(names))
-    given = start
-    for name, args, kwargs, out, _ in calls:
-        if kwargs or len(args) != 1 or args[0] is not given:
-            raise PlanError(f"layer {name} does not read just what the layer ahead of it returns; {_ADVICE}")
-        if not isinstance(out, Tensor):
-            raise PlanError(f"layer {name} returns {type(out).__name__}, not one tensor; {_ADVICE}")
-        given = out
-    if result is not given:
-        raise PlanError(f"the model does not return what its last layer {names[-1]} returns; {_ADVICE}")
-    return Flow(start, tuple(call[3] for call in calls), tuple(call[3]._version != call[4] for call in calls))
+    start = tuple(torch.empty_like(tensor, device="meta") for tensor in tensors(inputs))
+    taken: list[Tensors] = [start]
+    versions: list[list[int]] = []
+    writes: list[tuple[bool, ...]] = []
+    changed: list[frozenset[str]] = []
+    draws: list[bool] = []
+    for name, layer, held in zip(row.names, row.layers, row.parameters, strict=True):
+        own = _held(layer, held)
+        before, before_own = _versions(taken[-1]), {local: tensor._version for local, tensor in own.items()}
+        with Draws() as random:
+            returned = layer(*taken[-1])
+        draws.append(random.seen)
+        versions.append(before)
+        writes.append(_differs(before, taken[-1]))
+        changed.append(_with_siblings([n for n, tensor in own.items() if tensor._version != before_own[n]], own))
+        taken.append(as_tuple(returned, f"layer {name}"))
+    overwritten = tuple(_differs(then, given) for then, given in zip(versions, taken, strict=False))
+    for name, given, written in zip(row.names, taken, overwritten, strict=False):
+        _check_aliases(name, given, written)
+    return Flow(tuple(taken), isinstance(returned, Tensor), overwritten, tuple(writes), tuple(changed), tuple(draws))
 
 
-_ADVICE = "only chains can be run: put what lies between two layers into one of them, or wrap both in one module"
+def _held(layer: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
+    there = {
+        **dict(layer.named_parameters(remove_duplicate=False)),
+        **dict(layer.named_buffers(remove_duplicate=False)),
+    }
+    return {local: there[local] for local in names}
 
 
-def _check_calls(called: tuple[str, ...], names: tuple[str, ...]) -> None:
-    if called == names:
-        return
-    for name in names:
-        if called.count(name) != 1:
-            raise PlanError(f"layer {name} is called {called.count(name)} times in a forward pass, not once; {_ADVICE}")
-    at = next(i for i, name in enumerate(names) if called[i] != name)
-    raise PlanError(f"the plan has layer {names[at]} at place {at}, but the model calls {called[at]} there")
+def _with_siblings(changed: Sequence[str], own: Mapping[str, Tensor]) -> frozenset[str]:
+    """And the other buffers of the same submodules: batch norm's kernel changes its statistics and does not tell."""
+    homes = {name.rpartition(".")[0] for name in changed}
+    return frozenset(
+        name
+        for name, tensor in own.items()
+        if name in changed or (not isinstance(tensor, nn.Parameter) and name.rpartition(".")[0] in homes)
+    )
+
+
+def _versions(values: Tensors) -> list[int]:
+    return [value._version for value in values]
+
+
+def _differs(versions: Sequence[int], values: Tensors) -> tuple[bool, ...]:
+    return tuple(then != now for then, now in zip(versions, _versions(values), strict=True))
+
+
+def _check_aliases(name: str, given: Tensors, written: Sequence[bool]) -> None:
+    homes = [tensor.untyped_storage()._cdata for tensor in given]
+    for home, is_written in zip(homes, written, strict=True):
+        if is_written and homes.count(home) > 1:
+            raise PlanError(
+                f"layer {name} or one behind it writes in place into a tensor that it also gets under another name; "
+                "cut apart, the two would differ: use the out-of-place operation there (x.relu(), not x.relu_())"
+            )

@@ -1,69 +1,35 @@
-"""Cuts a chain of modules at a plan's boundaries and checks that plan and model belong together.
+"""Cuts a row of layers at a plan's boundaries and checks that plan and model belong together.
 
 ::
 
-    model   features.0  features.1  classifier          one nn.Module
+    model   features.0  features.1  classifier          one nn.Module, as a row of layers (pipeplan.capture)
     plan    ╰─── stage 0 ───────╯   ╰ stage 1 ╯         names from the plan
     rank    StageModule             StageModule         parameters keep the unsplit names
-
-This file is the seam for other front ends: whatever gives one module per stage, the boundary tensors and the unsplit
-parameter names can be run.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import nn
 
-from pipeplan.errors import PlanError
+from pipeplan.batch import Batch
+from pipeplan.capture.blank import on_meta
+from pipeplan.capture.row import FrontEnd, Row, row_of
+from pipeplan.errors import InputError, PlanError
 from pipeplan.model import Layer, Model
 from pipeplan.plan import Plan
-from pipeplan.profile.ties import bytes_of, find_ties, held_by, own_parameters
-from pipeplan.workload import Workload, load_workload
-from pipeplan_executor.materialise import initialise, read_weights
-from pipeplan_executor.shapes import Flow, trace
-from pipeplan_executor.ties import Copies, find_copies, owners, shared_names, tie
-
-Source = Workload | str | Callable[[], Workload]
-"""A workload, ``'module:function'``, or a function that returns a workload."""
-
-
-def build(source: Source) -> Workload:
-    """The workload, its module on the meta device unless the source is a workload that has its module already."""
-    if isinstance(source, Workload):
-        return source
-    with torch.device("meta"):
-        return load_workload(source) if isinstance(source, str) else source()
-
-
-def on_meta(module: nn.Module) -> nn.Module:
-    """A copy without values; the original's weights are not copied even for a moment."""
-    stand_ins: dict[int, object] = {}
-    for parameter in module.parameters():
-        stand_ins[id(parameter)] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
-    for buffer in module.buffers():
-        stand_ins[id(buffer)] = buffer.detach().to("meta")
-    return copy.deepcopy(module, stand_ins)
-
-
-def without_inplace(module: nn.Module) -> nn.Module:
-    """Switch ``inplace`` off in every submodule: a stage must not write into a tensor that it received."""
-    for part in module.modules():
-        if getattr(part, "inplace", False) is True:
-            part.inplace = False  # type: ignore[assignment]
-    return module
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """What enters and leaves a stage, for one micro-batch, on the meta device."""
-
-    inputs: Tensor
-    outputs: Tensor
+from pipeplan.profile.ties import Held, bytes_of, find_ties, own_parameters
+from pipeplan.workload import Workload
+from pipeplan_executor.materialise import named_tensors, put, values_of
+from pipeplan_executor.shapes import Flow, Tensors, trace
+from pipeplan_executor.source import Source, build, converted, draw
+from pipeplan_executor.stage import Boundary
+from pipeplan_executor.stage_module import StageModule, treatment_of
+from pipeplan_executor.ties import Copies, find_copies
 
 
 @dataclass(frozen=True)
@@ -74,9 +40,11 @@ class Fitted:
     ----------
     workload : Workload
     blank : torch.nn.Module
-        The model on the meta device.
-    boundaries : tuple of Boundary
-        One a stage.
+        The model on the meta device, in the number format of the run.
+    row : Row
+        Its layers, which are on the meta device too.
+    flow : Flow
+        What passes between them.
     copies : tuple of Copies
         Of weights that stages share.
     """
@@ -84,13 +52,29 @@ class Fitted:
     plan: Plan
     workload: Workload
     blank: nn.Module
-    boundaries: tuple[Boundary, ...]
+    row: Row
+    flow: Flow
     copies: tuple[Copies, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
         """All layers, in order."""
-        return tuple(name for stage in self.plan.stages for name in stage.layers)
+        return self.row.names
+
+    def span(self, stage: int) -> range:
+        """The numbers of a stage's layers."""
+        edges = self.plan.boundaries
+        return range(edges[stage], edges[stage + 1])
+
+    @property
+    def boundaries(self) -> tuple[Boundary, ...]:
+        """What enters and leaves every stage."""
+        spans = map(self.span, range(len(self.plan.stages)))
+        return tuple(Boundary(self.flow.tensors[span.start], self.flow.tensors[span.stop]) for span in spans)
+
+    def restored(self, outputs: Tensors) -> Any:
+        """From what the last stage returns to what the unsplit model returns."""
+        return self.row.restore(outputs[0] if self.flow.bare else outputs)
 
 
 def fit(plan: Plan, source: Source, dtype: torch.dtype | None = None) -> Fitted:
@@ -99,8 +83,7 @@ def fit(plan: Plan, source: Source, dtype: torch.dtype | None = None) -> Fitted:
     Raises
     ------
     PlanError
-        If layers are missing, divided, in another order or of other sizes, if the model is no chain, or if a stage
-        begins with something that cannot stand there.
+        If layers are missing, divided, in another order or of other sizes, or if stages share a buffer that changes.
     """
     divided = [name for stage in plan.stages for name, _ in stage.shares]
     if divided:
@@ -109,108 +92,100 @@ def fit(plan: Plan, source: Source, dtype: torch.dtype | None = None) -> Fitted:
             "tensor while they make it; processes here send complete ones. Solve again without --intra-layer"
         )
     workload = build(source)
-    blank = without_inplace(on_meta(workload.module))
-    names = [name for stage in plan.stages for name in stage.layers]
-    _check_names(blank, names)
-    described = describe(plan.model, blank, names)
+    original = on_meta(workload.module)
+    blank = original if dtype is None else on_meta(original).to(dtype)
+    inputs = converted(draw(workload, plan.micro_batch, seed=0)[0], dtype)
+    row = find_row(plan, blank, inputs)
+    described = describe(plan.model, original, row.names, row.parameters)
     if described.fingerprint != plan.fingerprint:
         raise PlanError(
             f"the plan was made for another {plan.model} (fingerprint {plan.fingerprint}, this model's is "
             f"{described.fingerprint}): the layers' names agree, their parameters or edges do not; profile this model "
             "and solve again"
         )
-    if dtype is not None:
-        blank.to(dtype)
-    inputs, _ = draw(workload, plan.micro_batch, seed=0, dtype=dtype)
-    flow = trace(blank, names, inputs)
-    return Fitted(plan, workload, blank, tuple(_boundaries(plan, flow)), find_copies(plan, blank))
+    fitted = Fitted(plan, workload, blank, row, trace(row, inputs), find_copies(plan, row, blank))
+    _check_buffers(fitted)
+    return fitted
 
 
-def describe(name: str, module: nn.Module, names: Sequence[str]) -> Model:
-    """The model as a planner sees it, without costs."""
-    held = held_by(module, names)
-    return Model(
-        name,
-        tuple(
-            Layer(layer, bytes_of(own), (names[i - 1],) if i else ())
-            for i, (layer, own) in enumerate(zip(names, own_parameters(module, held), strict=True))
-        ),
-        ties=find_ties(module, names, held),
+def find_row(plan: Plan, blank: nn.Module, inputs: Batch) -> Row:
+    """The model as the row of layers that the plan lists, by the front end that gives it.
+
+    Raises
+    ------
+    PlanError
+        If none does.
+    """
+    names = tuple(name for stage in plan.stages for name in stage.layers)
+    reasons: list[str] = []
+    nearest: tuple[str, ...] = ()
+    ways: tuple[tuple[FrontEnd, tuple[str, ...]], ...] = (("chain", names), ("graph", ()), ("graph", names))
+    for front_end, group in ways:
+        try:
+            row = row_of(blank, inputs, group=group, front_end=front_end)
+        except InputError as error:
+            reasons.append(str(error))
+            continue
+        if row.names == names:
+            return row
+        nearest = nearest or row.names
+    raise PlanError(
+        f"the plan does not belong to this {type(blank).__name__}: {_difference(names, nearest)}; profile this model "
+        f"and solve again{' (' + '; '.join(dict.fromkeys(reasons)) + ')' if reasons and not nearest else ''}"
     )
 
 
-def draw(
-    workload: Workload, samples: int, seed: int, dtype: torch.dtype | None = None, step: int = 0
-) -> tuple[Tensor, Tensor]:
-    """A batch; the same for the same seed and step in every process. Floating-point parts are converted."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    with torch.device("cpu"):
-        inputs, targets = workload.draw(samples, generator)
-    return converted(inputs, dtype), converted(targets, dtype)
-
-
-def converted(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """The tensor in another floating-point format; integers stay."""
-    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
-
-
-def _check_names(module: nn.Module, names: list[str]) -> None:
-    known = dict(module.named_modules())
-    absent = [name for name in names if name not in known]
+def _difference(names: Sequence[str], found: Sequence[str]) -> str:
+    if not found:
+        return "its layers cannot be found"
+    absent = [name for name in names if name not in set(found)]
+    extra = [name for name in found if name not in set(names)]
     if absent:
-        raise PlanError(
-            f"the plan does not belong to this {type(module).__name__}: it has no layer {', '.join(absent[:3])}"
-            f"{' …' if len(absent) > 3 else ''} ({len(absent)} of {len(names)} are missing); profile this model and "
-            "solve again"
-        )
-    owner: dict[int, str] = {}
-    for name in names:
-        owner.update({id(parameter): name for parameter in known[name].parameters()})
-        for buffer in known[name].buffers():
-            if owner.setdefault(id(buffer), name) != name:
-                raise PlanError(
-                    f"layers {owner[id(buffer)]} and {name} share a buffer, and stages have buffers of their own; give "
-                    "each layer one, or put both layers into one module"
-                )
-    for full, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if id(tensor) not in owner:
-            raise PlanError(f"{full} belongs to none of the plan's layers; profile this model and solve again")
+        more = " …" if len(absent) > 3 else ""
+        return f"it has no layer {', '.join(absent[:3])}{more} ({len(absent)} of {len(names)} are missing)"
+    if extra:
+        return f"{extra[0]} belongs to none of the plan's layers"
+    at = next(i for i, name in enumerate(names) if found[i] != name)
+    return f"the plan has layer {names[at]} at place {at}, the model {found[at]}"
 
 
-def _boundaries(plan: Plan, flow: Flow) -> Iterator[Boundary]:
-    given = flow.inputs
-    end = 0
-    for number, stage in enumerate(plan.stages):
-        end += len(stage.layers)
-        yield Boundary(given, flow.outputs[end - 1])
-        given = flow.outputs[end - 1]
-        if end < len(flow.outputs) and flow.changed[end - 1]:
-            raise PlanError(
-                f"stage {number + 1} (from layer {plan.stages[number + 1].layers[0]} on) writes into its input in "
-                "place; use the out-of-place operation there (x.relu(), not x.relu_())"
-            )
+def describe(name: str, module: nn.Module, layers: Sequence[str], held: Held) -> Model:
+    """The model as a planner sees it, without costs.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The unsplit model.
+    layers : sequence of str
+        Their names.
+    held : sequence of mapping
+        What each of them holds of the unsplit model.
+    """
+    return Model(
+        name,
+        tuple(
+            Layer(layer, bytes_of(own), (layers[i - 1],) if i else ())
+            for i, (layer, own) in enumerate(zip(layers, own_parameters(module, held), strict=True))
+        ),
+        ties=find_ties(module, layers, held),
+    )
 
 
-class StageModule(nn.Module):
-    """The layers of one stage, run in order; parameters and buffers are called as in the unsplit model."""
-
-    def __init__(self, layers: dict[str, nn.Module], recompute: Sequence[str] = ()) -> None:
-        super().__init__()
-        for name, layer in layers.items():
-            *path, last = name.split(".")
-            holder: nn.Module = self
-            for part in path:
-                if part not in holder._modules:
-                    holder.add_module(part, nn.Module())
-                holder = holder.get_submodule(part)
-            holder.add_module(last, layer)
-        self.row = tuple((layer, name in set(recompute)) for name, layer in layers.items())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Through all layers; those to recompute keep their input only."""
-        for layer, again in self.row:
-            x = checkpoint(layer, x, use_reentrant=False) if again else layer(x)
-        return x
+def _check_buffers(fitted: Fitted) -> None:
+    """Buffers are a stage's own: what one stage writes into its own would be lost for another one."""
+    known = named_tensors(fitted.blank)
+    held = fitted.row.parameters
+    changed = {id(known[held[n][local]]) for n, names in enumerate(fitted.flow.changed) for local in names}
+    homes: dict[int, tuple[int, str]] = {}
+    for stage in range(len(fitted.plan.stages)):
+        for number in fitted.span(stage):
+            for full in held[number].values():
+                home, layer = homes.setdefault(id(known[full]), (stage, fitted.names[number]))
+                if home != stage and id(known[full]) in changed and not isinstance(known[full], nn.Parameter):
+                    raise PlanError(
+                        f"layers {layer} and {fitted.names[number]} share a buffer that changes ({full}), and stages "
+                        "have buffers of their own; give each layer one, or keep both on one stage (job: together)"
+                    )
 
 
 def build_stage(
@@ -227,45 +202,40 @@ def build_stage(
     The weights come from the ``weights`` file, or from the workload's own module where that has values, or from the
     seed (see `pipeplan_executor.materialise`).
     """
-    part = fitted.plan.stages[stage]
-    whole = materialised(fitted, part.layers, seed=seed, weights=weights, device=device, dtype=dtype)
-    return StageModule({name: whole.get_submodule(name) for name in part.layers}, part.recompute)
+    span = fitted.span(stage)
+    held = fitted.row.parameters[span.start : span.stop]
+    names = list(dict.fromkeys(full for each in held for full in each.values()))
+    layers = copy.deepcopy(fitted.row.layers[span.start : span.stop])
+    values = values_of(
+        fitted.blank, fitted.workload.module, names, seed=seed, weights=weights, device=device, dtype=dtype
+    )
+    transient = set(names) - set(fitted.blank.state_dict())
+    for layer, each in zip(layers, held, strict=True):
+        for local, full in each.items():
+            put(layer, local, values[full], lasting=full not in transient)
+        layer.to(device)
+    again = set(fitted.plan.stages[stage].recompute)
+    treatments = {
+        fitted.names[number]: treatment_of(fitted.flow, number, fitted.names[number] in again, number == span.start)
+        for number in span
+    }
+    return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held)
 
 
 def materialised(
     fitted: Fitted,
-    only: Sequence[str],
     *,
     seed: int = 0,
     weights: str | Path | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> nn.Module:
-    """A copy of the model in which the layers ``only`` have values.
-
-    Where one of them shares weights with an earlier layer, that layer draws its weights here too, for a moment.
-    """
+    """The whole unsplit model, with the weights that `build_stage` gives its stages."""
     whole = copy.deepcopy(fitted.blank)
-    shared = shared_names(whole, fitted.names)
-    own = fitted.workload.module
-    if weights is not None:
-        read_weights(whole, only, weights, device, dtype)
-    elif any(tensor.is_meta for tensor in (*own.parameters(), *own.buffers())):
-        drawn = (*owners(whole, fitted.names, only), *only)
-        initialise(whole, fitted.names, seed, device, dtype, drawn)
-        tie(whole, shared, drawn)
-        for name in drawn[: len(drawn) - len(only)]:
-            whole.get_submodule(name).to_empty(device="meta")
-    else:
-        for name in only:
-            layer = whole.get_submodule(name)
-            layer.to_empty(device=device)
-            values = {
-                **dict(own.get_submodule(name).named_parameters()),
-                **dict(own.get_submodule(name).named_buffers()),
-            }
-            with torch.no_grad():
-                for inner, tensor in (*layer.named_parameters(), *layer.named_buffers()):
-                    tensor.copy_(values[inner])
-    tie(whole, shared, only)
+    known = named_tensors(whole)
+    values = values_of(
+        fitted.blank, fitted.workload.module, known, seed=seed, weights=weights, device=device, dtype=dtype
+    )
+    for name, value in values.items():
+        put(whole, name, value)
     return whole

@@ -2,29 +2,63 @@
 
 ::
 
-             x ─▶ leaf ─▶ layers ─▶ output ─▶ next stage            kept: the leaf, the graph, but not the output:
-    gradient ◀──────────  graph  ◀─ gradient                        that is gone once the network has taken it
+               x ─▶ arrival ─▶ layers ─▶ outputs ─▶ next stage      kept: where the graph begins and ends; not what went
+    gradients ◀─────────────  graph  ◀─ gradients                   in or out, unless the layers need it for backward
 """
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from pipeplan.batch import Batch
 from pipeplan.deferred.attach import attach
 from pipeplan.deferred.queue import WeightQueue, Work, work_off
+from pipeplan.errors import PlanError
+from pipeplan_executor.shapes import Tensors
+from pipeplan_executor.stage_module import StageModule
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Tensors, Batch], Tensor]
 
 
-@dataclass
+@dataclass(frozen=True)
+class Boundary:
+    """What enters and leaves a stage, for one micro-batch, on the meta device.
+
+    ``requires_grad`` of each tensor tells whether its gradient travels back.
+    """
+
+    inputs: Tensors
+    outputs: Tensors
+
+
+@dataclass(slots=True)
 class _Kept:
-    """Of one micro-batch: where its graph begins and ends."""
+    """Of one micro-batch: the ends of its graph, and the gradients that arrive where it begins."""
 
-    leaf: Tensor
-    root: GradientEdge | None
+    roots: tuple[GradientEdge, ...]
+    arrived: list[Tensor | None] = field(default_factory=list)
+
+
+class _Beginning(torch.autograd.Function):
+    """Where a stage's graph begins: the gradients that come back to here are put down, the tensors are not kept.
+
+    ``anchor`` is there to ask for gradients; it gets none.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, arrived: list[Tensor | None], anchor: Tensor, *tensors: Tensor) -> Tensors:  # noqa: ARG004
+        ctx.set_materialize_grads(False)
+        ctx.arrived = arrived
+        return tuple(tensor.detach() for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        ctx.arrived[:] = gradients
+        return (None, None, *(None for _ in gradients))
 
 
 class StageWork:
@@ -32,25 +66,35 @@ class StageWork:
 
     Parameters
     ----------
-    module : torch.nn.Module
-        One tensor in, one tensor out.
-    wants_gradient : bool
-        Whether a stage ahead waits for the gradient of this one's input.
+    module : StageModule
+    boundary : Boundary
     loss : callable, optional
-        On the last stage: ``loss(outputs, targets)``, already weighted for one micro-batch.
+        On the last stage: ``loss(outputs, targets)``, the mean over a micro-batch.
     split : set of int
         The micro-batches for which I and W follow instead of B.
+    number : int
+        Of the stage, for what is said when something is wrong.
     """
 
     def __init__(
-        self, module: nn.Module, wants_gradient: bool, loss: Loss | None = None, split: Set[int] = frozenset()
+        self,
+        module: StageModule,
+        boundary: Boundary,
+        loss: Loss | None = None,
+        split: Set[int] = frozenset(),
+        number: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self._module, self._wants_gradient, self._loss, self._split = module, wants_gradient, loss, split
+        self._module, self._boundary, self._loss, self._split, self._number = module, boundary, loss, split, number
+        self._wanted = [place for place, tensor in enumerate(boundary.inputs) if tensor.requires_grad]
+        self._anchor = torch.empty(0, device=device, requires_grad=True)
         self._queue = WeightQueue()
         if split:
             attach(self._queue, [module])
         self._kept: dict[int, _Kept] = {}
         self._waiting: dict[int, Sequence[Work]] = {}
+        self.weights: Sequence[float] = ()
+        """What the loss of each micro-batch counts in that of the step."""
         self.losses: dict[int, Tensor] = {}
 
     def clear(self) -> None:
@@ -58,33 +102,48 @@ class StageWork:
         self._kept, self._waiting, self.losses = {}, {}, {}
         self._queue.clear()
 
-    def forward(self, number: int, inputs: Tensor, targets: Tensor | None) -> Tensor | None:
-        """F: the output for the next stage, contiguous and apart from the graph; None from the last stage."""
-        leaf = inputs.detach()
-        if self._wants_gradient and leaf.is_floating_point():
-            leaf.requires_grad_()
+    def forward(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
+        """F: what the next stage reads, contiguous and apart from the graph; nothing from the last stage."""
+        kept = _Kept(())
         with self._queue.opened(number in self._split):
-            output = self._module(leaf)
+            outputs = self._module(*self._begun(kept, inputs))
             if self._loss is not None:
                 assert targets is not None
-                output = self._loss(output, targets)
-                self.losses[number] = output.detach()
-        self._kept[number] = _Kept(leaf, get_gradient_edge(output) if output.requires_grad else None)
-        if self._loss is not None:
-            return None
-        return output.detach().contiguous()
+                loss = self._loss(outputs, targets)
+                self.losses[number] = loss.detach()
+                outputs = (loss,)
+        kept.roots = tuple(get_gradient_edge(output) for output in outputs if output.requires_grad)
+        self._kept[number] = kept
+        return () if self._loss is not None else self._sendable(outputs)
 
-    def backward(self, number: int, gradient: Tensor | None) -> Tensor | None:
-        """B: add to the parameters' gradients; the input's gradient, if a stage waits for it."""
+    def infer(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
+        """The same without a graph; the last stage returns what its layers return, and computes the loss of targets."""
+        with torch.no_grad():
+            outputs = self._module(*inputs)
+            if self._loss is None:
+                return self._sendable(outputs)
+            if targets is not None:
+                self.losses[number] = self._loss(outputs, targets)
+            return tuple(outputs)
+
+    def backward(self, number: int, gradients: Tensors) -> Tensors:
+        """B: add to the parameters' gradients; those of the inputs that want one.
+
+        ``gradients`` belong to the outputs that want one, in order; the last stage begins with its loss.
+        """
         kept = self._kept.pop(number)
-        if kept.root is not None:
-            torch.autograd.backward([kept.root], None if gradient is None else [gradient])
-        return self._returned(kept.leaf, kept.leaf.grad)
+        if self._loss is not None and kept.roots:
+            loss = self.losses[number]
+            gradients = (torch.full_like(loss, self.weights[number]),)
+        if kept.roots:
+            torch.autograd.backward(kept.roots, gradients)
+        arrived = kept.arrived or [None] * len(self._wanted)
+        return tuple(self._contiguous(place, found) for place, found in zip(self._wanted, arrived, strict=True))
 
-    def input_gradient(self, number: int, gradient: Tensor | None) -> Tensor | None:
+    def input_gradient(self, number: int, gradients: Tensors) -> Tensors:
         """I: B, but that weight gradients wait which can (see `pipeplan.deferred`)."""
         with self._queue.opened():
-            found = self.backward(number, gradient)
+            found = self.backward(number, gradients)
         self._waiting[number] = self._queue.take()
         return found
 
@@ -92,7 +151,41 @@ class StageWork:
         """W: add to the parameters' gradients what I left."""
         work_off(self._waiting.pop(number))
 
-    def _returned(self, leaf: Tensor, gradient: Tensor | None) -> Tensor | None:
-        if not leaf.requires_grad:
-            return None
-        return torch.zeros_like(leaf) if gradient is None else gradient.contiguous()
+    def _begun(self, kept: _Kept, inputs: Tensors) -> Sequence[Tensor]:
+        """The inputs, with the beginning of a graph behind those that want a gradient."""
+        if not self._wanted:
+            return inputs
+        begun = list(inputs)
+        for place, tensor in zip(
+            self._wanted, _Beginning.apply(kept.arrived, self._anchor, *(inputs[i] for i in self._wanted)), strict=True
+        ):
+            begun[place] = tensor
+        return begun
+
+    def _sendable(self, outputs: Tensors) -> Tensors:
+        expected = self._boundary.outputs
+        graph = torch.is_grad_enabled()
+        if len(outputs) != len(expected) or any(
+            found.shape != wanted.shape
+            or found.dtype != wanted.dtype
+            or (graph and found.requires_grad != wanted.requires_grad)
+            for found, wanted in zip(outputs, expected, strict=False)
+        ):
+            raise PlanError(
+                f"stage {self._number} made {_words(outputs)}, where {_words(expected)} was announced; the next stage "
+                "waits for the latter: shapes must follow from the shapes of the batch alone"
+            )
+        return tuple(output.detach().contiguous() for output in outputs)
+
+    def _contiguous(self, place: int, gradient: Tensor | None) -> Tensor:
+        if gradient is not None:
+            return gradient.contiguous()
+        return torch.zeros_like(self._boundary.inputs[place], device=self._anchor.device, requires_grad=False)
+
+
+def _words(tensors: Tensors) -> str:
+    each = (
+        f"{tuple(t.shape)} of {str(t.dtype).removeprefix('torch.')}" + " with gradient" * t.requires_grad
+        for t in tensors
+    )
+    return ", ".join(each)

@@ -8,10 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pipeplan.batch import Batch, call, samples, split
 from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
 from pipeplan_executor.pipeline import Pipeline
-from pipeplan_executor.split import Fitted, Source, draw, materialised
+from pipeplan_executor.source import Source, draw
+from pipeplan_executor.split import Fitted, materialised
 
 if TYPE_CHECKING:
     from pipeplan_executor.runner import RunReport
@@ -46,18 +48,19 @@ def _relative(found: Tensor, expected: Tensor) -> float:
 
 
 def unsplit(
-    fitted: Fitted, inputs: Tensor, targets: Tensor, seed: int, weights: str | Path | None = None
+    fitted: Fitted, inputs: Batch, targets: Batch, seed: int, weights: str | Path | None = None
 ) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients of the whole model in this process, in float64, on the whole batch at once.
 
     Batch norm computes something else for every size of its batch, so a model that has it sees the plan's
     micro-batches one after the other, as it would when gradients are accumulated.
     """
-    whole = materialised(fitted, fitted.names, seed=seed, weights=weights, dtype=torch.float64)
-    size = fitted.plan.micro_batch if normalises_batches(whole) else len(inputs)
+    whole = materialised(fitted, seed=seed, weights=weights, dtype=torch.float64)
+    count = samples(inputs)
+    size = fitted.plan.micro_batch if normalises_batches(whole) else count
     total = 0.0
-    for some_inputs, some_targets in zip(inputs.split(size), targets.split(size), strict=True):
-        loss = fitted.workload.loss(whole(some_inputs), some_targets) * (len(some_inputs) / len(inputs))
+    for some_inputs, some_targets in zip(split(inputs, size), split(targets, size), strict=True):
+        loss = fitted.workload.loss(call(whole, some_inputs), some_targets) * (size / count)
         loss.backward()
         total += float(loss.detach())
     return total, {

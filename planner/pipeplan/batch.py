@@ -8,6 +8,7 @@ The order of a tuple, or of a dict's keys, is the order in which the first layer
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from pipeplan.errors import InputError
@@ -72,7 +73,11 @@ def samples(batch: Batch) -> int:
 
 def split(batch: Batch, size: int) -> list[Batch]:
     """Batches of ``size`` samples each, the last one maybe smaller; they share the memory."""
-    return [mapped(batch, lambda t, a=start: t[a : a + size]) for start in range(0, samples(batch), size)]
+    return [mapped(batch, partial(_rows, start, start + size)) for start in range(0, samples(batch), size)]
+
+
+def _rows(start: int, end: int, tensor: Any) -> Any:
+    return tensor[start:end]
 
 
 def call(module: Any, inputs: Batch) -> Any:

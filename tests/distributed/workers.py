@@ -14,7 +14,8 @@ from pipeplan.plan import Plan
 from pipeplan.schedules import FAMILIES
 from pipeplan.workload import Workload
 from pipeplan_executor.pipeline import Pipeline
-from pipeplan_executor.split import draw, materialised
+from pipeplan_executor.source import draw
+from pipeplan_executor.split import materialised
 from plans import plan_for
 
 RATE = 0.05
@@ -76,7 +77,7 @@ def worst_error(case: Case, passes: int) -> float:
 
 def unsplit(pipeline: Pipeline) -> nn.Module:
     """The whole model with the weights that the pipeline's stages have at the start."""
-    return materialised(pipeline.fitted, pipeline.fitted.names, dtype=torch.float64)
+    return materialised(pipeline.fitted, dtype=torch.float64)
 
 
 def accumulate(whole: nn.Module, plan: Plan, inputs: Tensor, targets: Tensor) -> float:

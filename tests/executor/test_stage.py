@@ -1,7 +1,9 @@
 """One stage without any network: what it computes, and what it holds of a micro-batch."""
 
 import copy
+import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,9 +11,8 @@ from torch import Tensor, nn
 from pipeplan.profile.meter import CpuMeter
 from pipeplan.profile.passes import Feed
 from pipeplan.profile.saved import saved_bytes
-from pipeplan_executor.split import StageModule
-from pipeplan_executor.stage import StageWork
 from pipeplan_executor.zoo.decoder import Block
+from stages import stage_of
 
 
 def chain(dropout: float = 0.0) -> dict[str, nn.Module]:
@@ -23,13 +24,14 @@ def chain(dropout: float = 0.0) -> dict[str, nn.Module]:
 
 def gradients(recompute: tuple[str, ...], dropout: float) -> tuple[Tensor, ...]:
     """Input gradient and parameter gradients of two micro-batches in flight at once."""
-    module = StageModule(copy.deepcopy(chain(dropout)), recompute).double()
-    work = StageWork(module, wants_gradient=True)
     torch.manual_seed(2)
     inputs = torch.randn(2, 3, 5, 16, dtype=torch.float64)
-    outputs = [work.forward(m, inputs[m], None) for m in range(2)]
-    found = [work.backward(m, torch.ones_like(output)) for m, output in enumerate(outputs) if output is not None]
-    return (*(g for g in found if g is not None), *(p.grad for p in module.parameters() if p.grad is not None))
+    layers = {name: layer.double() for name, layer in copy.deepcopy(chain(dropout)).items()}
+    work, module = stage_of(layers, (inputs[0].requires_grad_(),), recompute=recompute)
+    torch.manual_seed(2)
+    outputs = [work.forward(m, (inputs[m].detach(),), None) for m in range(2)]
+    found = [work.backward(m, (torch.ones_like(output),)) for m, (output,) in enumerate(outputs)]
+    return (*(g for (g,) in found), *(p.grad for p in module.parameters() if p.grad is not None))
 
 
 @pytest.mark.parametrize("recompute", [("b",), ("c",), ("b", "d"), ("a", "b", "c", "d", "e")])
@@ -46,14 +48,14 @@ def test_a_stage_holds_what_the_plan_counts(recompute: tuple[str, ...]) -> None:
     """In flight, a micro-batch takes what layers save, and of recomputed ones the output."""
     layers = chain(0.5)
     inputs = torch.randn(64, 32, 16)
-    held, _ = saved_bytes(tuple(layers.values()), Feed(inputs, wants_gradient=True))
+    held, _ = saved_bytes(tuple(layers.values()), Feed((inputs,), (True,)))
     rows = zip(layers, held.saved, held.output, strict=True)
     counted = sum(output if name in recompute else saved for name, saved, output in rows)
-    work = StageWork(StageModule(layers, recompute), wants_gradient=True)
-    work.backward(0, torch.ones_like(work.forward(0, inputs, None)))  # gradients are there from now on
+    work, _ = stage_of(layers, (inputs.detach().requires_grad_(),), recompute=recompute)
+    work.backward(0, (torch.ones_like(*work.forward(0, (inputs,), None)),))  # gradients are there from now on
     with CpuMeter() as meter:
         meter.mark()
-        output = work.forward(1, inputs, None)
+        output = work.forward(1, (inputs,), None)
         del output  # the network has taken it
         meter.mark()
     level, _ = meter.readings()[-1]
@@ -62,25 +64,27 @@ def test_a_stage_holds_what_the_plan_counts(recompute: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("last", [Block(16, 2, 64), nn.Flatten(), nn.Identity()])
-def test_split_backwards_equal_joined_ones(last: nn.Module) -> None:
+@pytest.mark.parametrize("recompute", [(), ("t",), ("a", "t", "z")])
+def test_split_backwards_equal_joined_ones(last: nn.Module, recompute: tuple[str, ...]) -> None:
     """I and W give B's gradients, also where the output is a view or a tensor that the layers saved."""
     found = []
+    inputs = torch.cos(torch.arange(2 * 5 * 16, dtype=torch.float64)).view(2, 5, 16).requires_grad_()
     for split in (frozenset(), frozenset({0})):
-        module = StageModule({"a": nn.Linear(16, 16), "t": nn.Tanh(), "z": copy.deepcopy(last)}).double()
+        layers = {"a": nn.Linear(16, 16), "t": nn.Tanh(), "z": copy.deepcopy(last)}
+        for layer in layers.values():
+            layer.double()
+        work, module = stage_of(layers, (inputs,), split=split, recompute=recompute)
         with torch.no_grad():
             for number, parameter in enumerate(module.parameters()):
                 parameter.copy_(torch.sin(torch.arange(parameter.numel()) + number).view_as(parameter))
-        work = StageWork(module, wants_gradient=True, split=split)
-        inputs = torch.cos(torch.arange(2 * 5 * 16, dtype=torch.float64)).view(2, 5, 16)
-        output = work.forward(0, inputs, None)
-        assert output is not None
+        (output,) = work.forward(0, (inputs.detach(),), None)
         gradient = torch.sin(output)
         if split:
-            returned = work.input_gradient(0, gradient)
+            returned = work.input_gradient(0, (gradient,))
             work.weight_gradient(0)
         else:
-            returned = work.backward(0, gradient)
-        found.append([returned, *(p.grad for p in module.parameters())])
+            returned = work.backward(0, (gradient,))
+        found.append([*returned, *(p.grad for p in module.parameters())])
     assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(*found, strict=True))
 
 
@@ -90,24 +94,60 @@ def test_split_backwards_recompute_once(wants_gradient: bool, recompute: tuple[s
     """I runs a recomputed layer once more and W does not; the gradients are those of a joined backward."""
     calls: list[str] = []
     found = []
+    inputs = torch.randn(2, 5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for split in (frozenset(), frozenset({0})):
-        layers = chain(0.5)
-        module = StageModule(layers, recompute).double()
+        layers = {name: layer.double() for name, layer in chain(0.5).items()}
+        given = inputs.clone().requires_grad_(wants_gradient)
+        work, module = stage_of(layers, (given,), recompute=recompute, split=split)
         for name, layer in layers.items():
             layer.register_forward_pre_hook(lambda *_, name=name: calls.append(name))
-        work = StageWork(module, wants_gradient, split=split)
         torch.manual_seed(2)
-        output = work.forward(0, torch.randn(2, 5, 16, dtype=torch.float64), None)
-        assert output is not None
+        (output,) = work.forward(0, (inputs,), None)
         calls.clear()
         if split:
-            returned = work.input_gradient(0, torch.ones_like(output))
+            returned = work.input_gradient(0, (torch.ones_like(output),))
             assert sorted(calls) == sorted(recompute)
             assert layers["e"].weight.grad is None
             work.weight_gradient(0)
         else:
-            returned = work.backward(0, torch.ones_like(output))
+            returned = work.backward(0, (torch.ones_like(output),))
         assert sorted(calls) == sorted(recompute)
-        assert (returned is not None) == wants_gradient
-        found.append([*(p.grad for p in module.parameters()), *([returned] * wants_gradient)])
+        assert len(returned) == wants_gradient
+        found.append([*(p.grad for p in module.parameters()), *returned])
     assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(("first", "saves"), [(nn.Softmax(-1), False), (nn.Linear(8, 8), True)])
+@pytest.mark.parametrize("split", [frozenset(), frozenset({0})])
+def test_an_input_lives_until_its_last_use(first: nn.Module, saves: bool, split: frozenset[int]) -> None:
+    """What arrived is let go of when the layers have read it, or in the backward if one of them saved it."""
+    work, _ = stage_of({"first": first, "then": nn.Tanh()}, (torch.zeros(4, 8, requires_grad=True),), split=split)
+    memory = np.ones((4, 8), dtype=np.float32)
+    there = weakref.ref(memory)
+    arrived = torch.from_numpy(memory)  # keeps the array as long as the tensor's memory is used
+    del memory
+    (output,) = work.forward(0, (arrived,), None)
+    del arrived
+    assert (there() is not None) == saves
+    if split:
+        work.input_gradient(0, (output,))
+        work.weight_gradient(0)
+    else:
+        work.backward(0, (output,))
+    assert there() is None
+
+
+def test_the_last_stage_keeps_no_outputs() -> None:
+    """Between forward and backward the last stage holds what its layers and the loss saved, and not their output."""
+    outputs: list[weakref.ref[Tensor]] = []
+
+    def loss(output: Tensor, _: Tensor) -> Tensor:
+        outputs.append(weakref.ref(output))
+        return (output * 2.0).sum()  # neither factor's tensor is needed for the backward
+
+    work, _ = stage_of({"a": nn.Linear(4, 4)}, (torch.zeros(3, 4, requires_grad=True),), loss=loss)
+    for number in range(3):
+        assert work.forward(number, (torch.randn(3, 4),), torch.zeros(())) == ()
+    assert [each() for each in outputs] == [None] * 3
+    (returned,) = work.backward(1, ())
+    assert returned.shape == (3, 4)

@@ -10,7 +10,8 @@ from pipeplan.errors import PlanError
 from pipeplan.schedules import FAMILIES
 from pipeplan.workload import Workload
 from pipeplan_executor.order import check_order, find_owners
-from pipeplan_executor.split import StageModule, build_stage, fit, materialised
+from pipeplan_executor.split import build_stage, fit, materialised
+from pipeplan_executor.stage_module import StageModule
 from pipeplan_executor.zoo import decoder
 from plans import plan_for
 
@@ -41,7 +42,7 @@ def test_copies_begin_alike(source) -> None:
     """Drawn on a stage alone or taken from a module, a copy is the unsplit model's matrix to the last bit."""
     plan = tied_plan((0, 2, 5))
     fitted = fit(plan, source)
-    whole = materialised(fitted, NAMES, seed=3)
+    whole = materialised(fitted, seed=3)
     assert whole.head.weight is whole.embedding.tokens.weight
     for stage in range(2):
         module = build_stage(fitted, stage, seed=3)
@@ -85,8 +86,8 @@ def test_tied_stages_reduce_together() -> None:
         check_order(circle, find_owners(circle, ((0, 1),)), tied=((0, 1),))
 
 
-def test_a_shared_buffer_is_refused() -> None:
-    """Buffers are a stage's own, so two layers cannot have one."""
+def shifts(changes: bool) -> Workload:
+    """Two layers with one buffer."""
 
     class Shift(nn.Module):
         def __init__(self, by: Tensor) -> None:
@@ -94,13 +95,23 @@ def test_a_shared_buffer_is_refused() -> None:
             self.register_buffer("by", by)
 
         def forward(self, x: Tensor) -> Tensor:
+            if changes:
+                self.by.add_(1)
             return x + self.by
 
     by = torch.ones(4)
     module = nn.Sequential(nn.Linear(4, 4), Shift(by), nn.Linear(4, 4), Shift(by))
-    workload = Workload(
-        module, lambda n, g: (torch.randn(n, 4, generator=g), torch.zeros(n, 4)), nn.functional.mse_loss
-    )
-    plan = plan_for(module, ("0", "1", "2", "3"), (0, 2, 4), FAMILIES["gpipe"].write((1, 1), 2))
-    with pytest.raises(PlanError, match="1 and 3 share a buffer"):
+    return Workload(module, lambda n, g: (torch.randn(n, 4, generator=g), torch.zeros(n, 4)), nn.functional.mse_loss)
+
+
+def test_a_shared_buffer_that_changes_is_refused() -> None:
+    """Buffers are a stage's own: two stages may share a constant, and nothing that one of them writes into."""
+    for changes, cuts in ((False, (0, 2, 4)), (True, (0, 4))):
+        workload = shifts(changes)
+        plan = plan_for(workload.module, "0123", cuts, FAMILIES["gpipe"].write((1,) * (len(cuts) - 1), 2))
+        stages = [build_stage(fit(plan, workload), stage) for stage in range(len(cuts) - 1)]
+        assert all(torch.equal(buffer, torch.ones(4)) for stage in stages for buffer in stage.buffers())
+    workload = shifts(True)
+    plan = plan_for(workload.module, "0123", (0, 2, 4), FAMILIES["gpipe"].write((1, 1), 2))
+    with pytest.raises(PlanError, match=r"layers 1 and 3 share a buffer that changes \([13].by\)"):
         fit(plan, workload)

@@ -1,0 +1,41 @@
+"""Where a model and its batches come from."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from pipeplan.batch import Batch, mapped
+from pipeplan.workload import Workload, load_workload
+
+Source: TypeAlias = Workload | str | Callable[[], Workload]
+"""A workload, ``'module:function'``, or a function that returns a workload."""
+
+
+def build(source: Source) -> Workload:
+    """The workload, its module on the meta device unless the source is a workload that has its module already."""
+    if isinstance(source, Workload):
+        return source
+    with torch.device("meta"):
+        return load_workload(source) if isinstance(source, str) else source()
+
+
+def draw(
+    workload: Workload, samples: int, seed: int, dtype: torch.dtype | None = None, step: int = 0
+) -> tuple[Batch, Batch]:
+    """Inputs and targets; the same for the same seed and step in every process. Floating-point parts are converted."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    with torch.device("cpu"):
+        inputs, targets = workload.draw(samples, generator)
+    return converted(inputs, dtype), converted(targets, dtype)
+
+
+def converted(batch: Batch, dtype: torch.dtype | None, device: torch.device | None = None) -> Batch:
+    """The batch in another floating-point format, or on another device; integers stay what they are."""
+
+    def change(tensor: Tensor) -> Tensor:
+        wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        return tensor.to(device=device, dtype=wanted)
+
+    return mapped(batch, change)

@@ -1,0 +1,56 @@
+"""One stage of any layers, outside a plan."""
+
+from collections.abc import Callable, Sequence, Set
+
+import torch
+from torch import Tensor, nn
+
+from pipeplan.capture.blank import on_meta
+from pipeplan.capture.row import Row
+from pipeplan_executor.materialise import named_tensors
+from pipeplan_executor.shapes import Tensors, trace
+from pipeplan_executor.stage import Boundary, StageWork
+from pipeplan_executor.stage_module import StageModule, treatment_of
+
+
+def stage_of(
+    layers: dict[str, nn.Module],
+    inputs: Tensors,
+    *,
+    recompute: Sequence[str] = (),
+    split: Set[int] = frozenset(),
+    loss: Callable[[Tensors, Tensor], Tensor] | None = None,
+) -> tuple[StageWork, StageModule]:
+    """A stage somewhere in a row; what it copies and puts back is found as a plan's stages find it.
+
+    ``inputs`` want a gradient where they say so.
+    """
+    names = tuple(layers)
+    ahead = _Given(inputs)
+    row = Row(
+        ("ahead", *names),
+        (ahead, *map(on_meta, layers.values())),
+        ({}, *({name: name for name in named_tensors(layer)} for layer in layers.values())),
+        ("",) * (1 + len(names)),
+        lambda outputs: outputs,
+    )
+    flow = trace(row, torch.zeros(1))
+    treatments = {
+        name: treatment_of(flow, number, name in recompute, number == 1) for number, name in enumerate(names, start=1)
+    }
+    module = StageModule(layers, treatments)
+    boundary = Boundary(flow.tensors[1], flow.tensors[-1])
+    work = StageWork(module, boundary, None if loss is None else lambda found, targets: loss(*found, targets), split)
+    work.weights = (1.0,) * 100
+    return work, module
+
+
+class _Given(nn.Module):
+    """What a stage ahead would return."""
+
+    def __init__(self, inputs: Tensors) -> None:
+        super().__init__()
+        self.inputs = tuple((tensor.detach().to("meta"), tensor.requires_grad) for tensor in inputs)
+
+    def forward(self, _: Tensor) -> Tensors:
+        return tuple(t.clone().requires_grad_() * 1 if grad else t.clone() for t, grad in self.inputs)
