@@ -48,7 +48,7 @@ def test_a_stage_holds_what_the_plan_counts(recompute: tuple[str, ...]) -> None:
     """In flight, a micro-batch takes what layers save, and of recomputed ones the output."""
     layers = chain(0.5)
     inputs = torch.randn(64, 32, 16)
-    held, _ = saved_bytes(tuple(layers.values()), Feed((inputs,), (True,)))
+    held = saved_bytes(tuple(layers.values()), Feed((inputs,), (True,)))
     rows = zip(layers, held.saved, held.output, strict=True)
     counted = sum(output if name in recompute else saved for name, saved, output in rows)
     work, _ = stage_of(layers, (inputs.detach().requires_grad_(),), recompute=recompute)
