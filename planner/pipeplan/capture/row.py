@@ -84,7 +84,7 @@ def row_of(
         return _graph(module, inputs, group, both_modes)
     try:
         return _submodules(module, _chain(module, inputs, group))
-    except InputError as no_chain:
+    except Exception as no_chain:  # a module that no chain can be may fail in any way when it is called as one
         if front_end == "chain":
             raise
         try:

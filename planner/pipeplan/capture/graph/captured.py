@@ -81,15 +81,17 @@ class CapturedModel:
     def _spans(self) -> Iterator[tuple[int, int]]:
         """Units from the first to the last of which nothing may be cut: written memory, and buffers that change."""
         unit = self._source.nodes.unit
+        users: dict[str, list[int]] = {name: [] for node in unit for name in touches_state(node)}
         for pin in self._pins:
-            if pin.write in unit and pin.first.op != "get_attr":
+            if pin.first.op == "get_attr":
+                users.setdefault(str(pin.first.target), []).append(unit[pin.write])
+            else:
                 yield unit.get(pin.first, 0), unit[pin.write]
-        changing = {name for node in unit for name in touches_state(node)}
-        for name in changing:
-            users = [
-                unit[node] for node in unit for p in node.all_input_nodes if p.op == "get_attr" and p.target == name
-            ]
-            yield min(users), max(users)
+        for node, number in unit.items():
+            for parent in node.all_input_nodes:
+                if parent.op == "get_attr" and parent.target in users:
+                    users[str(parent.target)].append(number)
+        yield from ((min(numbers), max(numbers)) for numbers in users.values())
 
     def module_cuts(self, group: Sequence[str] = ()) -> tuple[int, ...]:
         """The places that a planner wants (see `pipeplan.capture.graph.cuts`).

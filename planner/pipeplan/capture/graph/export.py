@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from pipeplan.batch import Batch, mapped
+from pipeplan.batch import Batch, mapped, tensors
 from pipeplan.capture.blank import fake_cpu, on_fake_cpu
 from pipeplan.capture.graph.trouble import explained
 from pipeplan.errors import InputError
@@ -56,6 +56,7 @@ def export(module: nn.Module, inputs: Batch, training: bool) -> Captured:
     InputError
         If torch.export cannot capture it, or what it returns has no tensors.
     """
+    tensors(inputs)  # or an error that says what else is in the batch
     mode = FakeTensorMode()
     blank = on_fake_cpu(module, mode)
     if blank.training != training:
@@ -63,7 +64,7 @@ def export(module: nn.Module, inputs: Batch, training: bool) -> Captured:
     given = mapped(inputs, lambda tensor: fake_cpu(tensor, mode))
     args, kwargs = ((), dict(given)) if isinstance(given, Mapping) else (given, {})
     args = tuple(args) if isinstance(args, tuple | list) else (args,)
-    with explained(type(module).__name__):
+    with explained(type(module).__name__), torch.inference_mode(False), torch.enable_grad():
         program = torch.export.export(blank, args, kwargs, strict=False)
     copy = _Copy(module, program)
     copy.placeholders(given)

@@ -19,7 +19,7 @@ from torch import Tensor, fx
 
 @dataclass(frozen=True)
 class Pin:
-    """A node whose memory a later node writes into: no cut may separate them."""
+    """A node whose memory a later node writes into: no cut may separate them, nor readers of a parameter from it."""
 
     first: fx.Node
     write: fx.Node
@@ -40,7 +40,10 @@ def functionalise(graph: fx.Graph) -> tuple[Pin, ...]:
         place = order[node]
         readers = sharing[target.meta["val"].untyped_storage()._cdata] if isinstance(target, fx.Node) else []
         earlier = [other for other in readers if order[other] < place]
-        shared = any(order[user] > place for other in earlier for user in other.users if user is not node)
+        shared = any(
+            other.op == "get_attr" or any(order[user] > place for user in other.users if user is not node)
+            for other in earlier
+        )
         functional = _functional(node)
         if functional is None or shared or not isinstance(target, fx.Node):
             pins += [Pin(other, node) for other in earlier]

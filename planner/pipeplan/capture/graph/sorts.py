@@ -156,7 +156,7 @@ def _views(node: fx.Node) -> bool:
     )
 
 
-_STATISTICS = {"aten::batch_norm": (3, 4), "aten::instance_norm": (3, 4)}
+_STATISTICS = {"aten::batch_norm": (3, 4), "aten::native_batch_norm": (3, 4), "aten::instance_norm": (3, 4)}
 """Arguments that an operation updates although its schema does not say so."""
 
 
