@@ -22,6 +22,7 @@ from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, evaluate, solve
 from pipeplan_formulations.schedule.constructive import constructive
+from pipeplan_formulations.schedule.constructive.annealing import annealed
 from pipeplan_formulations.schedule.cyclic import solve as solve_by_pattern
 
 FEW = 1200
@@ -30,6 +31,8 @@ MANY = 2500
 """Operations of a row from which only patterns do."""
 LISTED = 0.1
 """Part of the time for list schedulers, where they are asked by themselves."""
+SHAKEN = 0.3
+"""Part of it for small changes of what is best, where wires are shared; again of what CP-SAT leaves."""
 ENOUGH = 0.003
 """Seconds for each operation after which they hardly find more."""
 WAITS = (1, 3)
@@ -121,7 +124,7 @@ class _Search:
 
     def _ask(self, question: Asked, until: float) -> bool:
         """Everybody about one instance, until so many seconds are left; whether somebody wants it to end."""
-        for answer in (self._list, self._pattern, self._order):
+        for answer in (self._list, self._shake, self._pattern, self._order, self._shake):
             report = None if self._close else answer(question, until)
             if report is not None:
                 if question.bounds:
@@ -144,11 +147,19 @@ class _Search:
             if listed is not None:
                 self._offer(listed[1], question.side)
 
+    def _shake(self, question: Asked, until: float) -> None:
+        """The best known, changed by little: where wires are shared, CP-SAT may let them serve as lists cannot."""
+        problem, seconds = question.problem, SHAKEN * (self._clock.left - until)
+        hint = self._hint(problem) if problem.sent and seconds > 0 else None
+        if hint is not None:
+            _, orders = annealed(problem, hint, seconds, self._limits.seed, question.side.bound)
+            self._offer(orders, question.side)
+
     def _pattern(self, question: Asked, until: float) -> Report[Orders] | None:
         """Steps of many micro-batches repeat a stretch of a few."""
-        problem = wireless(question.problem)
+        problem = question.problem
         count, seconds = _operations(problem), self._clock.left - until
-        if count <= FEW or seconds <= 0 or not problem.plain:
+        if count <= FEW or seconds <= 0:
             return None
         part = seconds / 2 if _orders_in(seconds / 2, count) else seconds
         return solve_by_pattern(problem, replace(self._limits, time=part), self._hint(problem))
