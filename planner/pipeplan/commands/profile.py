@@ -13,6 +13,13 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--input", metavar="SPEC", help="one sample of a plain module: float32:3x224x224, int64:128@50257"
     )
+    parser.add_argument(
+        "--front-end",
+        choices=("auto", "chain", "graph"),
+        default="auto",
+        help="layers are modules that pass one tensor on (chain), or runs of torch.export's graph (graph); auto: the "
+        "chain where the model is one",
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--kind", metavar="NAME", help="name of the device kind that the numbers belong to")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU worker (1)")
@@ -47,6 +54,7 @@ def run(options: Namespace) -> int:
         device_name=options.kind,
         threads=options.threads,
         crowd=options.crowd,
+        front_end=options.front_end,
         name=options.workload.partition(":")[2],
     )
     write_model(model, options.output)

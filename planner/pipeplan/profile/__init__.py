@@ -2,11 +2,11 @@
 
 ::
 
-    module ──layers──▶ chain of layers ──segments──▶ what is in memory at once ──measure──▶ times, bytes ──▶ Model
+    module ──capture──▶ row of layers ──segments──▶ what is in memory at once ──measure──▶ times, bytes ──▶ Model
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pipeplan.model import Model
 from pipeplan.profile.apart import profile_workload
@@ -31,6 +31,7 @@ def profile(
     loss: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
     group: Sequence[str] = (),
+    front_end: Literal["auto", "chain", "graph"] = "auto",
     progress: Progress | None = None,
 ) -> Model:
     """Measure what every layer of a torch module costs on this machine, in this process.
@@ -40,7 +41,7 @@ def profile(
 
     The layers run as a pipeline stage runs them: all forward in order, keeping what backward needs, then backward in
     reverse order into gradients that are already there. So caches are as cold, and memory as fresh, as in training.
-    The backward pass is the one of ``torch.distributed.pipelining``, joined and split.
+    The backward pass is joined, and split as a pipeline splits it (see `pipeplan.deferred`).
 
     A module that lies on the device it is measured on is measured in place: its parameters, buffers and gradients
     are afterwards what they were. From any other device, ``meta`` included, each layer comes to the measured device
@@ -50,10 +51,11 @@ def profile(
     Parameters
     ----------
     module : torch.nn.Module
-        A chain of layers (see `pipeplan.profile.layers.find_layers`). It is neither copied nor changed.
-    example_inputs : tensor, tuple of one tensor, or callable
-        A batch whose first axis counts samples; it is cut or repeated to every micro-batch size. Or
-        ``draw(samples)``, which returns such a batch, or a pair of a batch and its targets.
+        It becomes a row of layers (see `pipeplan.capture`). It is neither copied nor changed.
+    example_inputs : batch or callable
+        The module's argument, a tuple of its arguments, or a dict of its keyword arguments: tensors whose first axis
+        counts samples, cut or repeated to every micro-batch size. Or ``draw(samples)``, which returns such a batch, or
+        a pair of a batch and its targets (so a batch of two tensors can only be drawn in such a pair).
     micro_batches : sequence of int
         Sizes to measure, in samples.
     repeats, warmup : int
@@ -73,24 +75,26 @@ def profile(
     loss : callable, optional
         ``loss(outputs, targets) -> scalar tensor``. What it costs is added to the last layer, because the last stage
         computes it. Without it, backward starts from a gradient of ones.
-    targets : tensor, optional
+    targets : batch, optional
         The targets of ``example_inputs``.
     group : sequence of str
         Patterns (``'blocks.*'``, ``'Bottleneck'``) of module paths or class names to keep whole, as one layer.
+    front_end : {'auto', 'chain', 'graph'}
+        How the layers are found: as submodules that pass one tensor on, in the graph that torch.export captures, or as
+        a chain where the module is one.
     progress : callable, optional
         Called with a line of text as the measurement goes on.
 
     Returns
     -------
     Model
-        One profile for each micro-batch size. The first layer has no input gradient, and its weight gradient is the
-        whole backward, as in torch's engine, where the first stage skips input gradients; a layer without parameters
-        has only an input gradient.
+        One profile for each micro-batch size. The weight gradient is that of linear maps, convolutions and embeddings;
+        gradients of other parameters come with the input gradient.
 
     Raises
     ------
     InputError
-        If the module is not a chain, or an argument makes no sense.
+        If the module is no row of layers, or an argument makes no sense.
     """
     from pipeplan.profile.run import Request, run
 
@@ -106,6 +110,7 @@ def profile(
         name=name,
         loss=loss,
         group=tuple(group),
+        front_end=front_end,
     )
     return run(module, example_inputs, targets, request, progress or (lambda _: None))
 

@@ -48,12 +48,12 @@ def profile_workload(
         Called here with a line of text as the measurement goes on.
     **how
         Any of `pipeplan.profile.profile`'s ``micro_batches``, ``repeats``, ``warmup``, ``optimizer``, ``device``,
-        ``device_name``, ``threads``, ``crowd``, ``name`` and ``group``.
+        ``device_name``, ``threads``, ``crowd``, ``name``, ``group`` and ``front_end``.
 
     Raises
     ------
     InputError
-        If the workload cannot be built, is not a chain, or cannot be sent to another process.
+        If the workload cannot be built, is no row of layers, or cannot be sent to another process.
     PipeplanError
         If the measuring process fails or is killed.
     """

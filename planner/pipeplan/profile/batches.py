@@ -4,38 +4,41 @@ from typing import Any
 
 import torch
 
+from pipeplan.batch import Batch, mapped, samples, tensors
 from pipeplan.errors import InputError
-from pipeplan.profile.layers import one_tensor
 
 
-def batch_of(example_inputs: Any, targets: Any, samples: int, device: torch.device) -> tuple[torch.Tensor, Any]:
-    """``samples`` samples and their targets, on ``device``.
+def batch_of(example_inputs: Any, targets: Any, size: int, device: torch.device) -> tuple[Batch, Any]:
+    """``size`` samples and their targets, on ``device``.
 
     Parameters
     ----------
-    example_inputs : tensor, tuple of one tensor, or callable
+    example_inputs : batch or callable
         See `pipeplan.profile.profile`.
-    targets : tensor or None
-        Ignored where ``example_inputs`` draws pairs.
+    targets : batch or None
+        Those of ``example_inputs``, unless it draws pairs.
     """
+    fitted = None if targets is None else _fitted(targets, size)
     if callable(example_inputs):
-        drawn = example_inputs(samples)
-        if isinstance(drawn, tuple | list) and len(drawn) == 2:
-            drawn, targets = drawn
-        inputs = one_tensor(drawn)
-        if inputs.ndim == 0 or len(inputs) != samples:
-            shape = tuple(inputs.shape)
-            raise InputError(f"example_inputs({samples}) returned shape {shape}; the first axis must count {samples}")
+        inputs = example_inputs(size)
+        if isinstance(inputs, tuple | list) and len(inputs) == 2:
+            inputs, fitted = inputs
+        if samples(inputs) != size:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors(inputs))
+            raise InputError(f"example_inputs({size}) returned shape {shapes}; the first axis must count {size}")
     else:
-        inputs = fit(one_tensor(example_inputs), samples)
-    if isinstance(targets, torch.Tensor):
-        targets = fit(targets, samples).to(device)
-    return inputs.detach().to(device), targets
+        inputs = _fitted(example_inputs, size)
+    return _on(inputs, device), None if fitted is None else _on(fitted, device)
 
 
-def fit(tensor: torch.Tensor, samples: int) -> torch.Tensor:
-    """The first ``samples`` entries, starting again from the first where there are too few."""
-    if tensor.ndim == 0 or len(tensor) == 0:
-        raise InputError(f"example_inputs has shape {tuple(tensor.shape)}; its first axis must count the samples")
-    rounds = -(-samples // len(tensor))
-    return torch.cat([tensor] * rounds)[:samples] if rounds > 1 else tensor[:samples]
+def _on(batch: Batch, device: torch.device) -> Batch:
+    return mapped(batch, lambda tensor: tensor.detach().to(device))
+
+
+def _fitted(batch: Batch, size: int) -> Batch:
+    """The first ``size`` samples, starting again from the first where there are too few."""
+    count = samples(batch)
+    if count == 0:
+        raise InputError("example_inputs and targets need at least one sample; their first axis is empty")
+    rounds = -(-size // count)
+    return mapped(batch, lambda tensor: torch.cat([tensor] * rounds)[:size] if rounds > 1 else tensor[:size])

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from pipeplan.errors import PipeplanError
-from pipeplan.profile.passes import Feed, joined_pass
+from pipeplan.profile.passes import Feed, run_pass
 
 PATIENCE = 120.0
 """Seconds to wait for a sibling's first pass."""
@@ -49,7 +49,7 @@ def busy_siblings(count: int, layers: Sequence[nn.Module], feed: Feed) -> Iterat
 def _work(layers: Sequence[nn.Module], feed: Feed, started: Any, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the measuring process's to answer
     while os.getppid() == parent:  # an orphan stops
-        joined_pass(layers, feed, _ignore, _ignore)
+        run_pass(layers, feed, _ignore, _ignore)
         started.set()
 
 

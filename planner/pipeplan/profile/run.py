@@ -6,18 +6,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from pipeplan.batch import Batch, tensors
+from pipeplan.capture.row import FrontEnd, Row, row_of
 from pipeplan.errors import InputError
 from pipeplan.job import OPTIMIZER_STATE
-from pipeplan.model import Layer, LayerCost, Model, Profile
+from pipeplan.model import Layer, Model, Profile
 from pipeplan.profile import Progress
 from pipeplan.profile.batches import batch_of
 from pipeplan.profile.clock import clock_for
-from pipeplan.profile.layers import find_layers
+from pipeplan.profile.joints import Joints
 from pipeplan.profile.measure import Measured, Segment, measure
 from pipeplan.profile.passes import Feed, Loss
 from pipeplan.profile.presence import lies_on, present, preserved
 from pipeplan.profile.provenance import device_label, provenance
-from pipeplan.profile.ties import bytes_of, find_ties, held_by, own_parameters, shared_parameters
+from pipeplan.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.profile.work import work_of
 
 
@@ -36,6 +38,7 @@ class Request:
     name: str | None
     loss: Loss | None
     group: tuple[str, ...]
+    front_end: FrontEnd = "auto"
 
     def __post_init__(self) -> None:
         if not self.micro_batches or min(self.micro_batches) < 1:
@@ -70,92 +73,108 @@ def _profile(
     module: nn.Module, batches: dict[int, tuple[Any, Any]], device: torch.device, request: Request, progress: Progress
 ) -> Model:
     smallest = min(batches)
-    own_device = next((tensor.device for tensor in (*module.parameters(), *module.buffers())), device)
-    names = find_layers(module, batches[smallest][0].to(own_device), group=request.group)
-    layers = tuple(module.get_submodule(name) for name in names)
+    rows = _rows(module, {size: inputs for size, (inputs, _) in batches.items()}, request)
+    row = rows[smallest]
     whole = lies_on(module, device)
-    held = held_by(module, names)
-    elsewhere: dict[str, frozenset[str]] = {}
-    for holders in shared_parameters(module, held):
-        for number, name in holders[1:]:
-            inner = next(local for local, full in held[number].items() if full == name)
-            elsewhere[names[number]] = elsewhere.get(names[number], frozenset()) | {inner}
-    groups = [range(len(layers))] if whole else [range(n, n + 1) for n in range(len(layers))]
-    total = len(groups) * len(batches) * (request.repeats + request.warmup)
+    elsewhere = _counted_elsewhere(module, row)
+    segments = [range(len(row.names))] if whole else [range(n, n + 1) for n in range(len(row.names))]
+    total = len(segments) * len(batches) * (request.repeats + request.warmup)
     done = 0
     clock = clock_for(device, request.threads)
-    flowing = {size: inputs for size, (inputs, _) in batches.items()}
+    flowing = {size: tensors(inputs) for size, (inputs, _) in batches.items()}
+    joints = {size: Joints(given) for size, given in flowing.items()}
     parts: list[Measured] = []
     work = []
-    for numbers in groups:
-        row = nn.ModuleList(layers[n] for n in numbers)
-        text = "all layers" if whole else names[numbers[0]]
+    for numbers in segments:
+        text = "all layers" if whole else row.names[numbers[0]]
 
         def tick(detail: str, text: str = text) -> None:
             nonlocal done
             done += 1
             progress(f"{done}/{total}  {text}: {detail}")
 
-        last = numbers[-1] == len(layers) - 1
-        feeds = {
-            size: Feed(flowing[size], numbers[0] > 0, request.loss if last else None, batches[size][1])
-            for size in batches
-        }
-        counted = tuple(elsewhere.get(names[n], frozenset()) for n in numbers)
-        segment = Segment(tuple(names[n] for n in numbers), tuple(row), feeds, numbers[0] == 0, counted)
-        with present(row, device):
-            parts.append(
-                measure(
-                    segment,
-                    clock=clock,
-                    device=device,
-                    repeats=request.repeats,
-                    warmup=request.warmup,
-                    optimizer=request.optimizer,
-                    crowd=request.crowd,
-                    tick=tick,
+        segment = Segment(
+            {size: tuple(rows[size].layers[n] for n in numbers) for size in batches},
+            {
+                size: Feed(
+                    flowing[size],
+                    tuple(tensor.requires_grad for tensor in flowing[size]),
+                    _loss(request.loss, rows[size]) if numbers[-1] == len(row.names) - 1 else None,
+                    batches[size][1],
                 )
+                for size in batches
+            },
+            tuple(elsewhere[n] for n in numbers),
+        )
+        with present(nn.ModuleList(layer for layers in segment.rows.values() for layer in layers), device):
+            measured = measure(
+                segment,
+                clock=clock,
+                device=device,
+                repeats=request.repeats,
+                warmup=request.warmup,
+                optimizer=request.optimizer,
+                crowd=request.crowd,
+                tick=tick,
             )
             work += work_of(segment, smallest)
-        flowing = dict(parts[-1].outputs)
+        for size, held in measured.bytes.items():
+            joints[size].follow(held)
+            flowing[size] = held.outputs
+        parts.append(measured)
 
-    costs = {size: _join(parts, size) for size in batches}
+    costs = {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}
     kind = request.device_name or device_label(device)
     origin = provenance(device, request.threads, request.crowd)
-    parameters = [bytes_of(own) for own in own_parameters(module, held)]
+    parameters = [bytes_of(own) for own in own_parameters(module, row.parameters)]
     return Model(
         name=request.name or type(module).__name__.lower(),
         layers=tuple(
             Layer(
                 name=name,
                 parameters=parameters[n],
-                inputs=(names[n - 1],) if n else (),
+                inputs=(row.names[n - 1],) if n else (),
                 work=replace(work[n], saved=costs[smallest][n].saved // smallest),
-                kind=type(layers[n]).__name__,
+                kind=row.kinds[n],
             )
-            for n, name in enumerate(names)
+            for n, name in enumerate(row.names)
         ),
         profiles=tuple(Profile(kind, size, costs[size], origin) for size in costs),
         dtype=_dtype(module),
         notes=(f"update: one step of {request.optimizer}",) + (("the loss is in the last layer",) * bool(request.loss)),
-        ties=find_ties(module, names, held),
+        ties=find_ties(module, row.names, row.parameters),
     )
 
 
-def _join(parts: list[Measured], size: int) -> tuple[LayerCost, ...]:
-    """Costs of all segments in a row; an input that a segment saves belongs to the layer before it."""
-    row: list[LayerCost] = []
-    for part in parts:
-        held = part.bytes[size]
-        costs = list(part.costs[size])
-        if row:
-            before = row[-1]
-            if not held.input_saved:
-                costs[0] = replace(costs[0], workspace=costs[0].workspace + before.output)
-            elif parts[len(row) - 1].bytes[size].loose[-1]:
-                row[-1] = replace(before, saved=before.saved + before.output)
-        row += costs
-    return tuple(row)
+def _rows(module: nn.Module, batches: dict[int, Batch], request: Request) -> dict[int, Row]:
+    """The module as a row of layers, at every size; a chain is the same at all of them."""
+    rows: dict[int, Row] = {}
+    for size, inputs in batches.items():
+        row = row_of(module, inputs, group=request.group, front_end=request.front_end)
+        for other, known in rows.items():
+            if known.names != row.names:
+                raise InputError(
+                    f"with {other} samples the model is a row of {len(known.names)} layers, with {size} samples it is "
+                    f"one of {len(row.names)}, or their names differ; a model must compute alike at every size"
+                )
+        rows[size] = row
+    return rows
+
+
+def _counted_elsewhere(module: nn.Module, row: Row) -> list[frozenset[str]]:
+    """For each layer the parameters, by their names in it, that an earlier layer holds too."""
+    found: list[set[str]] = [set() for _ in row.names]
+    for holders in shared_parameters(module, row.parameters):
+        first = module.get_parameter(holders[0][1])
+        for number, _ in holders[1:]:
+            held = row.layers[number].named_parameters(remove_duplicate=False)
+            found[number].update(name for name, parameter in held if parameter is first)
+    return [frozenset(names) for names in found]
+
+
+def _loss(loss: Loss | None, row: Row) -> Loss | None:
+    """The loss, called with what the unsplit module would return."""
+    return None if loss is None else lambda returned, targets: loss(row.restore(returned), targets)
 
 
 def _dtype(module: nn.Module) -> str:

@@ -2,89 +2,91 @@
 
 Autograd tells every tensor that it saves. Each storage is counted once, whole, and belongs to the layer that made it:
 
-* what layer i saves of its input is the output of layer i − 1, and counts there;
-* an output that nobody saves (a linear layer's before a ReLU) is gone once the next layer has read it, and counts
-  nowhere. The engine keeps it all the same where it is the last output of a stage;
+* what layer i saves of its inputs is output of an earlier layer, and counts there;
+* an output that nobody saves (a linear layer's before a ReLU) is gone once its last reader has read it, and counts
+  nowhere;
 * parameters, buffers and the batch itself do not count.
 
-So the saved bytes of layers a … b − 1, and what stage [a, b) received, are what a stage holds for one micro-batch,
-plus its last output where `SavedBytes.loose` says that nobody saves it.
+So the saved bytes of layers a … b − 1, and what stage [a, b) received, are what a stage holds for one micro-batch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from pipeplan.batch import tensors
 from pipeplan.profile.passes import Feed, run_layer
 
 
 @dataclass(frozen=True)
 class SavedBytes:
-    """One entry a layer, in bytes.
+    """One entry a layer, in bytes, and what became of the tensors at both ends.
 
     Attributes
     ----------
     saved : tuple of int
         Made by the layer and kept until backward.
     output : tuple of int
-    loose : tuple of bool
-        Whether the layer's output is kept by nobody.
-    input_saved : bool
-        Whether some layer saves the batch itself; it then belongs to the layer before, if there is one.
+        What the layer passes on, also what it was given itself.
+    outputs : tuple of Tensor
+        Of the last layer; ``requires_grad`` tells whether a gradient comes back.
+    kept : frozenset of int
+        The storages that are kept, by address. Those of inputs and last outputs are still there.
     """
 
     saved: tuple[int, ...]
     output: tuple[int, ...]
-    loose: tuple[bool, ...]
-    input_saved: bool
+    outputs: tuple[Tensor, ...]
+    kept: frozenset[int]
 
 
-def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> tuple[SavedBytes, torch.Tensor]:
-    """Watch one forward pass (the loss included); return the bytes, and the last layer's output."""
+def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
+    """Watch one forward pass, the loss included."""
     owner: dict[int, int] = {}
     size: dict[int, int] = {}
     kept: set[int] = set()
     for layer in layers:
         for tensor in (*layer.parameters(), *layer.buffers()):
-            owner[_key(tensor)] = _LASTING
-    leaf = feed.leaf()
-    owner[_key(leaf)] = _INPUT
+            owner[address(tensor)] = _LASTING
+    values, returned = feed.leaves(), None
+    for value in values:
+        owner[address(value)] = _INPUT
     current = 0
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        key = _key(tensor)
+    def pack(tensor: Tensor) -> Tensor:
+        key = address(tensor)
         owner.setdefault(key, current)
         size[key] = tensor.untyped_storage().nbytes()
         kept.add(key)
         return tensor.detach()
 
-    value = leaf
-    outputs: list[torch.Tensor] = []  # held until the end, so that no address is used twice
+    passed: list[tuple[Tensor, ...]] = []  # held until the end, so that no address is used twice
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         for current, layer in enumerate(layers):  # pack reads it
-            value = run_layer(layer, value)
-            outputs.append(value.detach())
-            owner.setdefault(_key(value), current)
+            returned = run_layer(layer, values)
+            values = tensors(returned)
+            passed.append(tuple(value.detach().requires_grad_(value.requires_grad) for value in values))
+            for value in values:
+                owner.setdefault(address(value), current)
         if feed.loss is not None:
-            value = feed.loss(value, feed.targets)
+            feed.loss(returned, feed.targets)
 
     saved = [0] * len(layers)
     for key in kept:
         if owner[key] >= 0:
             saved[owner[key]] += size[key]
-    result = SavedBytes(
-        saved=tuple(saved),
-        output=tuple(output.numel() * output.element_size() for output in outputs),
-        loose=tuple(_key(output) not in kept for output in outputs),
-        input_saved=_key(leaf) in kept,
-    )
-    return result, outputs[-1]
+    return SavedBytes(tuple(saved), tuple(map(_bytes, passed)), passed[-1], frozenset(kept))
 
 
 _LASTING, _INPUT = -1, -2
 
 
-def _key(tensor: torch.Tensor) -> int:
+def address(tensor: Tensor) -> int:
+    """Where the tensor's storage lies, while there is one."""
     return int(tensor.untyped_storage().data_ptr())
+
+
+def _bytes(values: Sequence[Tensor]) -> int:
+    return sum(value.numel() * value.element_size() for value in values)

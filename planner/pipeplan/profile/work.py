@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from pipeplan.batch import tensors
 from pipeplan.model import Work
 from pipeplan.profile.measure import Segment
-from pipeplan.profile.passes import run_layer
+from pipeplan.profile.passes import leaves, run_layer
 
 
 def work_of(segment: Segment, size: int) -> list[Work]:
@@ -18,34 +19,34 @@ def work_of(segment: Segment, size: int) -> list[Work]:
     bytes say it better.
     """
     feed = segment.feeds[size]
-    value = feed.leaf()
+    values = feed.leaves()
     result = []
-    for layer in segment.layers:
+    for layer in segment.rows[size]:
         with _counter() as forward:
-            output = run_layer(layer, value)
-        inputs = [value] if value.requires_grad else []
+            outputs = tensors(run_layer(layer, values))
+        inputs = [value for value in values if value.requires_grad]
         weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-        to_inputs = _gradient_flops(output, inputs)
+        to_inputs = _gradient_flops(outputs, inputs)
         result.append(
             Work(
                 forward_flops=_per_sample(forward.get_total_flops(), size),
                 input_gradient_flops=_per_sample(to_inputs, size),
-                weight_gradient_flops=_per_sample(_gradient_flops(output, [*inputs, *weights]) - to_inputs, size),
-                output=_per_sample(output.numel() * output.element_size(), size),
+                weight_gradient_flops=_per_sample(_gradient_flops(outputs, [*inputs, *weights]) - to_inputs, size),
+                output=_per_sample(sum(output.numel() * output.element_size() for output in outputs), size),
                 saved=0,
             )
         )
-        value = output.detach()
-        if value.is_floating_point():
-            value.requires_grad_()
+        values = leaves(outputs, [output.requires_grad for output in outputs])
     return result
 
 
-def _gradient_flops(output: torch.Tensor, wanted: Sequence[torch.Tensor]) -> int:
-    if not wanted or not output.requires_grad:
+def _gradient_flops(outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> int:
+    roots = [output for output in outputs if output.requires_grad]
+    if not wanted or not roots:
         return 0
+    ones = [torch.ones_like(root) for root in roots]
     with _counter() as counter:
-        torch.autograd.grad(output, wanted, torch.ones_like(output), retain_graph=True, allow_unused=True)
+        torch.autograd.grad(roots, wanted, ones, retain_graph=True, allow_unused=True)
     return int(counter.get_total_flops())
 
 

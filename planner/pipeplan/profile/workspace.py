@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pipeplan.profile.meter import meter_for
-from pipeplan.profile.passes import Feed, joined_pass
+from pipeplan.profile.passes import Feed, run_pass
 
 
 def workspace_bytes(layers: Sequence[nn.Module], feed: Feed, saved: Sequence[int], device: torch.device) -> list[int]:
@@ -36,7 +36,7 @@ def workspace_bytes(layers: Sequence[nn.Module], feed: Feed, saved: Sequence[int
         meter.mark()
 
     with meter:
-        joined_pass(layers, feed, lambda number: note(True, number), lambda number: note(False, number))
+        run_pass(layers, feed, lambda number: note(True, number), lambda number: note(False, number))
     readings = meter.readings()
     held = list(accumulate(saved))
     workspace = [0] * len(layers)

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pipeplan.profile.meter import CpuMeter
-from pipeplan.profile.passes import Feed, joined_pass
-from pipeplan.profile.saved import saved_bytes
+from pipeplan.profile.passes import Feed, run_pass
+from pipeplan.profile.saved import address, saved_bytes
 from pipeplan.profile.workspace import workspace_bytes
 from torch_chains import CHAINS, perceptron
 
@@ -44,7 +44,7 @@ def test_saved_bytes_are_what_every_stage_holds(name: str) -> None:
     """For every cut: what lives after a stage's forward is its layers' saved bytes, and its output if none saves it."""
     module, batch = CHAINS[name]()
     layers = list(module)
-    counted, _ = saved_bytes(layers, Feed(batch, wants_gradient=False))
+    counted = saved_bytes(layers, Feed((batch,), (False,)))
     with torch.no_grad():
         received = [batch]
         for layer in layers:
@@ -58,7 +58,10 @@ def test_saved_bytes_are_what_every_stage_holds(name: str) -> None:
             for layer in layers[a:b]:
                 value = layer(value)
         lasting = tuple(t for layer in layers for t in (*layer.parameters(), *layer.buffers()))
-        expected = sum(counted.saved[a:b]) + counted.output[b - 1] * counted.loose[b - 1]
+        up_to = saved_bytes(layers[:b], Feed((batch,), (False,)))
+        read_later = sum(counted.saved[:b]) > sum(up_to.saved)
+        loose = not read_later and address(up_to.outputs[0]) not in up_to.kept
+        expected = sum(counted.saved[a:b]) + counted.output[b - 1] * loose
         assert births.alive((start, *lasting)) == expected, (a, b)
         del value
 
@@ -66,21 +69,21 @@ def test_saved_bytes_are_what_every_stage_holds(name: str) -> None:
 def test_saved_bytes_by_hand() -> None:
     """A ReLU's result is kept, the linear output before it is not; layer norm keeps mean and deviation of each row."""
     module, batch = perceptron()
-    counted, last = saved_bytes(list(module), Feed(batch, wants_gradient=False))
+    counted = saved_bytes(list(module), Feed((batch,), (False,)))
     rows, size = 8, 4
     assert counted.output == tuple(rows * size * width for width in (64, 64, 32, 32, 32, 8))
     assert counted.saved == (0, rows * 64 * size, rows * 32 * size, rows * (32 + 2) * size, rows * 32 * size, 0)
-    assert counted.loose == (True, False, False, False, False, True)
-    assert counted.input_saved
-    assert last.shape == (8, 8)
+    assert address(batch) in counted.kept
+    assert [tuple(output.shape) for output in counted.outputs] == [(8, 8)]
+    assert address(counted.outputs[0]) not in counted.kept
 
 
 def test_loss_keeps_what_it_needs_in_the_last_layer() -> None:
     """Cross entropy keeps its log-probabilities, which the last layer has to hold."""
     module, batch = perceptron()
     targets = torch.zeros(8, dtype=torch.long)
-    plain, _ = saved_bytes(list(module), Feed(batch, False))
-    lossy, _ = saved_bytes(list(module), Feed(batch, False, nn.functional.cross_entropy, targets))
+    plain = saved_bytes(list(module), Feed((batch,), (False,)))
+    lossy = saved_bytes(list(module), Feed((batch,), (False,), nn.functional.cross_entropy, targets))
     assert lossy.saved[:-1] == plain.saved[:-1]
     assert lossy.saved[-1] - plain.saved[-1] >= 8 * 8 * 4
 
@@ -102,9 +105,9 @@ def test_meter_sees_levels_and_peaks() -> None:
 def test_workspace_by_hand() -> None:
     """Backward of a linear layer needs the gradients on their way and a fresh weight gradient; ReLU no weights."""
     layers = [nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256, bias=False)]
-    feed = Feed(torch.randn(32, 256), wants_gradient=True)
-    joined_pass(layers, feed, lambda _: None, lambda _: None)
-    saved, _ = saved_bytes(layers, feed)
+    feed = Feed((torch.randn(32, 256),), (True,))
+    run_pass(layers, feed, lambda _: None, lambda _: None)
+    saved = saved_bytes(layers, feed)
     spaces = workspace_bytes(layers, feed, saved.saved, CPU)
     activation, weights = 32 * 256 * 4, 256 * 256 * 4
     assert spaces[2] == 3 * activation + weights  # output (which nobody saves), its gradient, input and weight gradient
@@ -117,12 +120,12 @@ def test_workspace_and_saved_bytes_cover_the_peak(name: str) -> None:
     """No moment of a pass over the whole chain needs more than all saved bytes and the largest workspace."""
     module, batch = CHAINS[name]()
     layers = list(module)
-    feed = Feed(batch, wants_gradient=False)
-    joined_pass(layers, feed, lambda _: None, lambda _: None)
-    saved, _ = saved_bytes(layers, feed)
+    feed = Feed((batch,), (False,))
+    run_pass(layers, feed, lambda _: None, lambda _: None)
+    saved = saved_bytes(layers, feed)
     spaces = workspace_bytes(layers, feed, saved.saved, CPU)
     with CpuMeter() as meter:
-        joined_pass(layers, feed, lambda _: None, lambda _: None)
+        run_pass(layers, feed, lambda _: None, lambda _: None)
         meter.mark()
     peak = meter.readings()[0][1]
     assert peak <= sum(saved.saved) + max(spaces)

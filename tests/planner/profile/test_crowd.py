@@ -25,7 +25,7 @@ def test_siblings_work_apart_and_go() -> None:
 
     layers = [Counted(4, 4)]
     before = set(multiprocessing.active_children())
-    with busy_siblings(1, layers, Feed(torch.ones(2, 4), wants_gradient=True)):
+    with busy_siblings(1, layers, Feed((torch.ones(2, 4),), (True,))):
         assert passes.value >= 1
         assert len(set(multiprocessing.active_children()) - before) == 1
     assert set(multiprocessing.active_children()) == before

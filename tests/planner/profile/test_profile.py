@@ -40,9 +40,10 @@ def test_a_profile_is_complete(name: str) -> None:
         assert large.output == 2 * small.output
         assert small.saved <= large.saved <= 2 * small.saved
         assert small.forward > 0
-        assert (small.weight_gradient > 0) == (model.layers[n].parameters > 0)
+        waits = any(isinstance(part, nn.Linear | nn.Conv2d | nn.Embedding) for part in layer.modules())
+        assert (small.weight_gradient > 0) == waits
         assert (small.update > 0) == (model.layers[n].parameters > 0)
-        assert (small.input_gradient == 0) if n == 0 else (small.input_gradient >= 0)
+        assert small.input_gradient >= 0
     origin = model.profiles[0].provenance
     assert origin.how == "measured"
     assert origin.versions["torch"] == torch.__version__
