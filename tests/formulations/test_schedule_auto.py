@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_schedules import random_schedule
+from pipeline_schedules import random_ways
 from pipeplan_formulations.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import cpsat, cyclic, evaluate, exact, solve
 from pipeplan_formulations.schedule.auto import FEW
@@ -19,7 +19,7 @@ SHORT = Limits(time=3.0)
 @settings(max_examples=15, deadline=None)
 def test_small_steps_are_proved(seed):
     """Without a word about backends a small step is solved to the optimum, or found impossible."""
-    problem = random_schedule(seed)
+    problem = random_ways(seed)
     report, oracle = solve(problem, Limits(time=20.0)), exact.solve(problem, Limits(time=20.0))
     assert (report.status, report.objective) == (oracle.status, oracle.objective)
 

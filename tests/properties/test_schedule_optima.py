@@ -1,11 +1,14 @@
-"""CP-SAT, CBC, the exact search and all permutations agree; bounds hold; answers are schedules."""
+"""CP-SAT, CBC, the exact search and all permutations agree; bounds hold; answers are schedules.
+
+A quarter of the instances are plain; the others have devices with two lanes, tensors on wires, or both.
+"""
 
 import math
 from dataclasses import replace
 
 import pytest
 
-from pipeline_schedules import every_order, random_schedule
+from pipeline_schedules import every_order, random_ways
 from pipeplan_formulations.report import Limits, Status
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, dolls, evaluate, exact, lower_bound
 from pipeplan_formulations.schedule.incumbent import Incumbent
@@ -33,7 +36,7 @@ def unaided(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def agree(seed: int) -> None:
     """All three say the same of one instance, and their orders are worth what they say."""
-    problem = random_schedule(seed)
+    problem = random_ways(seed)
     oracle = exact.solve(problem, LIMITS)
     assert oracle.status is (Status.OPTIMAL if problem.possible else Status.INFEASIBLE), seed
     for backend in (cpsat, cbc):
@@ -45,7 +48,7 @@ def agree(seed: int) -> None:
 
 def bounded(seed: int) -> None:
     """No bound exceeds the optimum."""
-    problem = random_schedule(seed)
+    problem = random_ways(seed)
     oracle = exact.solve(problem, LIMITS)
     if oracle.objective is not None:
         assert lower_bound(problem) <= oracle.objective, seed
@@ -84,8 +87,9 @@ def test_the_exact_search_is_as_good_as_all_permutations() -> None:
     """Where all permutations of all lists can be tried, the exact search finds their best, or that there is none."""
     tried = 0
     for seed in range(400):
-        problem = random_schedule(seed, most_micro_batches=2)
+        problem = random_ways(seed, most_micro_batches=2)
         sizes = [sum(1 for _ in problem.operations(d)) for d in range(problem.devices)]
+        sizes.append(sum(1 for _ in problem.transfers()))
         if math.prod(map(math.factorial, sizes)) <= 6000:
             tried += 1
             assert exact.solve(problem, LIMITS).objective == every_order(problem), seed
@@ -103,7 +107,7 @@ def test_few_micro_batches_bound_many() -> None:
     """The windows hold whatever the optima of fewer micro-batches, whole and without later W, are told to them."""
     tried = 0
     for seed in range(300):
-        problem = random_schedule(seed)
+        problem = random_ways(seed)
         if not problem.possible:
             continue
         counts = range(1, problem.micro_batches + 1)
@@ -120,7 +124,7 @@ def test_few_micro_batches_bound_many() -> None:
 
 def questioned(seed: int) -> None:
     """With windows that say nothing, one less than the optimum is refuted and the optimum is not."""
-    problem = stretched(random_schedule(seed)).problem
+    problem = stretched(random_ways(seed)).problem
     if not problem.possible:
         return
     least = optimum(problem)
@@ -128,6 +132,8 @@ def questioned(seed: int) -> None:
         "F": [[0] * problem.micro_batches] * problem.stages,
         "I": [[0] * problem.micro_batches] * problem.stages,
         "W": [[0] * problem.micro_batches] * problem.stages,
+        "A": [[0] * problem.micro_batches] * problem.stages,
+        "G": [[0] * problem.micro_batches] * problem.stages,
     }
     assert answered(problem, Windows(nothing, nothing), least - 1, LIMITS) == least, seed
     assert answered(problem, Windows(nothing, nothing), least, LIMITS) == least, seed
@@ -149,7 +155,7 @@ def test_questions_are_answered_on_many() -> None:
 
 def nested(seed: int) -> bool:
     """What the dolls of a problem with little memory say is no more than its optimum; whether windows say less."""
-    problem = random_schedule(seed)
+    problem = random_ways(seed)
     need = [sum(problem.taken[s] for s in stages) for stages in problem.hosted]
     little = tuple(base + 3 * n // 2 for base, n in zip(problem.base, need, strict=True))
     form = stretched(replace(problem, micro_batches=4 if problem.stages <= 3 else 2, limit=little)).problem
