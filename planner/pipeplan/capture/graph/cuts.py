@@ -1,7 +1,8 @@
 """Where a planner wants to cut: between modules, where few tensors pass.
 
-A module is opened where both its ends are cuts. Between the modules inside it every place is a cut, unless fewer
-tensors pass somewhere ahead of it and somewhere behind it:
+A module is opened where both its ends are cuts. Every end of a module inside it is a place for one, and so is, among
+the operations between two of them, where fewest tensors pass. A place is a cut unless fewer tensors pass somewhere
+ahead of it and somewhere behind it:
 
 ::
 
@@ -46,7 +47,7 @@ def module_cuts(
     waiting = [(root, 0)]
     while waiting:
         call, level = waiting.pop()
-        ends = [p for p in call.ends() if p in allowed or p in (call.first, call.end)]
+        ends = [p for p in _ends(call, passing, allowed) if p in allowed or p in (call.first, call.end)]
         kept = set(_kept(ends, {p: passing(p) for p in ends}, before))
         for place in kept - {call.first, call.end}:
             depth[place] = min(level, depth.get(place, level))
@@ -63,6 +64,19 @@ def place_cuts(places: Sequence[int], passing: Callable[[int], int], matrices: S
     ends = [0, *places, len(matrices)]
     kept = set(_kept(ends, {p: passing(p) for p in ends}, [0, *accumulate(matrices)]))
     return with_matrices(sorted(kept - {0, len(matrices)}), passing, matrices)
+
+
+def _ends(call: Call, passing: Callable[[int], int], allowed: Collection[int]) -> list[int]:
+    """Ends of the call and of those in it, and between two of these the place with fewest tensors, if it has fewer."""
+    ends = call.ends()
+    inside = {(inner.first, inner.end) for inner in call.inside}
+    found = list(ends)
+    for a, b in pairwise(ends):
+        own = [p for p in range(a + 1, b) if p in allowed] if (a, b) not in inside else []
+        best = min(own, key=passing, default=a)
+        if passing(best) < min(passing(a), passing(b)):
+            found.append(best)
+    return sorted(found)
 
 
 def _kept(ends: Sequence[int], passing: Mapping[int, int], before: Sequence[int]) -> Iterator[int]:

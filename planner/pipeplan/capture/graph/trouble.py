@@ -1,5 +1,6 @@
 """What torch.export says when it cannot capture a module, in words that say what to change."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,9 +23,11 @@ _OTHERWISE = "call it with such a batch to see whether it runs, or give stage mo
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn errors of the capture into `InputError`."""
+    """Turn errors of the capture into `InputError`; be silent about tensors that LSTMs keep in a list of their own."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
+            yield
     except PipeplanError:
         raise
     except Exception as error:
