@@ -19,6 +19,7 @@ from pipeplan.schedule import Action, Kind
 from pipeplan_executor.lower import Message, Receive, Send, Settle, Step
 from pipeplan_executor.observe import Recorder
 from pipeplan_executor.order import BACKWARD
+from pipeplan_executor.seeds import Moment
 from pipeplan_executor.shapes import Tensors
 from pipeplan_executor.stage import Boundary, StageWork
 
@@ -54,6 +55,8 @@ class Engine:
     only_forward : sequence of Step
         The same for a pass without backwards.
     once_a_step : callable
+    moment : Moment
+        Is told the micro-batch of every action.
     """
 
     def __init__(
@@ -65,9 +68,10 @@ class Engine:
         once_a_step: OnceAStep,
         recorder: Recorder,
         device: torch.device,
+        moment: Moment,
     ) -> None:
         self._stages, self._boundaries, self._steps, self._only_forward = stages, boundaries, steps, only_forward
-        self._once_a_step, self._recorder, self._device = once_a_step, recorder, device
+        self._once_a_step, self._recorder, self._device, self._moment = once_a_step, recorder, device, moment
         actions = [step for step in steps if isinstance(step, Action)]
         self._backwards = {(a.stage, a.micro_batch): a for a in actions if a.kind in BACKWARD}
         self._last = len(boundaries) - 1
@@ -123,6 +127,7 @@ class Engine:
 
     def _act(self, action: Action, inputs: Sequence[Batch | None], targets: Sequence[Batch | None]) -> None:
         kind, number = action.kind, action.micro_batch
+        self._moment.micro_batch = number
         if kind is Kind.FORWARD:
             made = self._stages[action.stage].forward(number, self._given(action, inputs), targets[number])
             self._hand_over(action, made)

@@ -1,7 +1,7 @@
 """A plan at work on this rank: build the local stages once, then call `Pipeline.step` in a loop of your own."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,18 @@ from pipeplan_executor.groups import LastReplicas, replica_groups
 from pipeplan_executor.lower import lower
 from pipeplan_executor.lower_forward import lower_forward
 from pipeplan_executor.observe import Recorder
-from pipeplan_executor.optimise import StageOptimizer
+from pipeplan_executor.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer, planned_optimizer
 from pipeplan_executor.order import find_replicas
 from pipeplan_executor.reduction import Copied
+from pipeplan_executor.scaling import LossScale
+from pipeplan_executor.seeds import Moment, seed_layers, undisturbed
 from pipeplan_executor.shapes import Tensors
 from pipeplan_executor.source import Source, converted
 from pipeplan_executor.split import build_stage, fit
 from pipeplan_executor.stage import StageWork
 from pipeplan_executor.ties import Copies
+from pipeplan_executor.updates import Updates
+from pipeplan_executor.weighting import shares
 
 LEARNING_RATE = 1e-3
 
@@ -44,18 +48,37 @@ class Pipeline:
     source : Workload, str or callable
         See `pipeplan_executor.source`.
     seed : int
-        Of the weights, unless the workload's module or ``weights`` has them.
+        Of all that is drawn (see `pipeplan_executor.seeds`); the weights, unless the workload's module or ``weights``
+        has them.
     weights : path, optional
         A state-dict file of the unsplit model.
     dtype : torch.dtype, optional
         Converts floating-point weights and inputs.
     learning_rate : float
         Of the plan's optimiser.
+    optimizer : callable, optional
+        ``optimizer(named) -> torch.optim.Optimizer`` for the parameters of one stage, as (name, parameter) pairs;
+        instead of the plan's.
+    scheduler : callable, optional
+        ``scheduler(optimizer)`` returns a learning-rate schedule of torch, which moves on with every update.
+    clip : float, optional
+        The largest norm of all gradients of the model together.
+    precision : {'bf16', 'fp16'}, optional
+        Forward under autocast; with fp16 the loss is scaled too.
+
+    Attributes
+    ----------
+    updates : Updates
+        Optimisers, schedules, loss scale, and the norm of the gradients.
+    moment : Moment
+        Seed and number of steps so far.
 
     Raises
     ------
     PlanError
         If the plan does not belong to the model or to this process group.
+    InputError
+        If options make no sense, or an optimiser cannot work under ZeRO-1.
     """
 
     def __init__(
@@ -68,12 +91,16 @@ class Pipeline:
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
         learning_rate: float = LEARNING_RATE,
+        optimizer: OptimizerFactory | None = None,
+        scheduler: SchedulerFactory | None = None,
+        clip: float | None = None,
+        precision: str | None = None,
     ) -> None:
         check_world(plan, dist.get_world_size())
         self.plan, self.dtype, self.device = plan, dtype, torch.device(device)
         self.recorder = Recorder()
         rank = dist.get_rank()
-        self.fitted = fitted = fit(plan, source, dtype)
+        self.fitted = fitted = fit(plan, source, dtype, precision, self.device)
         self.workload = fitted.workload
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.modules = {
@@ -85,21 +112,30 @@ class Pipeline:
         everybody = replica_groups(
             [tuple(sorted({r for s in copies.stages for r in replicas[s]})) for copies in fitted.copies]
         )
-        self._optimizers = {
+        build = optimizer or planned_optimizer(plan.optimizer, learning_rate)
+        optimizers = {
             number: StageOptimizer(
                 module,
-                plan.optimizer,
-                learning_rate,
+                build,
                 groups.get(number),
                 plan.zero1,
                 _copied(fitted.copies, everybody, number, module),
+                scheduler,
             )
             for number, module in self.modules.items()
         }
+        scale = LossScale(self.device) if precision == "fp16" else None
+        self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale)
+        self.moment = Moment(seed)
+        for number, module in self.modules.items():
+            layers = zip(fitted.span(number), module.row, strict=True)
+            seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
         self._last = len(plan.stages) - 1
         self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
-        self._stages = self._make_stages()
+        self._stages = self._make_stages(precision)
         steps = lower(plan.schedule, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
+        if self.updates.together:
+            steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
         self._engine = Engine(
             self._stages,
             fitted.boundaries,
@@ -108,11 +144,12 @@ class Pipeline:
             self._once_a_step,
             self.recorder,
             self.device,
+            self.moment,
         )
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
 
-    def _make_stages(self) -> dict[int, StageWork]:
+    def _make_stages(self, precision: str | None) -> dict[int, StageWork]:
         halved: dict[int, set[int]] = {number: set() for number in self.numbers}
         for action in self.plan.schedule.orders[dist.get_rank()]:
             if action.kind is Kind.INPUT_GRADIENT:
@@ -126,6 +163,8 @@ class Pipeline:
                 halved[number],
                 number,
                 self.device,
+                precision,
+                self.updates.scale,
             )
             for number, module in self.modules.items()
         }
@@ -157,14 +196,18 @@ class Pipeline:
     def compute(self, inputs: Batch | None, targets: Batch | None, *, update: bool = True) -> dict[int, float]:
         """The same step; weighted losses of those micro-batches whose last stage is here."""
         self._updates = update
-        for optimizer in self._optimizers.values():
-            optimizer.begin()
-        weights = self._weigh()
-        losses = self._engine.run(self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last))
-        for number in self.numbers:
-            if number not in self._planned:
-                self._once_a_step(Action(Kind.UPDATE, number))
-        return {number: weights[number] * loss for number, loss in losses.items()}
+        self.updates.begin()
+        parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
+        weights = self._weigh(parts[1])
+        with undisturbed(self.device) if any(self.fitted.flow.draws) else nullcontext():
+            losses = self._engine.run(*parts)
+        if update and (not self.updates.together or self.updates.agreed()):
+            for number in self.numbers:
+                if number not in self._planned:
+                    with self.recorder.during(Action(Kind.UPDATE, number)):
+                        self.updates.update(number)
+        self.moment.step += 1
+        return {number: weights[number] * loss for number, loss in losses.items() if weights[number]}
 
     def evaluate(self, inputs: Batch | None, targets: Batch | None) -> float:
         """The batch's mean loss in evaluation mode, the same number on every rank; nothing is learnt and no graph kept.
@@ -174,11 +217,11 @@ class Pipeline:
         inputs, targets : Batch or None
             As for `step`.
         """
-        weights = self._weigh()
         parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
+        weights = self._weigh(parts[1])
         with self._evaluating():
             _, losses = self._engine.infer(*parts)
-        return self.shared_loss({number: weights[number] * loss for number, loss in losses.items()})
+        return self.shared_loss({n: weights[n] * loss for n, loss in losses.items() if weights[n]})
 
     def predict(self, inputs: Batch | None) -> Any:
         """What the unsplit model returns for the whole batch in evaluation mode, on ranks with the last stage.
@@ -216,13 +259,13 @@ class Pipeline:
 
     def optimizer_state(self, stage: int) -> dict[object, dict[str, object]]:
         """What the optimiser of a local stage keeps, by the parameter (or piece of one) that it updates."""
-        return self._optimizers[stage].state
+        return self.updates.optimizers[stage].state
 
     def _once_a_step(self, action: Action) -> None:
         if action.kind is Kind.REDUCE:
-            self._optimizers[action.stage].reduce()
+            self.updates.reduce(action.stage)
         elif self._updates:
-            self._optimizers[action.stage].update()
+            self.updates.update(action.stage)
 
     def _parts(self, batch: Batch | None, needed: bool) -> list[Batch | None]:
         count, size = self.plan.micro_batches, self.plan.micro_batch
@@ -236,9 +279,9 @@ class Pipeline:
             )
         return list(split(converted(batch, self.dtype, self.device), size))
 
-    def _weigh(self) -> list[float]:
-        """What the loss of every micro-batch counts in that of the step; all micro-batches count alike."""
-        weights = [1 / self.plan.micro_batches] * self.plan.micro_batches
+    def _weigh(self, targets: Sequence[Batch | None]) -> list[float]:
+        """What the loss of every micro-batch counts in that of the step; only ranks with the last stage know."""
+        weights = shares(self.workload.weight, targets) if self.holds_last else []
         for stage in self._stages.values():
             stage.weights = weights
         return weights
@@ -262,10 +305,10 @@ class Pipeline:
 def _copied(
     every: Sequence[Copies], everybody: Mapping[int, dist.ProcessGroup], stage: int, module: nn.Module
 ) -> list[Copied]:
-    """The stage's parameters of which other stages have copies, with all ranks that have one."""
+    """The stage's parameters of which other stages have copies, by the first one's names; all ranks that have one."""
     own = dict(module.named_parameters(remove_duplicate=False))
     return [
-        ([own[name] for name in copies.on(stage)], everybody[i])
+        ([(first, own[name]) for first, name in zip(copies.names[0], copies.on(stage), strict=True)], everybody[i])
         for i, copies in enumerate(every)
         if stage in copies.stages
     ]

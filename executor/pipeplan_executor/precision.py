@@ -1,12 +1,16 @@
 """Mixed precision: weights stay as they are, and matrix products run in 16 bits (torch.autocast)."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor, nn
 
+from pipeplan.batch import Batch, tensors
+from pipeplan.capture.blank import fake, on_fake
+from pipeplan.capture.row import Row
 from pipeplan.errors import InputError
 from pipeplan_executor.private import FakeTensorMode
+from pipeplan_executor.shapes import Tensors, as_tuple
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """By the name that `Pipeline` takes. Only the gradients of fp16 have to be scaled."""
@@ -27,14 +31,19 @@ def autocast(precision: str | None, device: torch.device) -> AbstractContextMana
     return torch.autocast(device.type, FORMATS[precision])  # type: ignore[no-any-return]
 
 
-@contextmanager
-def pretended(precision: str | None, device: torch.device) -> Iterator[torch.device]:
-    """Around code on tensors without values: the device to make them on, so that they get the formats of a real run.
+def formats(row: Row, inputs: Batch, precision: str, device: torch.device) -> tuple[Tensors, ...]:
+    """What the first layer takes and what each one returns under autocast, on the meta device.
 
-    Autocast does nothing on the meta device, hence on a pretended one.
+    Found without computing anything, on a device that is only pretended: on the meta device autocast does nothing.
     """
-    if precision is None:
-        yield torch.device("meta")
-        return
-    with FakeTensorMode(), autocast(precision, device):
-        yield device
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # what a captured layer keeps has values
+    layers = on_fake(nn.ModuleList(row.layers), mode, device)
+    found: list[Tensors] = [tuple(fake(tensor, mode, device) for tensor in tensors(inputs))]
+    with mode, autocast(precision, device):
+        for layer in layers:
+            found.append(as_tuple(layer(*found[-1])))
+    return tuple(tuple(map(_on_meta, row)) for row in found)
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad)

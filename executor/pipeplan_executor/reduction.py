@@ -11,7 +11,7 @@ reduce-scatter and all-gather move as much, but copy everything first.)
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -21,12 +21,39 @@ ALIGNMENT = 16
 """Every parameter begins at a multiple of so many numbers, as kernels like it."""
 
 
+@dataclass(frozen=True)
+class Piece:
+    """What one replica updates of one parameter.
+
+    Attributes
+    ----------
+    name : str
+        In the unsplit model; copies of one weight on several stages have one name.
+    parameter : torch.nn.Parameter
+        Of the stage's module, in its shape.
+    updated : torch.nn.Parameter
+        What the optimiser holds: ``parameter`` itself, or a flat view of those of its numbers that lie in the share.
+    start, end : int
+        Which numbers these are, of the parameter laid out flat.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    updated: nn.Parameter
+    start: int
+    end: int
+
+
+Named = tuple[str, nn.Parameter]
+"""A parameter behind its name."""
+
+
 class Flat:
     """Parameters of one number format, with their gradients.
 
     Parameters
     ----------
-    parameters : sequence of torch.nn.Parameter
+    named : sequence of (str, torch.nn.Parameter)
         Of one format, on one device.
     group : ProcessGroup or None
         The stage's replicas; None if it has one only.
@@ -39,7 +66,7 @@ class Flat:
 
     def __init__(
         self,
-        parameters: Sequence[nn.Parameter],
+        named: Sequence[Named],
         group: dist.ProcessGroup | None,
         sharded: bool,
         everybody: dist.ProcessGroup | None = None,
@@ -48,8 +75,9 @@ class Flat:
         self._everybody = everybody
         self._shares = dist.get_world_size(group) if group is not None and sharded else 1
         self._share = dist.get_rank(group) if self._shares > 1 else 0
-        self._parameters = tuple(parameters)
+        self.named = tuple(named)
         self._summed = False
+        parameters = [parameter for _, parameter in named]
         self._edges = [0]
         for parameter in parameters:
             self._edges.append(self._edges[-1] + _padded(parameter.numel(), ALIGNMENT))
@@ -65,19 +93,32 @@ class Flat:
                 place.copy_(parameter.detach())
                 parameter.data = place
 
-    def updated(self) -> Iterator[nn.Parameter]:
-        """What this replica's optimiser updates: whole parameters, or the pieces of them that lie in its share."""
-        if self._values is None:
-            yield from self._parameters
-            return
+    def pieces(self) -> Iterator[Piece]:
+        """What this replica's optimiser updates."""
         part = len(self.gradients) // self._shares
         low, high = part * self._share, part * (self._share + 1)
-        for start, end in pairwise(self._edges):
-            a, b = max(start, low), min(end, high)
+        for (name, parameter), edge in zip(self.named, self._edges, strict=False):
+            if self._values is None:
+                yield Piece(name, parameter, parameter, 0, parameter.numel())
+                continue
+            a, b = max(edge, low), min(edge + parameter.numel(), high)
             if a < b:
                 piece = nn.Parameter(self._values[a:b])
                 piece.grad = self.gradients[a:b]
-                yield piece
+                yield Piece(name, parameter, piece, a - edge, b - edge)
+
+    @property
+    def sums(self) -> Tensor:
+        """Behind a reduction: those gradients of which this replica has the whole sum, side by side."""
+        if self._values is None or self._everybody is not None:
+            return self.gradients
+        return self.gradients.chunk(self._shares)[self._share]
+
+    @property
+    def counts(self) -> bool:
+        """Whether a sum over all ranks takes `sums` from here: what several ranks have alike counts once."""
+        alike = self._everybody or (self._group if self._values is None else None)
+        return alike is None or dist.get_rank(alike) == 0
 
     def begin(self) -> None:
         """Ahead of a step: gradients that are summed already and were not used must count once in the next sum."""
@@ -114,7 +155,7 @@ class Flat:
         self._summed = False
 
 
-Copied = tuple[Sequence[nn.Parameter], dist.ProcessGroup]
+Copied = tuple[Sequence[Named], dist.ProcessGroup]
 """Parameters of which other stages have copies, and all ranks that have one."""
 
 
@@ -124,18 +165,19 @@ def flattened(
     """The trainable parameters of a stage, one `Flat` for each number format; first those that are copied."""
     found: list[Flat] = []
     apart: set[int] = set()
-    for parameters, everybody in copied:
-        apart.update(map(id, parameters))
-        found += [Flat(own, group, sharded, everybody) for own in _by_format(parameters)]
-    found += [Flat(own, group, sharded) for own in _by_format(p for p in module.parameters() if id(p) not in apart)]
+    for named, everybody in copied:
+        apart.update(id(parameter) for _, parameter in named)
+        found += [Flat(own, group, sharded, everybody) for own in _by_format(named)]
+    rest = [(name, parameter) for name, parameter in module.named_parameters() if id(parameter) not in apart]
+    found += [Flat(own, group, sharded) for own in _by_format(rest)]
     return tuple(found)
 
 
-def _by_format(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    kinds: dict[torch.dtype, list[nn.Parameter]] = {}
-    for parameter in parameters:
+def _by_format(named: Iterable[Named]) -> list[list[Named]]:
+    kinds: dict[torch.dtype, list[Named]] = {}
+    for name, parameter in named:
         if parameter.requires_grad and parameter.numel():
-            kinds.setdefault(parameter.dtype, []).append(parameter)
+            kinds.setdefault(parameter.dtype, []).append((name, parameter))
     return list(kinds.values())
 
 

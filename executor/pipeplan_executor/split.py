@@ -9,7 +9,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from pipeplan.plan import Plan
 from pipeplan.profile.ties import Held, bytes_of, find_ties, own_parameters
 from pipeplan.workload import Workload
 from pipeplan_executor.materialise import named_tensors, put, values_of
+from pipeplan_executor.precision import formats
 from pipeplan_executor.shapes import Flow, Tensors, trace
 from pipeplan_executor.source import Source, build, converted, draw
 from pipeplan_executor.stage import Boundary
@@ -77,8 +78,14 @@ class Fitted:
         return self.row.restore(outputs[0] if self.flow.bare else outputs)
 
 
-def fit(plan: Plan, source: Source, dtype: torch.dtype | None = None) -> Fitted:
-    """Check that the plan was made for the model; find what passes between the stages.
+def fit(
+    plan: Plan,
+    source: Source,
+    dtype: torch.dtype | None = None,
+    precision: str | None = None,
+    device: torch.device | str = "cpu",
+) -> Fitted:
+    """Check that the plan was made for the model; find what passes between the stages, on what kind of device.
 
     Raises
     ------
@@ -103,7 +110,10 @@ def fit(plan: Plan, source: Source, dtype: torch.dtype | None = None) -> Fitted:
             f"{described.fingerprint}): the layers' names agree, their parameters or edges do not; profile this model "
             "and solve again"
         )
-    fitted = Fitted(plan, workload, blank, row, trace(row, inputs), find_copies(plan, row, blank))
+    flow = trace(row, inputs)
+    if precision is not None:
+        flow = replace(flow, tensors=formats(row, inputs, precision, torch.device(device)))
+    fitted = Fitted(plan, workload, blank, row, flow, find_copies(plan, row, blank))
     _check_buffers(fitted)
     return fitted
 
@@ -123,7 +133,9 @@ def find_row(plan: Plan, blank: nn.Module, inputs: Batch) -> Row:
     for front_end, group in ways:
         try:
             row = row_of(blank, inputs, group=group, front_end=front_end)
-        except InputError as error:
+        except Exception as error:  # what is no chain may fail in any way when it is called as one
+            if front_end != "chain" and not isinstance(error, InputError):
+                raise
             reasons.append(str(error))
             continue
         if row.names == names:

@@ -18,6 +18,8 @@ from pipeplan.batch import Batch
 from pipeplan.deferred.attach import attach
 from pipeplan.deferred.queue import WeightQueue, Work, work_off
 from pipeplan.errors import PlanError
+from pipeplan_executor.precision import autocast
+from pipeplan_executor.scaling import LossScale
 from pipeplan_executor.shapes import Tensors
 from pipeplan_executor.stage_module import StageModule
 
@@ -74,6 +76,10 @@ class StageWork:
         The micro-batches for which I and W follow instead of B.
     number : int
         Of the stage, for what is said when something is wrong.
+    precision : str, optional
+        Of forward and loss: see `pipeplan_executor.precision`.
+    scale : LossScale, optional
+        Scales the gradients.
     """
 
     def __init__(
@@ -84,9 +90,12 @@ class StageWork:
         split: Set[int] = frozenset(),
         number: int = 0,
         device: torch.device | str = "cpu",
+        precision: str | None = None,
+        scale: LossScale | None = None,
     ) -> None:
         self._module, self._boundary, self._loss, self._split, self._number = module, boundary, loss, split, number
         self._wanted = [place for place, tensor in enumerate(boundary.inputs) if tensor.requires_grad]
+        self._precision, self._scale = precision, scale
         self._anchor = torch.empty(0, device=device, requires_grad=True)
         self._queue = WeightQueue()
         if split:
@@ -105,7 +114,7 @@ class StageWork:
     def forward(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
         """F: what the next stage reads, contiguous and apart from the graph; nothing from the last stage."""
         kept = _Kept(())
-        with self._queue.opened(number in self._split):
+        with self._queue.opened(number in self._split), autocast(self._precision, self._anchor.device):
             outputs = self._module(*self._begun(kept, inputs))
             if self._loss is not None:
                 assert targets is not None
@@ -118,7 +127,7 @@ class StageWork:
 
     def infer(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
         """The same without a graph; the last stage returns what its layers return, and computes the loss of targets."""
-        with torch.no_grad():
+        with torch.no_grad(), autocast(self._precision, self._anchor.device):
             outputs = self._module(*inputs)
             if self._loss is None:
                 return self._sendable(outputs)
@@ -133,8 +142,7 @@ class StageWork:
         """
         kept = self._kept.pop(number)
         if self._loss is not None and kept.roots:
-            loss = self.losses[number]
-            gradients = (torch.full_like(loss, self.weights[number]),)
+            gradients = (self._first_gradient(number),)
         if kept.roots:
             torch.autograd.backward(kept.roots, gradients)
         arrived = kept.arrived or [None] * len(self._wanted)
@@ -150,6 +158,11 @@ class StageWork:
     def weight_gradient(self, number: int) -> None:
         """W: add to the parameters' gradients what I left."""
         work_off(self._waiting.pop(number))
+
+    def _first_gradient(self, number: int) -> Tensor:
+        """That of the step's loss by the micro-batch's."""
+        gradient = torch.full_like(self.losses[number], self.weights[number])
+        return gradient if self._scale is None else self._scale.scaled(gradient)
 
     def _begun(self, kept: _Kept, inputs: Tensors) -> Sequence[Tensor]:
         """The inputs, with the beginning of a graph behind those that want a gradient."""

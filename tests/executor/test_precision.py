@@ -1,35 +1,57 @@
 """Formats of tensors under autocast, found without values."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeplan.capture.blank import on_meta
+from pipeplan.capture.row import row_of
 from pipeplan.errors import InputError
-from pipeplan_executor.precision import FORMATS, autocast, pretended
+from pipeplan_executor.precision import FORMATS, autocast, formats
 
 CPU = torch.device("cpu")
+
+
+class Called(nn.Module):
+    """A layer that calls a function of its input and a weight."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the function says."""
+        return self.function(x, self.weight)
+
+
 CALLS = {
-    "product": lambda x: x @ x.mT,
-    "norm": lambda x: functional.layer_norm(x @ x.mT, (4,)),
-    "residual": lambda x: x + x @ x,
-    "convolution": lambda x: functional.conv1d(x[None], x[:, :, None]),
-    "attention": lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None]),
-    "loss": lambda x: functional.mse_loss(x @ x, x),
-    "numbers": lambda x: x.argmax(),
+    "product": lambda x, w: x @ w,
+    "norm": lambda x, w: functional.layer_norm(x @ w, (4,)),
+    "residual": lambda x, w: x + x @ w,
+    "sum": lambda x, w: (x @ w).sum(-1),
+    "convolution": lambda x, w: functional.conv1d(x[None], w[:, :, None])[0],
+    "attention": lambda x, w: functional.scaled_dot_product_attention(*[(x @ w)[None]] * 3),
+    "loss": lambda x, w: functional.mse_loss(x @ w, x),
+    "numbers": lambda x, w: (x @ w).argmax(-1),
 }
 
 
-@pytest.mark.parametrize("precision", [None, *FORMATS])
+@pytest.mark.parametrize("precision", FORMATS)
 @pytest.mark.parametrize("call", CALLS)
-def test_pretended_tensors_have_the_formats_of_real_ones(precision: str | None, call: str) -> None:
-    """Without computing anything, every operation gives the format that it gives under autocast on the device."""
+def test_formats_are_those_of_a_real_run(precision: str, call: str) -> None:
+    """Without computing anything, every layer's output has the format and the wish for a gradient of a real one."""
+    stack = nn.Sequential(nn.Linear(4, 4), Called(CALLS[call]))
+    inputs = torch.ones(4, 4)
     with autocast(precision, CPU):
-        real = CALLS[call](torch.ones(4, 4))
-    with pretended(precision, CPU) as where:
-        found = CALLS[call](torch.empty(4, 4, device=where))
-        assert (found.dtype, found.shape) == (real.dtype, real.shape)
-        assert nn.Parameter(found.float()).requires_grad
+        real = [inputs, stack[0](inputs), stack(inputs)]
+    found = formats(row_of(on_meta(stack), inputs), inputs, precision, CPU)
+    expected = [(tensor.dtype, tensor.shape, tensor.requires_grad) for tensor in real]
+    assert [(tensor.dtype, tensor.shape, tensor.requires_grad) for (tensor,) in found] == expected
+    assert all(tensor.is_meta for row in found for tensor in row)
 
 
 def test_other_precisions_are_refused() -> None:

@@ -18,13 +18,23 @@ def on_fake_cpu(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
 
     On the meta device itself some models compute something else, or nothing.
     """
-    return _with(module, lambda tensor: fake_cpu(tensor, mode))
+    return on_fake(module, mode, "cpu")
+
+
+def on_fake(module: nn.Module, mode: FakeTensorMode, device: torch.device | str) -> nn.Module:
+    """The same for any device; it need not be there."""
+    return _with(module, lambda tensor: fake(tensor, mode, device))
 
 
 def fake_cpu(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
     """A stand-in of the same shape, strides and type."""
+    return fake(tensor, mode, "cpu")
+
+
+def fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device | str) -> Tensor:
+    """The same for any device."""
     with mode:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def _with(module: nn.Module, stand_in: Callable[[Tensor], Tensor]) -> nn.Module:

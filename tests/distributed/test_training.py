@@ -1,0 +1,69 @@
+"""Training as people do it, on real processes: everything beside the unsplit model in a loop of plain torch."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the workers by the same name
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+)
+
+import training_workers
+from training_workers import LOW, Seen, cases
+
+from pipeplan_executor import launch
+
+EXACT = 1e-10
+Results = dict[str, tuple[Seen, Seen, float]]
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[int, Results]:
+    """One start of two and of three ranks for everything."""
+    return {world: launch(training_workers.everything, world, timeout=90) for world in (2, 3)}
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("name", cases(2))
+def test_training_equals_plain_torch(results: dict[int, Results], name: str, world: int) -> None:
+    """Over several steps losses, norms, learning rates and weights are those of a plain loop, in float64."""
+    ours, theirs, apart = results[world][name]
+    assert ours.losses == pytest.approx(theirs.losses, rel=EXACT)
+    assert ours.norms == pytest.approx(theirs.norms, rel=EXACT)
+    assert ours.rates == theirs.rates
+    assert apart < EXACT
+    assert len(set(ours.losses)) > 1
+
+
+@pytest.mark.parametrize("name", LOW)
+def test_mixed_precision_equals_plain_torch(results: dict[int, Results], name: str) -> None:
+    """In bf16 and fp16 the same operations round the same; fp16 leaves out the same updates and adapts the scale."""
+    ours, theirs, apart = results[2][name]
+    assert ours.losses == pytest.approx(theirs.losses, rel=1e-6)
+    assert ours.norms == pytest.approx(theirs.norms, rel=1e-5)
+    assert ours.rates == theirs.rates
+    assert ours.scales == theirs.scales
+    assert apart < 1e-6
+    assert len(set(ours.losses)) > 1
+
+
+def test_the_cases_test_what_they_say(results: dict[int, Results]) -> None:
+    """Gradients are longer than their limit, learning rates fall, and fp16 overflows before it does not."""
+    for found in results.values():
+        for name, case in cases(2).items():
+            assert all(norm > case.options["clip"] for norm in found[name][0].norms), name
+            assert bool(found[name][0].norms) == ("clip" in case.options), name
+            assert (len(set(found[name][0].rates)) > 1) == ("scheduler" in case.options), name
+    for name, case in LOW.items():
+        if case.options["precision"] == "fp16":
+            scales = results[2][name][0].scales
+            assert scales[0] > scales[-2] == scales[-1], name
+
+
+def test_masks_are_the_same_for_every_plan(results: dict[int, Results]) -> None:
+    """Dropout on two and three ranks, split, recomputed or replicated: one first loss."""
+    firsts = [found[name][0].losses[0] for found in results.values() for name in cases(2) if name.startswith("dropout")]
+    assert firsts == pytest.approx([firsts[0]] * len(firsts), rel=EXACT)

@@ -1,0 +1,76 @@
+"""Small models for tests of training: with dropout, and with padded sentences."""
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeplan.workload import Workload
+
+PADDING = -100
+
+
+class Noisy(nn.Module):
+    """A residual layer that calls dropout by a function, which no search for modules finds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape."""
+        return x + functional.dropout(self.linear(x).tanh(), 0.3, self.training)
+
+
+def dropped() -> Workload:
+    """Token numbers, attention and perceptrons with dropout, and dropout as a layer of its own."""
+
+    def block() -> nn.Module:
+        return nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True)
+
+    layers = OrderedDict(
+        embedding=nn.Embedding(30, 16),
+        first=block(),
+        noisy=Noisy(),
+        drop=nn.Dropout(0.4),
+        second=block(),
+        head=nn.Linear(16, 30),
+    )
+    return Workload(nn.Sequential(layers), _text, _loss)
+
+
+def padded() -> Workload:
+    """Sentences of unlike lengths: the loss is the mean over their words, and a micro-batch weighs its words."""
+    layers = OrderedDict(
+        embedding=nn.Embedding(30, 16), widen=nn.Linear(16, 24), tanh=nn.Tanh(), narrow=nn.Linear(24, 16)
+    )
+    layers["head"] = nn.Linear(16, 30)
+    return Workload(nn.Sequential(layers), _sentences, _loss, weight=lambda words: float((words != PADDING).sum()))
+
+
+def steep() -> Workload:
+    """Its loss is so steep that half-precision gradients overflow until the loss scale has fallen a few times."""
+    layers = OrderedDict(first=nn.Linear(16, 16), gelu=nn.GELU(), second=nn.Linear(16, 16), last=nn.Linear(16, 4))
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(samples, 16, generator=generator), torch.randn(samples, 4, generator=generator)
+
+    return Workload(nn.Sequential(layers), draw, lambda outputs, targets: 10 * functional.mse_loss(outputs, targets))
+
+
+def _text(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    text = torch.randint(30, (samples, 7), generator=generator)
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+def _sentences(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    words, targets = _text(samples, generator)
+    lengths = torch.randint(0, 6, (samples, 1), generator=generator)
+    lengths[0] = 3
+    lengths[-2:] = 0  # a whole micro-batch of padding
+    return words, targets.masked_fill(torch.arange(6) > lengths - 1, PADDING)
+
+
+def _loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PADDING)

@@ -1,0 +1,216 @@
+"""What ranks run in the tests of training: a pipeline, and the unsplit model trained by plain torch beside it."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from models import layers_of, tiny_decoder, tiny_tied
+from torch import nn
+from training_models import dropped, padded, steep
+
+from pipeplan.schedules import FAMILIES
+from pipeplan.workload import Workload
+from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.seeds import seeded
+from pipeplan_executor.source import draw
+from pipeplan_executor.split import materialised
+from plans import plan_for
+from runnable_schedules import halved
+
+STEPS = 4
+SEED = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """How to train: replicas of every stage, and the options of a `Pipeline`."""
+
+    build: Callable[[], Workload]
+    replicas: tuple[int, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    zero1: bool = False
+    recompute: bool = False
+    split: bool = False
+    optimizer: str = "adam"
+    accumulated: tuple[int, ...] = ()
+    """Steps that do not update."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of a pipeline or of plain training: losses, norms ahead of clipping, loss scales, and learning rates."""
+
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    scales: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+
+def decayed(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    """AdamW that leaves norms, biases and embeddings without weight decay, by name and by shape."""
+    parts: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for name, parameter in named:
+        parts[parameter.dim() > 1 and "embedding" not in name].append(parameter)
+    groups = [{"params": parts[True], "weight_decay": 0.3}, {"params": parts[False], "weight_decay": 0.0, "lr": 0.02}]
+    return torch.optim.AdamW(groups, lr=0.01)
+
+
+def sgd(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    """Momentum with Nesterov's step."""
+    return torch.optim.SGD(named, lr=0.05, momentum=0.9, nesterov=True)
+
+
+def falling(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    """The learning rate falls with every update."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 1 / (1 + update))
+
+
+USERS = {"optimizer": decayed, "scheduler": falling, "clip": 0.05}
+
+
+def cases(world: int) -> dict[str, Case]:
+    """Everything that is tested on so many ranks."""
+    line, halves, alike = (1,) * world, (world - 1, 1), (world,)
+    return {
+        "own optimiser": Case(tiny_decoder, line, USERS),
+        "own optimiser, replicas": Case(tiny_decoder, halves, USERS, accumulated=(1,)),
+        "own optimiser, ZeRO-1": Case(tiny_decoder, alike, USERS, zero1=True, accumulated=(0, 2)),
+        "clipped, not scheduled": Case(tiny_decoder, halves, {"optimizer": sgd, "clip": 0.01}, zero1=True),
+        "tied": Case(tiny_tied, line, USERS),
+        "tied, replicas, ZeRO-1": Case(tiny_tied, (1, world - 1), USERS, zero1=True, accumulated=(1,)),
+        "planned, scheduled": Case(
+            tiny_tied, halves[::-1], {"scheduler": falling, "learning_rate": 0.05}, optimizer="momentum"
+        ),
+        "dropout": Case(dropped, line, {"optimizer": sgd}),
+        "dropout, recomputed": Case(dropped, line, {"optimizer": sgd, "clip": 0.1}, recompute=True),
+        "dropout, split": Case(dropped, line, {"optimizer": sgd}, split=True),
+        "dropout, replicas": Case(dropped, halves, {"optimizer": sgd}, zero1=True, recompute=True, accumulated=(0,)),
+        "dropout, alike": Case(dropped, alike, {"optimizer": sgd}),
+        "padding": Case(padded, line, {"optimizer": sgd}),
+        "padding, replicas": Case(padded, halves, {"optimizer": sgd, "clip": 0.1}),
+        "padding, last stage replicated": Case(padded, halves[::-1], {"optimizer": sgd}, zero1=True),
+    }
+
+
+LOW = {
+    "bf16": Case(tiny_decoder, (1, 1), {"optimizer": sgd, "clip": 0.5, "precision": "bf16"}),
+    "bf16 dropout": Case(dropped, (1, 1), {"optimizer": decayed, "precision": "bf16"}, recompute=True),
+    "bf16, replicas": Case(tiny_tied, (2,), {"optimizer": sgd, "precision": "bf16"}, zero1=True),
+    "fp16": Case(steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}, accumulated=(2,)),
+    "fp16, clipped": Case(steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "clip": 1.0, "precision": "fp16"}),
+    "fp16, ZeRO-1": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero1=True),
+}
+"""In mixed precision, on two ranks."""
+
+
+def everything() -> dict[str, tuple[Seen, Seen, float]]:
+    """For each case what was seen of the pipeline and of plain training, and how far their weights are apart."""
+    torch.set_num_threads(1)
+    world = dist.get_world_size()
+    found = {name: compare(case, torch.float64) for name, case in cases(world).items()}
+    if world == 2:
+        found |= {name: compare(case, torch.float32) for name, case in LOW.items()}
+    return found
+
+
+def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
+    """The pipeline beside plain training."""
+    workload = case.build()
+    names = layers_of(workload)
+    schedule = FAMILIES["1f1b-sno"].write(case.replicas, 4)
+    cuts = (0, *range(2, 1 + len(case.replicas)), len(names))
+    plan = plan_for(
+        workload.module,
+        names,
+        cuts,
+        halved(schedule) if case.split else schedule,
+        optimizer=case.optimizer,
+        recompute=names if case.recompute else (),
+    )
+    pipeline = Pipeline(replace(plan, zero1=case.zero1), case.build, seed=SEED, dtype=dtype, **case.options)
+    whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
+    plain = Plain(whole, workload, case.options, [whole.get_submodule(name) for name in names])
+    ours, theirs = Seen(), Seen()
+    for number in range(STEPS):
+        inputs, targets = draw(workload, plan.batch, SEED, dtype, number)
+        update = number not in case.accumulated
+        ours.losses.append(pipeline.step(inputs, targets, update=update))
+        theirs.losses.append(plain.step(number, inputs.split(2), targets.split(2), theirs, update))
+        if update and pipeline.updates.norm is not None:
+            ours.norms.append(float(pipeline.updates.norm))
+        if pipeline.updates.scale is not None:
+            ours.scales.append(pipeline.updates.scale.scaler.get_scale())
+        ours.rates.append(_rate(pipeline))
+    expected = dict(whole.named_parameters(remove_duplicate=False))
+    apart = [float((p - expected[name]).detach().abs().max()) for name, p in pipeline.named_parameters()]
+    shared = torch.tensor([max(apart, default=0.0)], dtype=torch.float64)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return ours, theirs, float(shared)
+
+
+def _rate(pipeline: Pipeline) -> float:
+    """The one learning rate of the first group of all ranks' optimisers."""
+    optimizers = (stage.optimizer for stage in pipeline.updates.optimizers.values())
+    own = {optimizer.param_groups[0]["lr"] for optimizer in optimizers if optimizer is not None}
+    everyone: list[set[float]] = [set()] * dist.get_world_size()
+    dist.all_gather_object(everyone, own)
+    (rate,) = set().union(*everyone)
+    return rate
+
+
+class Plain:
+    """The unsplit model in a loop as people write it, with torch's own tools."""
+
+    def __init__(
+        self, whole: nn.Module, workload: Workload, options: dict[str, Any], layers: Sequence[nn.Module]
+    ) -> None:
+        self.whole, self.workload, self.layers = whole, workload, layers
+        build = options.get("optimizer", lambda named: torch.optim.SGD(named, lr=0.05, momentum=0.9))
+        self.optimizer = build(list(whole.named_parameters()))
+        self.scheduler = options["scheduler"](self.optimizer) if "scheduler" in options else None
+        self.clip = options.get("clip")
+        self.precision = options.get("precision")
+        self.scaler = torch.amp.GradScaler("cpu", enabled=self.precision == "fp16")
+
+    def step(
+        self, number: int, inputs: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], seen: Seen, update: bool
+    ) -> float:
+        """One batch."""
+        weigh = self.workload.weight or len
+        total, mean = sum(map(weigh, targets)), 0.0
+        with seeded(self.layers, SEED) as moment:
+            for m, (some, wanted) in enumerate(zip(inputs, targets, strict=True)):
+                moment.step, moment.micro_batch = number, m
+                if not weigh(wanted):
+                    continue
+                with self._cast():
+                    loss = self.workload.loss(self.whole(some), wanted)
+                part = loss * (weigh(wanted) / total)
+                self.scaler.scale(part).backward()
+                mean += float(part.detach())
+        if update:
+            self._update(seen)
+        if self.scaler.is_enabled():
+            seen.scales.append(self.scaler.get_scale())
+        seen.rates.append(self.optimizer.param_groups[0]["lr"])
+        return mean
+
+    def _update(self, seen: Seen) -> None:
+        before = self.scaler.get_scale()
+        self.scaler.unscale_(self.optimizer)
+        if self.clip is not None:
+            norm = float(nn.utils.clip_grad_norm_(self.whole.parameters(), self.clip))
+            seen.norms.extend([norm] if isfinite(norm) else [])
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.scheduler is not None and self.scaler.get_scale() >= before:
+            self.scheduler.step()
+        self.optimizer.zero_grad()
+
+    def _cast(self) -> Any:
+        formats = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        return torch.autocast("cpu", formats[self.precision]) if self.precision else nullcontext()

@@ -1,0 +1,158 @@
+"""Optimisers of stages: the user's own, on whole parameters or pieces of them, within what the plan counted on."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from pipeplan.errors import InputError
+from pipeplan_executor.optimise import StageOptimizer, planned_optimizer
+from pipeplan_executor.pieces import ELEMENTWISE, onto_pieces
+from pipeplan_executor.reduction import Piece
+from pipeplan_executor.state_size import excess
+
+CHOICES = {
+    "sgd": lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "adamw": lambda named: torch.optim.AdamW(named, lr=0.1, amsgrad=True),
+    "nadam": lambda named: torch.optim.NAdam(named, lr=0.1),
+    "radam": lambda named: torch.optim.RAdam(named, lr=0.1),
+    "adamax": lambda named: torch.optim.Adamax(named, lr=0.1),
+    "rmsprop": lambda named: torch.optim.RMSprop(named, lr=0.1, centered=True, momentum=0.5),
+    "rprop": lambda named: torch.optim.Rprop(named, lr=0.1),
+    "adadelta": lambda named: torch.optim.Adadelta(named, lr=0.1),
+    "asgd": lambda named: torch.optim.ASGD(named, lr=0.1, t0=1),
+}
+
+
+def in_two(name: str, parameter: nn.Parameter, at: int) -> list[Piece]:
+    """Both pieces of a parameter, as two replicas would have them; their numbers are the parameter's own."""
+    flat = parameter.detach().view(-1)
+    edges = [(0, at), (at, parameter.numel())]
+    return [Piece(name, parameter, nn.Parameter(flat[a:b]), a, b) for a, b in edges]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_pieces_are_updated_like_the_whole(choice: str) -> None:
+    """Every optimiser that is let onto pieces gives the numbers that it gives for whole parameters."""
+    torch.manual_seed(0)
+    whole = nn.Parameter(torch.randn(4, 3, dtype=torch.float64))
+    apart = nn.Parameter(whole.detach().clone())
+    pieces = in_two("a", apart, 5)
+    plain = CHOICES[choice]([("a", whole)])
+    shares = []
+    for piece in pieces:
+        shares.append(CHOICES[choice]([("a", apart)]))
+        onto_pieces(shares[-1], [piece])
+        assert shares[-1].param_groups[0]["param_names"] == ["a"]
+    assert isinstance(plain, ELEMENTWISE)
+    for _ in range(4):
+        whole.grad = torch.randn_like(whole)
+        for piece, share in zip(pieces, shares, strict=True):
+            piece.updated.grad = whole.grad.view(-1)[piece.start : piece.end].clone()
+            share.step()
+        plain.step()
+    assert torch.equal(whole, apart)
+
+
+def test_groups_keep_their_pieces() -> None:
+    """A piece goes into the group of its parameter, and groups without any stay, empty."""
+    a, b = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([{"params": [a], "lr": 0.5}, {"params": [b], "lr": 0.25}])
+    piece = in_two("b", b, 2)[1]
+    onto_pieces(optimizer, [piece])
+    assert [group["params"] for group in optimizer.param_groups] == [[], [piece.updated]]
+    piece.updated.grad = torch.ones(2)
+    optimizer.step()
+    assert (a.tolist(), b.tolist()) == ([1] * 4, [1, 1, 0.75, 0.75])
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda p: torch.optim.Adafactor([p]), "Adafactor is not known to treat each number by itself"),
+        (lambda p: torch.optim.LBFGS([p]), "elementwise = True"),
+        (lambda p: _Eager([p], lr=0.1), "begin without state"),
+    ],
+)
+def test_what_cannot_work_on_pieces_is_refused(build: object, said: str) -> None:
+    """Optimisers that look at rows, columns or norms, or have state from the start, are refused with advice."""
+    parameter = nn.Parameter(torch.ones(4, 4))
+    with pytest.raises(InputError, match=said):
+        onto_pieces(build(parameter), in_two("a", parameter, 7))
+
+
+class _Eager(torch.optim.SGD):
+    """Has state before its first step."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        self.state[parameters[0]]["seen"] = torch.zeros(4, 4)
+
+
+def test_an_own_optimiser_may_say_that_it_goes_by_numbers() -> None:
+    """A class of the user's is let onto pieces if it says so."""
+
+    class Own(torch.optim.Optimizer):
+        elementwise = True
+
+        def step(self) -> None:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.data.sub_(group["lr"] * parameter.grad)
+
+    parameter = nn.Parameter(torch.ones(4))
+    optimizer = Own([("a", parameter)], {"lr": 0.5})
+    onto_pieces(optimizer, in_two("a", parameter, 1)[:1])
+    assert [piece.numel() for piece in optimizer.param_groups[0]["params"]] == [1]
+
+
+def test_a_stage_gives_its_parameters_with_names() -> None:
+    """The function sees each trainable parameter once, behind its name, and the schedule moves on with updates."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[1].weight = module[0].weight
+    module[0].bias.requires_grad_(False)
+    seen = []
+
+    def build(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        seen.extend(name for name, _ in named)
+        return torch.optim.SGD(named, lr=1.0)
+
+    stage = StageOptimizer(module, build, schedule=lambda optimizer: lr_scheduler.StepLR(optimizer, 1, 0.5))
+    assert seen == [piece.name for piece in stage.pieces] == ["0.weight", "1.bias"]
+    before = module[0].weight.detach().clone()
+    for _ in range(2):
+        module[0].weight.grad.fill_(1.0)
+        stage.update()
+    assert torch.allclose(before - module[0].weight, torch.full((2, 2), 1.5))
+    assert not module[0].weight.grad.any()
+
+
+def test_a_stage_without_parameters_has_no_optimiser() -> None:
+    """Poolings have nothing to update, and the function is not asked."""
+    stage = StageOptimizer(nn.MaxPool2d(2), lambda named: pytest.fail(str(named)))
+    stage.begin()
+    stage.reduce()
+    stage.update()
+    assert stage.optimizer is None
+    assert stage.state == {}
+
+
+def test_a_schedule_that_waits_for_a_number_is_refused() -> None:
+    """ReduceLROnPlateau would wait for ever; the error says what to do."""
+    with pytest.raises(InputError, match=r"pipeline\.updates"):
+        StageOptimizer(nn.Linear(2, 2), planned_optimizer("sgd", 0.1), schedule=lr_scheduler.ReduceLROnPlateau)
+
+
+@pytest.mark.parametrize(
+    ("used", "planned", "more"),
+    [("sgd", "momentum", False), ("adam", "adam", False), ("adam", "sgd", True), ("adam", "momentum", True)],
+)
+def test_more_state_than_planned_is_told(used: str, planned: str, more: bool) -> None:
+    """What an optimiser really keeps is compared with what the plan counted on, and told in bytes if it is more."""
+    stage = StageOptimizer(nn.Linear(16, 16), planned_optimizer(used, 0.1))
+    stage.update()
+    told = excess(stage, planned)
+    assert (told is not None) == more
+    if more:
+        assert planned in told
+        assert "2.1" in told  # KiB: two numbers for each of 272
