@@ -8,7 +8,7 @@ from pipeplan_formulations.schedule.constructive.admission import Admission
 from pipeplan_formulations.schedule.constructive.alternating import alternating, zero_bubble
 from pipeplan_formulations.schedule.constructive.dispatch import dispatch
 from pipeplan_formulations.schedule.constructive.members import automatic, dispatched
-from pipeplan_formulations.schedule.constructive.numbers import KINDS, number, to_orders
+from pipeplan_formulations.schedule.constructive.numbers import to_numbers, to_orders
 from pipeplan_formulations.schedule.constructive.tails import resident, tails
 from pipeplan_formulations.schedule.line import line
 
@@ -102,6 +102,5 @@ def test_numbers_and_back() -> None:
     """Numbers stand for operations one to one."""
     problem = v_shape(2, 4)
     orders = tuple(tuple(problem.operations(d)) for d in range(2))
-    numbered = [[number(problem, KINDS.index(op.kind), op.stage, op.micro_batch) for op in order] for order in orders]
-    assert to_orders(problem, numbered) == orders
-    assert to_orders(problem, [[(1 * 4 + 3) * 2 + 1], []]) == ((Op("I", 3, 1),), ())
+    assert to_orders(problem, to_numbers(problem, orders)) == orders
+    assert to_numbers(problem, ((Op("I", 3, 1),), ()))[0] == [(1 * 4 + 3) * 2 + 1]

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_schedules import random_schedule
+from pipeline_schedules import random_schedule, random_ways
 from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule, evaluate
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import dispatch
@@ -157,3 +157,19 @@ def test_network_times_as_the_evaluator(seed: int) -> None:
         assert timed.makespan == evaluate(problem, to_orders(problem, orders))
         lengths = [timed.heads[op] + timed.tails[op] for order in orders for op in order]
         assert max(lengths) == timed.makespan
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_lanes_and_wires_are_timed_as_they_are(seed: int) -> None:
+    """With two lanes and shared wires, too, every rule ends and fits, and the answer is worth what it says."""
+    problem = random_ways(seed)
+    if not problem.possible:
+        assert constructive(problem, 0.0) is None
+        return
+    for rule in [*automatic(problem), *dispatched(problem)][seed % 20 :: 20]:
+        value, orders = dispatch(problem, rule)
+        assert evaluate(problem, to_orders(problem, orders)) == value
+    found = constructive(problem, 0.01)
+    assert found is not None
+    assert evaluate(problem, found[1]) == found[0]

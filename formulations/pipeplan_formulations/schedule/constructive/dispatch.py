@@ -13,7 +13,7 @@ in which what makes them starts; the lists that come of it are then timed as the
 from itertools import accumulate
 
 from pipeplan_formulations.schedule.constructive.admission import Admission
-from pipeplan_formulations.schedule.constructive.numbers import KINDS, F, I, Numbered, W, number
+from pipeplan_formulations.schedule.constructive.numbers import KINDS, F, I, Numbered, W, to_numbers
 from pipeplan_formulations.schedule.constructive.rule import Rule
 from pipeplan_formulations.schedule.evaluate import evaluate, listed
 from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
@@ -44,7 +44,7 @@ def _timed(problem: PipelineSchedule, run: "_Run") -> tuple[int, Numbered]:
     orders = listed(problem, run.begun)[: problem.devices]
     value = evaluate(problem, orders)
     assert value is not None
-    return value, [[number(problem, KINDS.index(kind), s, i) for kind, s, i in order] for order in orders]
+    return value, to_numbers(problem, orders)
 
 
 class _Run:

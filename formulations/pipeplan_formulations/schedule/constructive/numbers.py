@@ -31,3 +31,8 @@ def to_orders(problem: PipelineSchedule, numbered: Sequence[Sequence[int]]) -> O
         return Op(KINDS[kind], stage, micro_batch)
 
     return tuple(tuple(op(number) for number in order) for order in numbered)
+
+
+def to_numbers(problem: PipelineSchedule, orders: Orders) -> Numbered:
+    """Operations to numbers."""
+    return [[number(problem, KINDS.index(op.kind), op.stage, op.micro_batch) for op in order] for order in orders]

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from itertools import chain, count
 from typing import Generic, TypeVar
 
+from pipeplan_formulations.schedule.constructive.annealing import annealed
 from pipeplan_formulations.schedule.constructive.dispatch import dispatch
 from pipeplan_formulations.schedule.constructive.in_flight import tuned
 from pipeplan_formulations.schedule.constructive.members import automatic, dispatched, handwritten
 from pipeplan_formulations.schedule.constructive.network import Network
-from pipeplan_formulations.schedule.constructive.numbers import Numbered, to_orders
+from pipeplan_formulations.schedule.constructive.numbers import Numbered, to_numbers, to_orders
 from pipeplan_formulations.schedule.constructive.rule import Rule
 from pipeplan_formulations.schedule.constructive.swaps import improved
 from pipeplan_formulations.schedule.evaluate import evaluate
@@ -62,18 +63,27 @@ def constructive(problem: PipelineSchedule, seconds: float, bound: int = 0) -> t
     rules = _run(problem, found, begin + _PORTFOLIO * seconds, bound)
     for number, rule in enumerate(rules):
         found.add(*tuned(problem, rule, _share(begin + _TUNING * seconds, len(rules) - number)))
-    if problem.plain:
-        _improve(problem, found, begin + seconds, bound)
+    (_swap if problem.plain else _anneal)(problem, found, begin + seconds, bound)
     return found.least, to_orders(problem, found.sorted()[0][1])
 
 
-def _improve(problem: PipelineSchedule, found: "_Best[Numbered]", until: float, bound: int) -> None:
+def _swap(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> None:
     """Local search from the best schedules; its network has no lanes and no wires."""
     network, seeds = Network(problem), count()
     while found.least > bound and time.monotonic() < until:
         seed = next(seeds)
         for _, orders in found.sorted():
             found.add(*improved(network, orders, until, seed))
+
+
+def _anneal(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> None:
+    """Local search that times whole schedules, with lanes and wires."""
+    starts = found.sorted()
+    for place, (_, orders) in enumerate(starts):
+        if found.least > bound:
+            seconds = _share(until, len(starts) - place) - time.monotonic()
+            value, better = annealed(problem, to_orders(problem, orders), seconds, bound=bound)
+            found.add(value, to_numbers(problem, better))
 
 
 def _written(problem: PipelineSchedule) -> Iterator[tuple[int, Numbered]]:
