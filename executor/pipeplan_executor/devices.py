@@ -42,3 +42,11 @@ def take(wanted: str) -> torch.device:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device
+
+
+def here() -> torch.device:
+    """The device that `take` made this rank's."""
+    import torch.distributed as dist
+
+    on_gpu = "nccl" in dist.get_backend_config()
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

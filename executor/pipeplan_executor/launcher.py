@@ -44,7 +44,7 @@ def launch(
     device : {'auto', 'cpu', 'cuda'}
         See `pipeplan_executor.devices.choose`.
     told : callable, optional
-        Gets a line at each restart; by default it goes to standard error.
+        Gets the line that goes to standard error at each restart.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def launch(
     started = joined_world()
     if started is None:
         choose(device, world)
-        return _restarted(function, world, arguments, timeout, restarts, device, told or _to_stderr)
+        return _restarted(function, world, arguments, timeout, restarts, device, told)
     if started != world:
         raise RunError(
             f"the plan has {world} ranks, but the launcher started {started} processes; start {world}, or solve for "
@@ -76,7 +76,7 @@ def _restarted(
     timeout: float,
     restarts: int,
     device: str,
-    told: Callable[[str], None],
+    told: Callable[[str], None] | None,
 ) -> Any:
     for number in range(1, restarts + 1):
         try:
@@ -84,12 +84,11 @@ def _restarted(
         except RunError as error:
             if not error.again:
                 raise
-            told(f"{error}; restart {number} of {restarts}")
+            line = f"{error}; restart {number} of {restarts}"
+            print(f"pipeplan: {line}", file=sys.stderr, flush=True)
+            if told is not None:
+                told(line)
     return start_local(function, world, arguments, timeout, device)
-
-
-def _to_stderr(line: str) -> None:
-    print(f"pipeplan: {line}", file=sys.stderr, flush=True)
 
 
 def joined_world() -> int | None:

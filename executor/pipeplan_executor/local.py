@@ -41,7 +41,8 @@ def start_local(
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the one error is ours to tell
+    for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the one error is ours to tell
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // world)))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory(prefix="pipeplan-run-") as name:
@@ -59,7 +60,7 @@ def start_local(
             start_method="spawn",
             monitor_interval=0.1,
         )
-        with Watch(folder, world, PATIENCE * timeout) as watch, own_signals(), workers_allocator():
+        with Watch(folder, world, timeout) as watch, own_signals(), workers_allocator():
             try:
                 elastic_launch(config, worker)(str(task), name, timeout, device)
             except ChildFailedError as error:
@@ -95,8 +96,8 @@ class Watch:
     folder : Path
         Where ranks leave their pulse.
     world : int
-    limit : float
-        Seconds of silence.
+    timeout : float
+        Seconds; a rank that had a pulse may be silent for `PATIENCE` of them, one that never had one for all.
 
     Attributes
     ----------
@@ -106,10 +107,11 @@ class Watch:
         For each rank when that was, and where.
     """
 
-    def __init__(self, folder: Path, world: int, limit: float) -> None:
+    def __init__(self, folder: Path, world: int, timeout: float) -> None:
         self.killed: list[tuple[int, str]] = []
         self.heard = dict.fromkeys(range(world), (0.0, ""))
-        self._folder, self._looks = folder, max(3, round(limit / PULSE))
+        self._folder = folder
+        self._looks, self._first_looks = (max(3, round(part * timeout / PULSE)) for part in (PATIENCE, 1))
         self._silent = dict.fromkeys(range(world), 0)
         self._pulses: dict[int, int] = {}
         self._strangers = {child.pid for child in multiprocessing.active_children()}
@@ -131,7 +133,7 @@ class Watch:
                     self._silent[rank] = 0
                 elif self._pulses:
                     self._silent[rank] += 1
-                    if self._silent[rank] == self._looks:
+                    if self._silent[rank] == (self._looks if rank in self._pulses else self._first_looks):
                         self._kill(rank)
 
     def _beats(self, rank: int) -> bool:
@@ -166,7 +168,8 @@ def cause(folder: Path, failures: dict[int, Any], watch: Watch, timeout: float) 
     notes = {note["rank"]: note for note in (json.loads(path.read_text()) for path in folder.glob("error*.json"))}
     if watch.killed:
         rank, place = watch.killed[0]
-        return RunError(f"rank {rank} stood still for {PATIENCE * timeout:.0f} s{_at(place)} and was killed; {_END}")
+        silent = timeout if watch.heard[rank][0] == 0 else PATIENCE * timeout
+        return RunError(f"rank {rank} stood still for {silent:.0f} s{_at(place)} and was killed; {_END}")
     for rank, failure in sorted(failures.items()):
         if rank not in notes and failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
             name = signal.Signals(-failure.exitcode).name

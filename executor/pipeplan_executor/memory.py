@@ -13,7 +13,7 @@ _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 def forget_peak() -> None:
     """From now on `peak` counts anew."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
         return
     try:
@@ -28,14 +28,14 @@ def peak() -> int:
     Linux keeps one peak for own and library pages together. The latter hardly change once a step has run, so those that
     are there now are taken off.
     """
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated()
     return _field("VmHWM") - _field("RssFile")
 
 
 def resident() -> int:
     """Bytes that the process holds now."""
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else _field("VmRSS") - _field("RssFile")
+    return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else _field("VmRSS") - _field("RssFile")
 
 
 def _field(name: str) -> int:

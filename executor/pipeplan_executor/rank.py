@@ -1,5 +1,6 @@
 """What a rank does around the function that it was started for: process group, pulse, and what became of it."""
 
+import atexit
 import datetime
 import json
 import os
@@ -79,6 +80,11 @@ def worker(task: str, folder: str, timeout: float, device: str) -> None:
         value    what rank 0 returns  error1.json   how it failed
     """
     rank, home = int(os.environ["RANK"]), Path(folder)
+    succeeded: list[bool] = []
+    atexit.register(_leave, succeeded)  # as the first, so that it is the last to be called
+
+    import torch.distributed  # noqa: F401  ahead of the pulse, which loading libraries would hold up
+
     (home / f"pid{rank}").write_text(str(os.getpid()))
     threading.Thread(target=_pulse, args=(home / f"pulse{rank}", os.getppid()), daemon=True).start()
     function, arguments = pickle.loads(Path(task).read_bytes())
@@ -103,6 +109,15 @@ def worker(task: str, folder: str, timeout: float, device: str) -> None:
         os._exit(1)  # neither the interpreter's exit nor a peer's can hold this rank back any more
     if rank == 0:
         (home / "value").write_bytes(pickle.dumps(value))
+    succeeded.append(True)
+
+
+def _leave(succeeded: list[bool]) -> None:
+    """Be gone: without this, Python takes modules apart for seconds before a process ends that has loaded torch."""
+    if succeeded:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _pulse(path: Path, launcher: int) -> None:

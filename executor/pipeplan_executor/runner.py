@@ -1,6 +1,6 @@
 """Runs a plan for a few steps and reports what happened beside what was promised."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -12,10 +12,12 @@ from pipeplan.plan import Plan
 from pipeplan.schedule import Action
 from pipeplan.timeline import Span, Step, Timeline
 from pipeplan.validate import validate_schedule
+from pipeplan_executor.devices import here
 from pipeplan_executor.launcher import launch
 from pipeplan_executor.memory import forget_peak, peak
 from pipeplan_executor.observe import now
 from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.saving import Saving
 from pipeplan_executor.source import Source, draw
 from pipeplan_executor.split import fit
 from pipeplan_executor.verify import worst_error
@@ -37,6 +39,10 @@ class RunReport:
         The step of median duration as it really ran; memory lines are empty.
     error : float or None
         Largest relative difference of loss and gradients to the unsplit model in float64, if that was asked for.
+    first : int
+        Steps that were done before: those of the checkpoint that the run went on from.
+    restarts : tuple of str
+        What the launcher told of ranks that were lost before the run came to its end.
     """
 
     losses: tuple[float, ...]
@@ -44,6 +50,8 @@ class RunReport:
     peaks: tuple[int, ...]
     timeline: Timeline
     error: float | None = None
+    first: int = 0
+    restarts: tuple[str, ...] = ()
 
     @property
     def step_time(self) -> int:
@@ -61,6 +69,7 @@ class Options:
     seed: int = 0
     weights: str | None = None
     learning_rate: float = 1e-3
+    saving: Saving | None = None
 
 
 @dataclass
@@ -73,6 +82,7 @@ class _Seen:
     spans: list[list[tuple[Action, int, int]]] = field(default_factory=list)
     peak: int = 0
     error: float | None = None
+    first: int = 0
 
 
 def run(
@@ -86,8 +96,14 @@ def run(
     weights: str | Path | None = None,
     learning_rate: float = 1e-3,
     timeout: float = 60.0,
+    saving: Saving | None = None,
+    restarts: int = 0,
+    device: str = "auto",
 ) -> RunReport:
     """Train for a few steps on random batches of the workload.
+
+    With ``saving``, ``warmup + steps`` is what the whole training takes: a run that goes on from a checkpoint does what
+    is left, and times it but for the first ``warmup`` steps.
 
     Parameters
     ----------
@@ -102,9 +118,17 @@ def run(
         A state-dict file of the unsplit model; otherwise weights are drawn from ``seed``.
     timeout : float
         Seconds within which a lost rank ends the run.
+    saving : Saving, optional
+        Where checkpoints go, and how often.
+    restarts : int
+        How often all ranks start again after one was lost, from the latest checkpoint or from the beginning.
+    device : {'auto', 'cpu', 'cuda'}
+        See `pipeplan_executor.devices.choose`.
 
     Raises
     ------
+    InputError
+        If devices are missing, or a folder has checkpoints of another run.
     PlanError
         If the plan is broken or does not belong to the model: before anything is started.
     RunError
@@ -114,8 +138,22 @@ def run(
         raise InputError(f"nothing to do: {steps} steps after {warmup} warm-up steps, verify {verify}")
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
     fit(plan, source)
-    options = Options(steps, warmup, verify, seed, None if weights is None else str(weights), learning_rate)
-    return launch(_rank, len(plan.ranks), plan, source, options, timeout=timeout)  # type: ignore[no-any-return]
+    if saving is not None:
+        saving.check()
+    options = Options(steps, warmup, verify, seed, None if weights is None else str(weights), learning_rate, saving)
+    lost: list[str] = []
+    report: RunReport = launch(
+        _rank,
+        len(plan.ranks),
+        plan,
+        source,
+        options,
+        timeout=timeout,
+        restarts=restarts,
+        device=device,
+        told=lost.append,
+    )
+    return replace(report, restarts=tuple(lost))
 
 
 def _rank(plan: Plan, source: Source, options: Options) -> RunReport:
@@ -133,7 +171,7 @@ def _rank(plan: Plan, source: Source, options: Options) -> RunReport:
 
 
 def _train(plan: Plan, source: Source, options: Options, seen: _Seen) -> None:
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    device = here()
     pipeline = Pipeline(
         plan,
         source,
@@ -142,8 +180,12 @@ def _train(plan: Plan, source: Source, options: Options, seen: _Seen) -> None:
         device=device,
         learning_rate=options.learning_rate,
     )
-    for number in range(options.warmup + options.steps):
-        if number == options.warmup:
+    total = options.warmup + options.steps
+    if options.saving is not None:
+        seen.first = options.saving.restore(pipeline)
+    for number in range(seen.first, total):
+        timed = number >= seen.first + options.warmup
+        if number == seen.first + options.warmup:
             forget_peak()
         inputs, targets = draw(pipeline.workload, plan.batch, options.seed, step=number)
         inputs_here = inputs if pipeline.holds_first else None
@@ -154,11 +196,13 @@ def _train(plan: Plan, source: Source, options: Options, seen: _Seen) -> None:
         losses = pipeline.compute(inputs_here, targets_here)
         end = now()
         loss = pipeline.shared_loss(losses)
-        if number >= options.warmup:
+        if timed:
             seen.losses.append(loss)
             seen.starts.append(start)
             seen.ends.append(end)
             seen.spans.append(pipeline.recorder.spans)
+        if options.saving is not None:
+            options.saving.after(pipeline, number + 1, total)
     seen.peak = peak()
 
 
@@ -183,4 +227,5 @@ def _report(everyone: list[_Seen]) -> RunReport:
         peaks=tuple(one.peak for one in everyone),
         timeline=timeline,
         error=first.error,
+        first=first.first,
     )

@@ -10,6 +10,7 @@ from pipeplan.commands.base import Command
 if TYPE_CHECKING:
     from pipeplan.plan import Plan
     from pipeplan_executor.runner import RunReport
+    from pipeplan_executor.saving import Saving
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -25,6 +26,13 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help="write predicted and measured time line for Perfetto")
     parser.add_argument("--plot", metavar="FILE", help="draw predicted and measured time line (.svg or .png)")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a rank that is lost (60)")
+    parser.add_argument("--restarts", type=int, default=0, metavar="N", help="start again so often after a loss (0)")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what ranks run on (auto)")
+    saving = parser.add_argument_group("checkpoints")
+    saving.add_argument("--checkpoint", metavar="DIR", help="save the last step there")
+    saving.add_argument("--every", type=int, default=0, metavar="N", help="and after every N steps")
+    saving.add_argument("--keep", type=int, default=3, metavar="N", help="so many stay (3)")
+    saving.add_argument("--resume", action="store_true", help="go on from the latest one, if there is one")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
@@ -38,6 +46,7 @@ def run(options: Namespace) -> int:
     from pipeplan_executor.verify import check_error
 
     plan = Plan.load(options.plan)
+    saving = _saving(options)
     if not options.json:
         print(f"running {plan.model}: {len(plan.ranks)} ranks, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(
@@ -49,12 +58,26 @@ def run(options: Namespace) -> int:
         seed=options.seed,
         weights=options.weights,
         timeout=options.timeout,
+        saving=saving,
+        restarts=options.restarts,
+        device=options.device,
     )
     if int(os.environ.get("RANK", "0")) == 0:
         _write(options, plan, report)
         print(json.dumps(as_json(plan, report), indent=2) if options.json else as_text(plan, report))
     check_error(report)
     return 0
+
+
+def _saving(options: Namespace) -> "Saving | None":
+    from pipeplan.errors import InputError
+    from pipeplan_executor.saving import Saving
+
+    if options.checkpoint is None:
+        if options.every or options.resume:
+            raise InputError("--every and --resume need a folder for the checkpoints: --checkpoint DIR")
+        return None
+    return Saving(options.checkpoint, options.every, options.keep, options.resume)
 
 
 def _write(options: Namespace, plan: "Plan", report: "RunReport") -> None:
@@ -85,6 +108,8 @@ def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
         "peak_bytes": list(report.peaks),
         "predicted_peak_bytes": [predicted_peak(plan, rank) for rank in range(len(plan.ranks))],
         "gradient_error": report.error,
+        "first_step": report.first,
+        "restarts": list(report.restarts),
     }
 
 
@@ -93,6 +118,8 @@ def as_text(plan: "Plan", report: "RunReport") -> str:
     from pipeplan.units import format_bytes, format_time
 
     lines = []
+    if report.first:
+        lines.append(f"went on after step {report.first}")
     if report.error is not None:
         lines.append(f"loss and gradients equal the unsplit model's to {report.error:.1e} (relative, float64)")
     if report.step_times:
