@@ -6,7 +6,7 @@ from pipelines import line
 from pipeplan.cluster import Overlap
 from pipeplan.errors import InputError
 from pipeplan.found import find, floor, floor_problem, schedule_problem
-from pipeplan.found.asked import wireless
+from pipeplan.found.asked import crowded
 from pipeplan.found.ways import Ways, ways_of
 from pipeplan.found.wires import wire_bound
 from pipeplan.pipeline import Pipeline, Stage, Transfer
@@ -49,7 +49,7 @@ def test_a_shared_wire_is_part_of_the_proof() -> None:
     pipeline = line(3, 2, 3, overlap=Overlap.NONE, occupancy=3, resource="card")
     found = find(pipeline, 3, LIMITS, split=False)
     assert (found.value, found.bound, found.status) == (50, 50, Status.OPTIMAL)
-    before = solve(wireless(floor_problem(pipeline, 3, split=False)), LIMITS)
+    before = solve(floor_problem(pipeline, 3, split=False).unshared, LIMITS)
     assert (before.objective, before.status) == (43, Status.OPTIMAL)
     assert wire_bound(pipeline, 3, split=False) < 50
 
@@ -103,7 +103,7 @@ def test_a_search_without_wires_thinks_of_waiting() -> None:
     pipeline = line(3, 1, 2, occupancy=3, resource="card")
     problem = schedule_problem(pipeline, 4, split=False)
     orders = tuple(tuple(sorted(problem.operations(d), key=lambda op: (op.kind, op.micro_batch))) for d in range(3))
-    values = [evaluate(each, orders) for each in (wireless(problem), problem, wireless(problem, 3))]
+    values = [evaluate(each, orders) for each in (problem.unshared, problem, crowded(problem, 3))]
     assert values == sorted(values, key=lambda value: value or 0)
     assert len(set(values)) == 3
-    assert wireless(problem).plain
+    assert crowded(problem, 3).plain

@@ -55,29 +55,25 @@ def asked(pipeline: Pipeline, micro_batches: int, side: Side) -> list[Asked]:
     """The instance that no schedule undercuts and, where its orders may not fit or take longer than it says, those
     whose orders do.
 
-    Those come first: what they find is a start for the other one.
+    Those come first: what they find is a start for the other one. So is what the latter says if its wires are always
+    free, a relaxation that is much easier where there are many micro-batches.
     """
     found = [Asked(problem, side, False) for problem in _true(pipeline, micro_batches, side)]
+    if side.least.sent:
+        found.append(Asked(side.least.unshared, side, True))
     return [*found, Asked(side.least, side, True)]
 
 
-def wireless(problem: PipelineSchedule, waits: int = 0) -> PipelineSchedule:
-    """The same as if wires were always free, each tensor away longer by so many of the times that it occupies its own.
-
-    With none of these a relaxation.
-    """
+def crowded(problem: PipelineSchedule, waits: int) -> PipelineSchedule:
+    """The problem without wires, each tensor away longer by so many of the times that it occupies its own."""
 
     def longer(away: tuple[int, ...], occupancy: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(way + waits * time for way, time in zip(away, occupancy, strict=True)) if occupancy else away
 
     return replace(
-        problem,
+        problem.unshared,
         lag=longer(problem.away, problem.occupancy),
         lag_back=longer(problem.away_back, problem.occupancy_back),
-        occupancy=(),
-        occupancy_back=(),
-        wires=(),
-        wires_back=(),
     )
 
 

@@ -10,7 +10,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeplan.found.asked import Asked, Side, asked, sides, wireless
+from pipeplan.found.asked import Asked, Side, asked, crowded, sides
 from pipeplan.found.families import written
 from pipeplan.found.found import Found
 from pipeplan.found.judge import Judge
@@ -138,7 +138,7 @@ class _Search:
     def _list(self, question: Asked, until: float) -> None:
         """Orders of list schedulers: those that think of shared wires, and plain ones that `solve` would not make."""
         problem = question.problem
-        variants = [wireless(problem, waits) for waits in WAITS] if problem.sent else []
+        variants = [crowded(problem, waits) for waits in WAITS] if problem.sent else []
         if _operations(problem) > FEW:
             variants.append(problem)
         seconds = min(LISTED * (self._clock.left - until), ENOUGH * _operations(problem))
@@ -159,7 +159,7 @@ class _Search:
         """Steps of many micro-batches repeat a stretch of a few."""
         problem = question.problem
         count, seconds = _operations(problem), self._clock.left - until
-        if count <= FEW or seconds <= 0:
+        if count <= FEW or seconds <= 0 or problem.sent:  # without its wires it was asked before
             return None
         part = seconds / 2 if _orders_in(seconds / 2, count) else seconds
         return solve_by_pattern(problem, replace(self._limits, time=part), self._hint(problem))
