@@ -3,6 +3,7 @@
 import random
 
 from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.alternate import first_deadlock
 
 
@@ -75,3 +76,12 @@ def halved(schedule: Schedule) -> Schedule:
             for order in schedule.orders
         ),
     )
+
+
+def random_schedule(seed: int) -> Schedule:
+    """A family with random replicas, or any order that can be played."""
+    generator = random.Random(seed)
+    world, micro_batches = generator.randint(1, 5), generator.randint(1, 7)
+    if seed % 2:
+        return any_order(generator, world, world + 2, micro_batches)
+    return generator.choice(list(FAMILIES.values())).write(random_replicas(generator, world), micro_batches)

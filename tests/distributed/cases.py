@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models import WORKLOADS, layers_of, random_cuts, tiny_thrice, tiny_tied
+from models import TIED, TIED_GRAPHS, WORKLOADS, random_cuts, row
 
 from pipeplan.plan import Plan
 from pipeplan.schedule import Schedule
@@ -24,14 +24,13 @@ class Case:
     build: Callable[[], Workload]
 
 
-def random_case(generator: random.Random, world: int, tied: bool = False) -> Case:
-    """Any model, cuts and replicas on ``world`` ranks, in one of three kinds of order.
+def random_case(generator: random.Random, world: int, build: Callable[[], Workload]) -> Case:
+    """Any cuts and replicas of a model on ``world`` ranks, in one of three kinds of order.
 
-    ``tied``: a model whose layers share weights, and no rank with several stages.
+    Where layers share weights, no rank has several stages.
     """
-    build = generator.choice((tiny_tied, tiny_thrice) if tied else WORKLOADS)
-    workload = build()
-    names = layers_of(workload)
+    tied = build in (*TIED, *TIED_GRAPHS)
+    _, names, _ = row(build)
     kind = generator.choice(("family", "in flight", "split" if tied else "any order"))
     micro_batches = generator.randint(1, 7)
     if kind == "any order":
@@ -56,18 +55,17 @@ def placed_cases(generator: random.Random, world: int) -> list[Case]:
             continue
         chunks = family.chunks or generator.randint(1, 3)
         stages = len(family.placement(world, chunks))
-        build = generator.choice([build for build in WORKLOADS if len(layers_of(build())) >= stages])
+        build = generator.choice([build for build in WORKLOADS if len(row(build)[1]) >= stages])
         schedule = family.write(world, generator.randint(1, 2 * world + 1), chunks)
-        cuts = random_cuts(generator, len(layers_of(build())), stages)
+        cuts = random_cuts(generator, len(row(build)[1]), stages)
         found.append(_case(generator, build, cuts, schedule))
     return found
 
 
 def _case(generator: random.Random, build: Callable[[], Workload], cuts: tuple[int, ...], schedule: Schedule) -> Case:
     """The schedule's plan; some layers are computed again."""
-    workload = build()
-    names = layers_of(workload)
+    module, names, held = row(build)
     share = generator.choice((0.0, 0.3, 1.0))
     recompute = [name for name in names if generator.random() < share]
-    plan = plan_for(workload.module, names, cuts, schedule, recompute=recompute)
+    plan = plan_for(module, names, cuts, schedule, recompute=recompute, held=held)
     return Case(f"{build.__name__} {cuts} {schedule.as_text()} recompute {recompute}", plan, build)

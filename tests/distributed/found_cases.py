@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import lcm
 
 from cases import Case
-from models import WORKLOADS, layers_of, random_cuts
+from models import WORKLOADS, random_cuts, row
 
 from pipeplan.cluster import Overlap
 from pipeplan.found import find
@@ -26,12 +26,11 @@ def found_cases(world: int, seed: int) -> list[Case]:
     for kind in KINDS:
         split = kind in ("split", "several stages a device") or (kind == "replicated" and generator.random() < 0.5)
         schedule = _found(generator, _placement(generator, kind, world), split)
-        build = generator.choice([each for each in WORKLOADS if len(layers_of(each())) >= schedule.stages])
-        workload = build()
-        names = layers_of(workload)
+        build = generator.choice([each for each in WORKLOADS if len(row(each)[1]) >= schedule.stages])
+        module, names, held = row(build)
         cuts = random_cuts(generator, len(names), schedule.stages)
         recompute = [name for name in names if kind == "recomputed" and generator.random() < 0.6]
-        plan = plan_for(workload.module, names, cuts, schedule, recompute=recompute)
+        plan = plan_for(module, names, cuts, schedule, recompute=recompute, held=held)
         found.append(Case(f"{kind}: {build.__name__} {cuts} {schedule.as_text()} recompute {recompute}", plan, build))
     return found
 

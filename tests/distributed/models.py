@@ -2,11 +2,16 @@
 
 import random
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from captured_models import tiny_bert, tiny_gnmt, tiny_gpt2, tiny_llama, tiny_t5, tiny_unet
+from pipeplan.capture import Stages, row_of
+from pipeplan.profile.ties import Held, held_by
 from pipeplan.workload import Workload
+from pipeplan_executor import source
 from pipeplan_executor.zoo import decoder, mlp, resnet50, vgg16
 
 
@@ -27,7 +32,7 @@ def tiny_thrice() -> Workload:
     second.weight = third.weight = first.weight
     third.bias = second.bias
 
-    def draw(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         return torch.randn(samples, 16, generator=generator), torch.randint(5, (samples,), generator=generator)
 
     return Workload(nn.Sequential(*layers), draw, nn.functional.cross_entropy)
@@ -48,7 +53,98 @@ def tiny_resnet() -> Workload:
     return resnet50(image=64, classes=5, width=4, blocks=(1, 2, 1, 1))
 
 
-WORKLOADS: tuple[Callable[[], Workload], ...] = (tiny_decoder, tiny_vgg, tiny_mlp, tiny_resnet)
+class Begin(nn.Module):
+    """Word numbers and a mask to floating-point tensors, one a view of another one; both inputs are passed on."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.widen = nn.Linear(width, width)
+
+    def forward(self, words: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        x = self.words(words)
+        return x, x.transpose(1, 2), self.widen(x), mask, words
+
+
+class Middle(nn.Module):
+    """Writes into one of its inputs, passes one on, makes one that wants no gradient and one that nobody reads."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mix = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, turned: Tensor, y: Tensor, mask: Tensor, words: Tensor) -> tuple[Tensor, ...]:
+        y.tanh_()
+        h = self.mix(x + turned.transpose(1, 2)) * mask.unsqueeze(-1)
+        return h, y, h.detach() * 2, words, self.mix(y).exp()
+
+
+class Later(nn.Module):
+    """Reads two of five, and passes an unused one on."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mix = nn.Linear(width, width)
+
+    def forward(self, h: Tensor, y: Tensor, still: Tensor, words: Tensor, idle: Tensor) -> tuple[Tensor, ...]:
+        return torch.relu(self.norm(h) + self.mix(h) * torch.sigmoid(still)), y, words, idle
+
+
+class End(nn.Module):
+    """Logits for each word."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.again = nn.Embedding(vocabulary, width)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, h: Tensor, y: Tensor, words: Tensor, _idle: Tensor) -> Tensor:
+        return self.head(h * y + self.again(words))
+
+
+def tiny_stages() -> Workload:
+    """The user's own stages, between which several tensors pass; two inputs, and targets with a weight of each word."""
+    layers = [Begin(30, 8), Middle(8), Later(8), End(30, 8)]
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+        words = torch.randint(30, (samples, 5), generator=generator)
+        mask = torch.rand(samples, 5, generator=generator) < 0.8
+        factors = torch.rand(samples, 5, generator=generator)
+        return (words, mask), {"words": words.roll(1, 1), "factors": factors}
+
+    def loss(logits: Tensor, targets: dict[str, Tensor]) -> Tensor:
+        each = nn.functional.cross_entropy(logits.flatten(0, 1), targets["words"].flatten(), reduction="none")
+        return (each * targets["factors"].flatten()).mean()
+
+    return Workload(Stages(*layers), draw, loss)
+
+
+HAS_TRANSFORMERS = find_spec("transformers") is not None
+WORKLOADS: tuple[Callable[[], Workload], ...] = (tiny_decoder, tiny_vgg, tiny_mlp, tiny_resnet, tiny_stages)
+TIED: tuple[Callable[[], Workload], ...] = (tiny_tied, tiny_thrice)
+"""Layers that share weights."""
+TIED_GRAPHS: tuple[Callable[[], Workload], ...] = (tiny_t5, tiny_gpt2, tiny_bert) * HAS_TRANSFORMERS
+CAPTURED: tuple[Callable[[], Workload], ...] = (tiny_gnmt, tiny_unet, *TIED_GRAPHS, *(tiny_llama,) * HAS_TRANSFORMERS)
+"""Models that are captured as graphs, some with tied weights."""
+EVERY = (*WORKLOADS, *TIED, *CAPTURED)
+
+
+def row(build: Callable[[], Workload]) -> tuple[nn.Module, tuple[str, ...], Held]:
+    """The model without values, its layers, and what each of them holds."""
+    if build not in _ROWS:
+        workload = source.build(build)
+        if isinstance(workload.module, nn.Sequential):
+            names = tuple(name for name, _ in workload.module.named_children())
+            held = held_by(workload.module, names)
+        else:
+            found = row_of(workload.module, source.draw(workload, 2, 0)[0], both_modes=False)
+            names, held = found.names, found.parameters
+        _ROWS[build] = (workload.module, names, held)
+    return _ROWS[build]
+
+
+_ROWS: dict[Callable[[], Workload], tuple[nn.Module, tuple[str, ...], Held]] = {}
 
 
 def layers_of(workload: Workload) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
 )
 
+import models
 import workers
 from found_cases import KINDS, found_cases
 from models import layers_of, tiny_mlp, tiny_vgg
@@ -28,6 +29,8 @@ CASES = {2: 24, 3: 24, 4: 12}
 """Random plans on so many ranks."""
 TIED = 8
 """Random plans of models whose layers share weights."""
+CAPTURED = {2: len(models.CAPTURED), 3: 2, 4: 0}
+"""Random plans of models that are captured as graphs."""
 BESIDES = {2: (("replicas", ()),), 3: (("training", (3,)), ("tied_training", (3,)))}
 """What else runs on these ranks, once they are there."""
 
@@ -45,7 +48,8 @@ def results(request: pytest.FixtureRequest) -> Results:
     world = request.param
     jobs = [
         ("random", "random_cases", (CASES[world], 5)),
-        ("tied", "random_cases", (TIED, 6, True)),
+        ("tied", "random_cases", (TIED, 6, "TIED")),
+        ("captured", "random_cases", (CAPTURED[world], 9, "CAPTURED")),
         ("placed", "placed_families", (7,)),
         ("found", "found_schedules", (found_cases(world, 8),)),
         *((name, name, arguments) for name, arguments in BESIDES.get(world, ())),
@@ -71,6 +75,12 @@ def test_random_plans_of_tied_weights_are_exact(results: Results) -> None:
     _all_exact(results.found["tied"], TIED)
 
 
+@on(2, 3)
+def test_random_plans_of_captured_models_are_exact(results: Results) -> None:
+    """So they do along graphs, where skips, masks and memories are relayed, and with two inputs or dicts."""
+    _all_exact(results.found["captured"], CAPTURED[results.world])
+
+
 @on(*CASES)
 def test_families_that_place_stages_are_exact(results: Results) -> None:
     """So they do with several stages on a rank: looped, in a V, in both directions, with split backwards."""
@@ -85,10 +95,11 @@ def test_found_schedules_are_exact(results: Results) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_many_random_plans_are_exact(seed: int) -> None:
-    """The same for many more plans on four ranks."""
-    _all_exact(launch(workers.random_cases, 4, 150, 100 + seed, timeout=120), 150)
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("world", CASES)
+def test_many_random_plans_are_exact(world: int) -> None:
+    """The same for three hundred more plans of all models."""
+    _all_exact(launch(workers.random_cases, world, 100, 100 + world, "EVERY", timeout=300), 100)
 
 
 def _all_exact(errors: dict[str, float], count: int) -> None:

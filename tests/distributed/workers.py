@@ -4,12 +4,14 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import models as models_of_tests
 import torch
 import torch.distributed as dist
 from cases import Case, placed_cases, random_case
 from models import layers_of, tiny_decoder, tiny_resnet, tiny_tied
-from torch import Tensor, nn
+from torch import nn
 
+from pipeplan.batch import Batch, call, split
 from pipeplan.plan import Plan
 from pipeplan.schedules import FAMILIES
 from pipeplan.workload import Workload
@@ -31,13 +33,14 @@ def together(*jobs: tuple[str, tuple[object, ...]]) -> list[object]:
     return [globals()[name](*arguments) for name, arguments in jobs]
 
 
-def random_cases(count: int, seed: int, tied: bool = False) -> dict[str, float]:
-    """The worst error of each random case."""
+def random_cases(count: int, seed: int, models: str = "WORKLOADS") -> dict[str, float]:
+    """The worst error of each random case; ``models`` is the name of a list in models.py."""
     torch.set_num_threads(1)
     generator, world = random.Random(seed), dist.get_world_size()
+    builds = getattr(models_of_tests, models)
     found = {}
     for number in range(count):
-        case = random_case(generator, world, tied)
+        case = random_case(generator, world, builds[number % len(builds)])
         found[f"{number} {case.name}"] = worst_error(case, passes=1 + number % 2)
     return found
 
@@ -64,12 +67,14 @@ def worst_error(case: Case, passes: int) -> float:
     inputs, targets = draw(pipeline.workload, case.plan.batch, 3, torch.float64)
     losses = [pipeline.step(inputs, targets, update=False) for _ in range(passes)]
     whole = unsplit(pipeline)
-    reference = accumulate(whole, case.plan, inputs, targets)
+    reference = accumulate(whole, pipeline.workload, case.plan, inputs, targets)
     expected = dict(whole.named_parameters(remove_duplicate=False))
     worst = max(abs(loss - reference) / abs(reference) for loss in losses)
     for name, parameter in pipeline.named_parameters():
-        scale = max(float(expected[name].grad.abs().max()), 1e-12)
-        worst = max(worst, float((parameter.grad / passes - expected[name].grad).abs().max()) / scale)
+        gradient = expected[name].grad
+        wanted = torch.zeros_like(parameter) if gradient is None else gradient
+        scale = max(float(wanted.abs().max()), 1e-12)
+        worst = max(worst, float((parameter.grad / passes - wanted).abs().max()) / scale)
     shared = torch.tensor([worst], dtype=torch.float64)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     return float(shared)
@@ -80,14 +85,13 @@ def unsplit(pipeline: Pipeline) -> nn.Module:
     return materialised(pipeline.fitted, dtype=torch.float64)
 
 
-def accumulate(whole: nn.Module, plan: Plan, inputs: Tensor, targets: Tensor) -> float:
+def accumulate(whole: nn.Module, workload: Workload, plan: Plan, inputs: Batch, targets: Batch) -> float:
     """The unsplit model's mean loss, and its gradients; with batch norm by micro-batches, otherwise at once."""
-    loss_of = tiny_decoder().loss if inputs.dtype == torch.int64 else nn.functional.cross_entropy
     batch_norm = any(isinstance(part, nn.BatchNorm2d) for part in whole.modules())
     size = plan.micro_batch if batch_norm else plan.batch
     total = 0.0
-    for some_inputs, some_targets in zip(inputs.split(size), targets.split(size), strict=True):
-        loss = loss_of(whole(some_inputs), some_targets) * size / plan.batch
+    for some_inputs, some_targets in zip(split(inputs, size), split(targets, size), strict=True):
+        loss = workload.loss(call(whole, some_inputs), some_targets) * size / plan.batch
         loss.backward()
         total += float(loss.detach())
     return total
@@ -132,9 +136,9 @@ def _train(
         update.zero_grad()
         if number == 1:  # gradients of a pass without an update count too
             pipeline.step(inputs, targets, update=False)
-            accumulate(whole, plan, inputs, targets)
+            accumulate(whole, pipeline.workload, plan, inputs, targets)
         ours.append(pipeline.step(inputs, targets))
-        theirs.append(accumulate(whole, plan, inputs, targets))
+        theirs.append(accumulate(whole, pipeline.workload, plan, inputs, targets))
         update.step()
     expected = dict(whole.named_parameters(remove_duplicate=False))
     apart = max(float((p - expected[name]).detach().abs().max()) for name, p in pipeline.named_parameters())

@@ -1,23 +1,13 @@
 """Sends, receives and settles around the actions of random schedules, checked by playing them."""
 
-import random
 from collections import defaultdict, deque
 
 import pytest
 
-from pipeplan.schedule import Action, Schedule
+from pipeplan.schedule import Action
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.lower import Message, Receive, Send, Settle, Step, lower
-from runnable_schedules import any_order, random_replicas
-
-
-def random_schedule(seed: int) -> Schedule:
-    """A family with random replicas, or any order that can be played."""
-    generator = random.Random(seed)
-    world, micro_batches = generator.randint(1, 5), generator.randint(1, 7)
-    if seed % 2:
-        return any_order(generator, world, world + 2, micro_batches)
-    return generator.choice(list(FAMILIES.values())).write(random_replicas(generator, world), micro_batches)
+from runnable_schedules import random_schedule
 
 
 def play(steps: tuple[tuple[Step, ...], ...]) -> None:

@@ -1,0 +1,92 @@
+"""Passes without backwards, checked by playing them."""
+
+from collections import defaultdict, deque
+
+import pytest
+
+from pipeplan.schedule import Action, Kind
+from pipeplan.schedules import FAMILIES, PLACED
+from pipeplan_executor.lower import Message, Receive, Send, Settle, Step
+from pipeplan_executor.lower_forward import lower_forward
+from runnable_schedules import random_schedule
+
+
+def play(steps: tuple[tuple[Step, ...], ...]) -> int:
+    """Run all ranks' lists, with settles that wait until the receive is posted; the most messages a rank had unsettled.
+
+    Raises AssertionError if a rank is stuck or takes another message than it expects.
+    """
+    wires: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+    posted: set[Message] = set()
+    arrived: set[Action] = set()
+    ran: set[Action] = set()
+    position, unsettled, most, moved = [0] * len(steps), [0] * len(steps), 0, True
+    while moved:
+        moved = False
+        for rank, own in enumerate(steps):
+            while position[rank] < len(own):
+                step = own[position[rank]]
+                if isinstance(step, Send):
+                    assert step.message.made in ran
+                    wires[step.message.source, rank_of(step)].append(step.message)
+                    unsettled[rank] += 1
+                    most = max(most, unsettled[rank])
+                elif isinstance(step, Receive):
+                    posted.add(step.message)
+                elif isinstance(step, Settle):
+                    if step.message not in posted:
+                        break
+                    unsettled[rank] -= 1
+                elif step.stage and step not in arrived | local(step, ran, own):
+                    for (_, target), wire in wires.items():
+                        if target == rank and wire and wire[0] in posted:
+                            arrived.add(wire.popleft().reads)
+                            moved = True
+                    if step not in arrived:
+                        break
+                    continue
+                else:
+                    ran.add(step)
+                position[rank] += 1
+                moved = True
+    stuck = [own[at] for own, at in zip(steps, position, strict=True) if at < len(own)]
+    assert not stuck, stuck
+    assert not any(unsettled)
+    return most
+
+
+def rank_of(step: Send) -> int:
+    """Where a message goes."""
+    return step.message.target
+
+
+def local(step: Action, ran: set[Action], own: tuple[Step, ...]) -> set[Action]:
+    """The action itself if this rank ran the one ahead of it."""
+    ahead = step._replace(stage=step.stage - 1)
+    return {step} if ahead in ran and ahead in own else set()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_forward_passes_can_be_played(seed: int) -> None:
+    """Every forward runs once, on the rank that runs it in training, in the order of training; nobody is stuck."""
+    schedule = random_schedule(seed)
+    steps = lower_forward(schedule)
+    play(steps)
+    for own, order in zip(steps, schedule.orders, strict=True):
+        forwards = tuple(action for action in order if action.kind is Kind.FORWARD)
+        assert tuple(step for step in own if isinstance(step, Action)) == forwards
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4, 40])
+@pytest.mark.parametrize("world", [2, 4])
+def test_what_was_sent_is_let_go_of(micro_batches: int, world: int) -> None:
+    """However many micro-batches there are, a rank holds four of its messages at most.
+
+    But where a rank takes all micro-batches through one stage before the first enters its next one.
+    """
+    schedules = [family.write((1,) * world, micro_batches) for family in FAMILIES.values()]
+    schedules += [family.write(world, micro_batches, family.chunks or 2) for family in PLACED.values()]
+    for schedule in schedules:
+        assert play(lower_forward(schedule)) <= max(4, micro_batches if schedule.family == "looped-bfs" else 0), (
+            schedule.family
+        )
