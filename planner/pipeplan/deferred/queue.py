@@ -1,13 +1,14 @@
 """Weight gradients of a micro-batch that wait for their turn."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-Work = Callable[[], None]
-"""Adds to the gradients of one operation's parameters."""
+Work = partial[None]
+"""Adds to the gradients of one operation's parameters; its arguments are what it keeps for that."""
 
 
 class WeightQueue:
@@ -46,13 +47,13 @@ class WeightQueue:
     def __len__(self) -> int:
         return len(self._works)
 
-    def waits_for(self, *parameters: Tensor | None) -> bool:
+    def waits_for(self, weight: Tensor, bias: Tensor | None = None) -> bool:
         """Whether an operation with these parameters leaves their gradients here.
 
-        It does so for all or for none: a frozen or computed one, or one whose gradient somebody has a hook on, takes
-        the ordinary way, and the others with it. ``None`` is a bias that is not there.
+        It does so for both or for none: where one is frozen or computed, or somebody has a hook on its gradient, both
+        take the ordinary way.
         """
-        return self.is_open and torch.is_grad_enabled() and all(p is None or _plain(p) for p in parameters)
+        return self.is_open and torch.is_grad_enabled() and _plain(weight) and (bias is None or _plain(bias))
 
 
 def _plain(parameter: Tensor) -> bool:
@@ -67,6 +68,17 @@ def work_off(works: Sequence[Work]) -> None:
             work()
 
 
+def storages(works: Iterable[Work]) -> dict[int, int]:
+    """What is kept between I and W, parameters apart: bytes of each storage, by address."""
+    found: dict[int, int] = {}
+    for work in works:
+        for value in work.args:
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                storage = value.untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+    return found
+
+
 def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
     """Add to what is there; ``gradient`` is the caller's to give away."""
     if parameter.grad is None:
@@ -75,14 +87,14 @@ def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
         parameter.grad.add_(gradient)
 
 
-def lowered(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+def lowered(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
     """What autocast would make of the operands of a product.
 
     Autocast keeps such copies for the next operation that reads the same weight. One made here is made where autograd
     does not look, and the other operation would lose its gradient; so it is made by hand, and kept by nobody.
     """
-    device = next(tensor.device.type for tensor in tensors if tensor is not None)
+    device = x.device.type
     if not torch.is_autocast_enabled(device):
-        return tensors
+        return x, *others
     kind = torch.get_autocast_dtype(device)
-    return tuple(t if t is None or t.dtype == torch.float64 else t.to(kind) for t in tensors)
+    return tuple(t if t is None or t.dtype == torch.float64 else t.to(kind) for t in (x, *others))
