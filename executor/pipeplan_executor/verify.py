@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from pipeplan.batch import Batch, call, samples, split
 from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
 from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.reference import unsplit
 from pipeplan_executor.source import Source, draw
-from pipeplan_executor.split import Fitted, materialised
 
 if TYPE_CHECKING:
     from pipeplan_executor.runner import RunReport
@@ -47,33 +46,6 @@ def _relative(found: Tensor, expected: Tensor) -> float:
     return difference / scale if difference == difference else float("inf")
 
 
-def unsplit(
-    fitted: Fitted, inputs: Batch, targets: Batch, seed: int, weights: str | Path | None = None
-) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of the whole model in this process, in float64, on the whole batch at once.
-
-    Batch norm computes something else for every size of its batch, so a model that has it sees the plan's
-    micro-batches one after the other, as it would when gradients are accumulated.
-    """
-    whole = materialised(fitted, seed=seed, weights=weights, dtype=torch.float64)
-    count = samples(inputs)
-    size = fitted.plan.micro_batch if normalises_batches(whole) else count
-    total = 0.0
-    for some_inputs, some_targets in zip(split(inputs, size), split(targets, size), strict=True):
-        loss = fitted.workload.loss(call(whole, some_inputs), some_targets) * (size / count)
-        loss.backward()
-        total += float(loss.detach())
-    return total, {
-        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        for name, parameter in whole.named_parameters(remove_duplicate=False)
-    }
-
-
-def normalises_batches(module: nn.Module) -> bool:
-    """Whether a sample's output depends on the others of its batch."""
-    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
-
-
 def check_error(report: "RunReport") -> None:
     """Refuse a run whose gradients are not those of the unsplit model.
 
@@ -86,5 +58,5 @@ def check_error(report: "RunReport") -> None:
         raise PlanError(
             f"loss and gradients differ from the unsplit model's by {report.error:.1e} (relative, float64); "
             f"at most {TOLERANCE:.0e} is rounding. The model must compute the same every time, and its loss must be "
-            "the mean over the samples: active dropout and sums over the batch are not"
+            "the mean over the samples, or over what Workload.weight counts: sums over the batch are not"
         )

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -12,25 +13,32 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 import training_workers
-from training_workers import LOW, Seen, cases
+from training_workers import LOW, Found, cases
 
 from pipeplan_executor import launch
 
 EXACT = 1e-10
-Results = dict[str, tuple[Seen, Seen, float]]
+
+
+class Results(NamedTuple):
+    """By number of ranks, and what verification found."""
+
+    on: dict[int, Found]
+    errors: dict[str, float]
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[int, Results]:
+def results() -> Results:
     """One start of two and of three ranks for everything."""
-    return {world: launch(training_workers.everything, world, timeout=90) for world in (2, 3)}
+    two, errors = launch(training_workers.everything, 2, timeout=90)
+    three, _ = launch(training_workers.everything, 3, timeout=90)
+    return Results({2: two, 3: three}, errors)
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("name", cases(2))
-def test_training_equals_plain_torch(results: dict[int, Results], name: str, world: int) -> None:
+@pytest.mark.parametrize(("world", "name"), [(world, name) for world in (2, 3) for name in cases(world)])
+def test_training_equals_plain_torch(results: Results, world: int, name: str) -> None:
     """Over several steps losses, norms, learning rates and weights are those of a plain loop, in float64."""
-    ours, theirs, apart = results[world][name]
+    ours, theirs, apart = results.on[world][name]
     assert ours.losses == pytest.approx(theirs.losses, rel=EXACT)
     assert ours.norms == pytest.approx(theirs.norms, rel=EXACT)
     assert ours.rates == theirs.rates
@@ -39,9 +47,9 @@ def test_training_equals_plain_torch(results: dict[int, Results], name: str, wor
 
 
 @pytest.mark.parametrize("name", LOW)
-def test_mixed_precision_equals_plain_torch(results: dict[int, Results], name: str) -> None:
+def test_mixed_precision_equals_plain_torch(results: Results, name: str) -> None:
     """In bf16 and fp16 the same operations round the same; fp16 leaves out the same updates and adapts the scale."""
-    ours, theirs, apart = results[2][name]
+    ours, theirs, apart = results.on[2][name]
     assert ours.losses == pytest.approx(theirs.losses, rel=1e-6)
     assert ours.norms == pytest.approx(theirs.norms, rel=1e-5)
     assert ours.rates == theirs.rates
@@ -50,20 +58,27 @@ def test_mixed_precision_equals_plain_torch(results: dict[int, Results], name: s
     assert len(set(ours.losses)) > 1
 
 
-def test_the_cases_test_what_they_say(results: dict[int, Results]) -> None:
+def test_the_cases_test_what_they_say(results: Results) -> None:
     """Gradients are longer than their limit, learning rates fall, and fp16 overflows before it does not."""
-    for found in results.values():
-        for name, case in cases(2).items():
+    for world, found in results.on.items():
+        for name, case in cases(world).items():
             assert all(norm > case.options["clip"] for norm in found[name][0].norms), name
             assert bool(found[name][0].norms) == ("clip" in case.options), name
             assert (len(set(found[name][0].rates)) > 1) == ("scheduler" in case.options), name
     for name, case in LOW.items():
         if case.options["precision"] == "fp16":
-            scales = results[2][name][0].scales
+            scales = results.on[2][name][0].scales
             assert scales[0] > scales[-2] == scales[-1], name
 
 
-def test_masks_are_the_same_for_every_plan(results: dict[int, Results]) -> None:
+def test_masks_are_the_same_for_every_plan(results: Results) -> None:
     """Dropout on two and three ranks, split, recomputed or replicated: one first loss."""
-    firsts = [found[name][0].losses[0] for found in results.values() for name in cases(2) if name.startswith("dropout")]
+    every = [seen for found in results.on.values() for name, (seen, *_) in found.items() if name.startswith("dropout")]
+    firsts = [seen.losses[0] for seen in every]
     assert firsts == pytest.approx([firsts[0]] * len(firsts), rel=EXACT)
+
+
+def test_verification_allows_what_draws_and_weighs(results: Results) -> None:
+    """Loss and gradients of a step equal the unsplit model's with dropout, in chains and graphs, and with weights."""
+    assert set(results.errors) == {"dropped", "skipping", "padded"}
+    assert all(error <= EXACT for error in results.errors.values()), results.errors

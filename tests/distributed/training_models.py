@@ -40,6 +40,26 @@ def dropped() -> Workload:
     return Workload(nn.Sequential(layers), _text, _loss)
 
 
+class Skipping(nn.Module):
+    """No chain: what is dropped out is added again further down, so the model is captured as a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(30, 16)
+        self.first, self.second, self.head = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 30)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Logits for each word."""
+        x = functional.dropout(self.words(words), 0.3, self.training)
+        y = functional.dropout(self.first(x).tanh(), 0.3, self.training)
+        return self.head(x + self.second(y).tanh())
+
+
+def skipping() -> Workload:
+    """Dropout in a model with a skip connection."""
+    return Workload(Skipping(), _text, _loss)
+
+
 def padded() -> Workload:
     """Sentences of unlike lengths: the loss is the mean over their words, and a micro-batch weighs its words."""
     layers = OrderedDict(
