@@ -13,6 +13,7 @@ from pipeplan.batch import Batch, samples, split
 from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
 from pipeplan.schedule import Action, Kind
+from pipeplan_executor.checkpoint import Restored, load, save
 from pipeplan_executor.engine import Engine
 from pipeplan_executor.groups import LastReplicas, replica_groups
 from pipeplan_executor.lower import lower
@@ -256,6 +257,14 @@ class Pipeline:
     def state_dict(self) -> dict[str, Tensor]:
         """Of the local stages, with the unsplit names."""
         return {name: value for module in self.modules.values() for name, value in module.state_dict().items()}
+
+    def save(self, folder: str | Path, *, keep: int = 3, extra: Any = None) -> Path:
+        """Save all that a later run needs, on every rank: see `pipeplan_executor.checkpoint.save`."""
+        return save(self, folder, keep=keep, extra=extra)
+
+    def load(self, path: str | Path, *, weights_only: bool = False) -> Restored:
+        """Go on from a checkpoint, on every rank: see `pipeplan_executor.checkpoint.load`."""
+        return load(self, path, weights_only=weights_only)
 
     def optimizer_state(self, stage: int) -> dict[object, dict[str, object]]:
         """What the optimiser of a local stage keeps, by the parameter (or piece of one) that it updates."""

@@ -88,8 +88,8 @@ def _restore(pipeline: "Pipeline", path: Path, weights_only: bool) -> Restored:
             restore_scheduler(stage, record)
     if weights_only:
         return Restored(path, 0, record.extra)
-    if pipeline.updates.scaler is not None and record.scaler is not None:
-        pipeline.updates.scaler.load_state_dict(record.scaler)
+    if pipeline.updates.scale is not None and record.scaler is not None:
+        pipeline.updates.scale.scaler.load_state_dict(record.scaler)
     pipeline.moment.seed = record.seed if record.seed is not None else pipeline.moment.seed
     pipeline.moment.step = record.step
     return Restored(path, record.step, record.extra)

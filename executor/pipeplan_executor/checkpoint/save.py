@@ -105,7 +105,7 @@ def _record(pipeline: "Pipeline", inventory: Inventory, everyone: Sequence[_Told
     kinds = sorted({kind for told in everyone for kind in told.kinds})
     if len(kinds) > 1:
         raise InputError(f"stages have optimisers of different kinds ({', '.join(kinds)}), which cannot be saved")
-    scaler = pipeline.updates.scaler
+    scale = pipeline.updates.scale
     return Record(
         step=pipeline.moment.step,
         seed=pipeline.moment.seed,
@@ -116,7 +116,7 @@ def _record(pipeline: "Pipeline", inventory: Inventory, everyone: Sequence[_Told
         groups=_joined([group for told in everyone for group in told.groups]),
         values={name: values for told in everyone for name, values in told.values.items()},
         schedulers={stage: state for told in everyone for stage, state in told.schedulers.items()},
-        scaler=None if scaler is None else scaler.state_dict(),
+        scaler=None if scale is None else scale.scaler.state_dict(),
         extra=extra,
     )
 
