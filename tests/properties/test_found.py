@@ -108,6 +108,19 @@ def test_no_schedule_undercuts_the_floor(seed: int) -> None:
     assert value <= makespan(schedule, pipeline)
 
 
+@settings(max_examples=20, deadline=None)
+@given(seeds)
+def test_a_start_on_two_lanes_is_never_lost(seed: int) -> None:
+    """Where tensors stream, any start on two lanes, split or with several stages a device, counts like any other."""
+    pipeline = replace(random_pipeline(seed), overlap=Overlap.STREAM)
+    problem = schedule_problem(pipeline, 4, two_lanes=True)
+    start = as_schedule(random_orders(seed, problem), pipeline, 4, two_lanes=True)
+    found = find(pipeline, 4, Limits(time=0.05, workers=1), starts=[start])
+    _check(found, pipeline, 4)
+    assert found.value is not None
+    assert found.bound <= found.value <= makespan(start, pipeline)
+
+
 @settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_small_pipelines_are_solved(seed: int) -> None:
