@@ -20,6 +20,8 @@ from pipeplan_formulations.schedule.spans import Spans
 from pipeplan_formulations.schedule.windows import Table, Windows, windows
 
 LIMITS = Limits(time=60, workers=1)
+WAITING = (141, 194, 439)
+"""Instances whose optimum were lower if a device could run something while it waits for a wire: rare ones."""
 
 
 @pytest.fixture
@@ -56,8 +58,8 @@ def bounded(seed: int) -> None:
 
 @pytest.mark.usefixtures("unaided")
 def test_three_solvers_agree() -> None:
-    """On 60 random instances all backends find the same optimum, or that there is none."""
-    for seed in range(60):
+    """On 60 random instances, and some rare ones, all backends find the same optimum, or that there is none."""
+    for seed in (*range(60), *WAITING):
         agree(seed)
 
 
