@@ -1,6 +1,7 @@
 """Floating-point operations of each layer, so that a measured model can also be estimated on devices not at hand."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -51,17 +52,35 @@ def _gradient_flops(outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tens
 
 
 def _counter() -> Any:
-    """Torch's counter, taught the attention that runs on a CPU."""
-    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    """Torch's counter, taught the attention and the recurrent layers that run on a CPU."""
+    aten = torch.ops.aten
+    return FlopCounterMode(
+        display=False,
+        custom_mapping={
+            aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+            aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+            aten.mkldnn_rnn_layer: _recurrence,
+            aten.mkldnn_rnn_layer_backward: _recurrence_backward,
+        },
+    )
 
-    def forward_count(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
-        return sdpa_flop_count(query, key, value)
 
-    def backward_count(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
-        return sdpa_backward_flop_count(gradient, query, key, value)
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
+    return sdpa_flop_count(query, key, value)
 
-    return FlopCounterMode(display=False, custom_mapping={attention: forward_count, backward: backward_count})
+
+def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
+    return sdpa_backward_flop_count(gradient, query, key, value)
+
+
+def _recurrence(inputs: Any, input_weight: Any, state_weight: Any, *_: Any, **__: Any) -> int:
+    """One layer in one direction: shapes (length, samples, in), (gates · width, in), (gates · width, width)."""
+    return int(2 * prod(inputs[:2]) * (prod(input_weight) + prod(state_weight)))
+
+
+def _recurrence_backward(*shapes: Any, **_: Any) -> int:
+    """Gradients of inputs and weights come together."""
+    return 2 * _recurrence(*shapes)
 
 
 def _per_sample(total: int, size: int) -> int:

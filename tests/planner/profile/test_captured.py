@@ -28,8 +28,7 @@ def totals(model: Model, size: int) -> tuple[int, ...]:
     )
 
 
-@pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("values", [True, False])
+@pytest.mark.parametrize(("name", "values"), [("perceptron", False), ("convolutions", False), ("transformer", True)])
 def test_a_captured_chain_has_the_chains_totals(name: str, values: bool) -> None:
     """Cut into other layers, with values or without, a model has the same parameters, operations and bytes."""
     module, batch = CHAINS[name]()

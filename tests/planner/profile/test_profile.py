@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import pipeplan
+from pipeplan.capture import Stages
 from pipeplan.errors import InputError
 from pipeplan.profile import profile
 from torch_chains import CHAINS, convolutions, perceptron, transformer
@@ -69,6 +70,23 @@ def test_operations_of_a_transformer_block() -> None:
     assert block.forward_flops == weights + scores
     assert block.input_gradient_flops == weights + 5 * scores // 2
     assert block.weight_gradient_flops == weights
+
+
+def test_operations_of_a_recurrent_layer() -> None:
+    """An LSTM multiplies its inputs and its states by four gates' weights, and goes back by twice as much."""
+    layers, length, width = 2, 5, 8
+    stages = Stages(nn.LSTM(width, width, layers, batch_first=True), First())
+    lstm = profile(stages, torch.randn(4, length, width), micro_batches=(2,), **QUICK).layers[0].work
+    assert lstm.forward_flops == layers * 2 * length * 2 * 4 * width * width
+    assert lstm.input_gradient_flops + lstm.weight_gradient_flops == 2 * lstm.forward_flops
+
+
+class First(nn.Module):
+    """The first of what it gets."""
+
+    def forward(self, x: Tensor, *_: object) -> Tensor:
+        """As it is."""
+        return x
 
 
 def test_the_module_is_left_as_it_was() -> None:
