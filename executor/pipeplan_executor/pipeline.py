@@ -180,7 +180,7 @@ class Pipeline:
         """Whether this rank reads targets of the batch."""
         return self._last in self.numbers
 
-    def step(self, inputs: Batch | None, targets: Batch | None, *, update: bool = True) -> float:
+    def step(self, inputs: Batch | None, targets: Batch | None, *, update: bool = True, weight: float = 1.0) -> float:
         """One training step; the batch's mean loss, the same number on every rank.
 
         Parameters
@@ -191,15 +191,19 @@ class Pipeline:
         update : bool
             The optimiser uses the gradients and clears them. Otherwise they stay, and the next step adds to them;
             under ZeRO-1 each replica then has the sums of its own share only.
+        weight : float
+            What this batch counts in the sum of gradients of several steps; not in the loss that is returned.
         """
-        return self.shared_loss(self.compute(inputs, targets, update=update))
+        return self.shared_loss(self.compute(inputs, targets, update=update, weight=weight))
 
-    def compute(self, inputs: Batch | None, targets: Batch | None, *, update: bool = True) -> dict[int, float]:
+    def compute(
+        self, inputs: Batch | None, targets: Batch | None, *, update: bool = True, weight: float = 1.0
+    ) -> dict[int, float]:
         """The same step; weighted losses of those micro-batches whose last stage is here."""
         self._updates = update
         self.updates.begin()
         parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
-        weights = self._weigh(parts[1])
+        weights = self._weigh(parts[1], weight)
         with undisturbed(self.device) if any(self.fitted.flow.draws) else nullcontext():
             losses = self._engine.run(*parts)
         if update and (not self.updates.together or self.updates.agreed()):
@@ -288,11 +292,11 @@ class Pipeline:
             )
         return list(split(converted(batch, self.dtype, self.device), size))
 
-    def _weigh(self, targets: Sequence[Batch | None]) -> list[float]:
+    def _weigh(self, targets: Sequence[Batch | None], weight: float = 1.0) -> list[float]:
         """What the loss of every micro-batch counts in that of the step; only ranks with the last stage know."""
         weights = shares(self.workload.weight, targets) if self.holds_last else []
         for stage in self._stages.values():
-            stage.weights = weights
+            stage.weights = [weight * share for share in weights]
         return weights
 
     def _loss(self, outputs: Tensors, targets: Batch) -> Tensor:

@@ -46,7 +46,7 @@ def derive(seed: int, *path: object) -> int:
 
 
 def seed_layers(layers: Iterable[tuple[int, nn.Module]], moment: Moment) -> list[RemovableHandle]:
-    """Seed ahead of every forward of these layers, that of a recomputation too.
+    """Seed ahead of every forward of these layers in training, that of a recomputation too.
 
     Parameters
     ----------
@@ -59,7 +59,9 @@ def seed_layers(layers: Iterable[tuple[int, nn.Module]], moment: Moment) -> list
 
 
 def _seeder(number: int, moment: Moment) -> Callable[[nn.Module, Any], None]:
-    def seed(_: nn.Module, __: Any) -> None:
+    def seed(layer: nn.Module, _: Any) -> None:
+        if not layer.training:
+            return
         value = derive(moment.seed, "layer", moment.step, moment.micro_batch, number)
         torch.default_generator.manual_seed(value)  # torch.manual_seed takes a hundred times as long
         if torch.cuda.is_initialized():

@@ -43,21 +43,27 @@ def dropped() -> Workload:
 class Skipping(nn.Module):
     """No chain: what is dropped out is added again further down, so the model is captured as a graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.words = nn.Embedding(30, 16)
         self.first, self.second, self.head = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 30)
 
     def forward(self, words: Tensor) -> Tensor:
         """Logits for each word."""
-        x = functional.dropout(self.words(words), 0.3, self.training)
-        y = functional.dropout(self.first(x).tanh(), 0.3, self.training)
+        x = functional.dropout(self.words(words), self.dropout, self.training)
+        y = functional.dropout(self.first(x).tanh(), self.dropout, self.training)
         return self.head(x + self.second(y).tanh())
 
 
 def skipping() -> Workload:
     """Dropout in a model with a skip connection."""
-    return Workload(Skipping(), _text, _loss)
+    return Workload(Skipping(0.3), _text, _loss)
+
+
+def forking() -> Workload:
+    """The same without dropout."""
+    return Workload(Skipping(0.0), _text, _loss)
 
 
 def padded() -> Workload:

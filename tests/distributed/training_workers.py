@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import layers_of, tiny_decoder, tiny_tied
+from models import tiny_decoder, tiny_tied
 from torch import nn
-from training_models import dropped, padded, skipping, steep
+from training_models import dropped, forking, padded, skipping, steep
 
 from pipeplan.capture import row_of
 from pipeplan.schedules import FAMILIES
@@ -39,17 +39,20 @@ class Case:
     split: bool = False
     optimizer: str = "adam"
     accumulated: tuple[int, ...] = ()
-    """Steps that do not update."""
+    """Steps that do not update, and count half."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Of a pipeline or of plain training: losses, norms ahead of clipping, loss scales, and learning rates."""
+    """Of a pipeline or of plain training: losses, norms ahead of clipping, loss scales, learning rates; at last a loss
+    in evaluation.
+    """
 
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    evaluated: list[float] = field(default_factory=list)
 
 
 def decayed(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
@@ -112,6 +115,8 @@ def cases(world: int) -> dict[str, Case]:
 LOW = {
     "bf16": Case(tiny_decoder, (1, 1), {"optimizer": sgd, "clip": 0.5, "precision": "bf16"}),
     "bf16 dropout": Case(dropped, (1, 1), {"optimizer": decayed, "precision": "bf16"}, recompute=True),
+    "bf16, split": Case(tiny_decoder, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
+    "bf16, graph": Case(forking, (1, 1), {"optimizer": sgd, "precision": "bf16"}),
     "bf16, replicas": Case(tiny_tied, (2,), {"optimizer": sgd, "precision": "bf16"}, zero1=True),
     "fp16": Case(steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}, accumulated=(2,)),
     "fp16, clipped": Case(steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "clip": 1.0, "precision": "fp16"}),
@@ -149,7 +154,8 @@ def verified() -> dict[str, float]:
 def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     """The pipeline beside plain training."""
     workload = case.build()
-    names = layers_of(workload)
+    row = row_of(workload.module, draw(workload, 2, SEED)[0])
+    names = row.names
     schedule = FAMILIES["1f1b-sno"].write(case.replicas, 4)
     cuts = (0, *range(2, 1 + len(case.replicas)), len(names))
     plan = plan_for(
@@ -159,21 +165,25 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
         halved(schedule) if case.split else schedule,
         optimizer=case.optimizer,
         recompute=names if case.recompute else (),
+        held=row.parameters,
     )
     pipeline = Pipeline(replace(plan, zero1=case.zero1), case.build, seed=SEED, dtype=dtype, **case.options)
     whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
-    plain = Plain(whole, workload, case.options, [whole.get_submodule(name) for name in names])
+    plain = Plain(whole, workload, case.options, row_of(whole, draw(workload, 2, SEED, dtype)[0]).layers)
     ours, theirs = Seen(), Seen()
     for number in range(STEPS):
         inputs, targets = draw(workload, plan.batch, SEED, dtype, number)
         update = number not in case.accumulated
-        ours.losses.append(pipeline.step(inputs, targets, update=update))
-        theirs.losses.append(plain.step(number, inputs.split(2), targets.split(2), theirs, update))
+        weight = 1.0 if update else 0.5
+        ours.losses.append(pipeline.step(inputs, targets, update=update, weight=weight))
+        theirs.losses.append(plain.step(number, inputs.split(2), targets.split(2), theirs, update, weight))
         if update and pipeline.updates.norm is not None:
             ours.norms.append(float(pipeline.updates.norm))
         if pipeline.updates.scale is not None:
             ours.scales.append(pipeline.updates.scale.scaler.get_scale())
         ours.rates.append(_rate(pipeline))
+    ours.evaluated.append(pipeline.evaluate(inputs, targets))
+    theirs.evaluated.append(plain.evaluate(inputs, targets))
     expected = dict(whole.named_parameters(remove_duplicate=False))
     apart = [float((p - expected[name]).detach().abs().max()) for name, p in pipeline.named_parameters()]
     shared = torch.tensor([max(apart, default=0.0)], dtype=torch.float64)
@@ -206,7 +216,13 @@ class Plain:
         self.scaler = torch.amp.GradScaler("cpu", enabled=self.precision == "fp16")
 
     def step(
-        self, number: int, inputs: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], seen: Seen, update: bool
+        self,
+        number: int,
+        inputs: Sequence[torch.Tensor],
+        targets: Sequence[torch.Tensor],
+        seen: Seen,
+        update: bool,
+        weight: float,
     ) -> float:
         """One batch."""
         weigh = self.workload.weight or len
@@ -219,7 +235,7 @@ class Plain:
                 with self._cast():
                     loss = self.workload.loss(self.whole(some), wanted)
                 part = loss * (weigh(wanted) / total)
-                self.scaler.scale(part).backward()
+                self.scaler.scale(part * weight).backward()
                 mean += float(part.detach())
         if update:
             self._update(seen)
@@ -227,6 +243,12 @@ class Plain:
             seen.scales.append(self.scaler.get_scale())
         seen.rates.append(self.optimizer.param_groups[0]["lr"])
         return mean
+
+    def evaluate(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+        """The loss of a batch at once, without dropout."""
+        self.whole.eval()
+        with torch.no_grad(), self._cast():
+            return float(self.workload.loss(self.whole(inputs), targets))
 
     def _update(self, seen: Seen) -> None:
         before = self.scaler.get_scale()

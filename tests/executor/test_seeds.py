@@ -50,6 +50,17 @@ def test_the_process_keeps_its_own_random_numbers() -> None:
     assert torch.equal(torch.rand(4), expected)
 
 
+def test_evaluation_is_left_alone() -> None:
+    """Layers in evaluation mode are not seeded, so whoever evaluates keeps the random numbers that come next."""
+    model = nn.Sequential(nn.Dropout(0.5)).eval()
+    seed_layers([(0, model[0])], Moment())
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    model(torch.ones(4))
+    assert torch.equal(torch.rand(4), expected)
+
+
 def test_recomputation_repeats_the_mask() -> None:
     """A layer that runs again in the backward draws what it drew, without its random state being kept."""
     layer = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
