@@ -40,7 +40,8 @@ def main() -> None:
             judge.offer(schedule)
         families = judge.value
         free = solve(floor_problem(pipeline, MICRO_BATCHES).unshared, Limits(time=SECONDS))
-        blind = free.solution and judge.offer(as_schedule(free.solution, pipeline, MICRO_BATCHES))
+        orders = free.solution
+        blind = None if orders is None else judge.offer(as_schedule(orders, pipeline, MICRO_BATCHES))
         found = find(pipeline, MICRO_BATCHES, Limits(time=SECONDS))
         cells = [*map(_milliseconds, (families, blind, free.bound, found.value, found.bound)), f"{found.gap or 0:.1%}"]
         print(f"| {model}, {size} a micro-batch, {where} | {' | '.join(cells)} |", flush=True)
