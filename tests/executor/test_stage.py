@@ -151,3 +151,36 @@ def test_the_last_stage_keeps_no_outputs() -> None:
     assert [each() for each in outputs] == [None] * 3
     (returned,) = work.backward(1, ())
     assert returned.shape == (3, 4)
+
+
+def test_nothing_is_left_of_a_step_that_broke_off() -> None:
+    """Between I and W a stage holds what waits; once cleared it holds nothing, and the next step is right."""
+    inputs = torch.randn(64, 32, 16)
+    work, module = stage_of(chain(), (inputs.detach().requires_grad_(),), split={0, 1, 2})
+    ones = (torch.ones_like(inputs),)
+
+    def step() -> list[Tensor]:
+        module.zero_grad(set_to_none=False)
+        work.forward(0, (inputs,), None)
+        work.input_gradient(0, ones)
+        work.weight_gradient(0)
+        return [parameter.grad.clone() for parameter in module.parameters()]
+
+    step()
+    expected = step()
+    with CpuMeter() as meter:
+        meter.mark()
+        work.forward(0, (inputs,), None)
+        work.forward(1, (inputs,), None)
+        work.input_gradient(0, ones)
+        meter.mark()
+        handle = module.register_forward_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            work.forward(2, (inputs,), None)
+        handle.remove()
+        work.clear()
+        meter.mark()
+    levels = [level for level, _ in meter.readings()]
+    assert levels[1] > 10 * inputs.numel() * inputs.element_size()
+    assert levels[2] == 0
+    assert all(torch.equal(a, b) for a, b in zip(step(), expected, strict=True))
