@@ -50,7 +50,7 @@ class CpsatModel:
     """The model of a problem whose operations all take time; ``high`` is the most that the objective may be."""
 
     def __init__(self, problem: PipelineSchedule, known: Windows, low: int, high: int) -> None:
-        self.problem = problem
+        self.problem, self._high = problem, high
         self.sat = cp_model().CpModel()
         self.objective = self.sat.new_int_var(low, high, "")
         self.begins: dict[Op, Any] = {}
@@ -138,8 +138,9 @@ class CpsatModel:
     def _interval(self, op: Op) -> Any:
         if self.problem.overlap != "none" or self._transfer(op) is None:
             return self.sat.new_fixed_size_interval_var(self.begins[op], self.problem.duration(op), "")
-        least, most = self.problem.duration(op), self._latest[op] + self.problem.duration(op) - self._earliest[op]
-        self._sizes[op] = self.sat.new_int_var(least, max(least, most), "")
+        # A tail counts from where the operation ended if it did not wait, so the end itself is only known to be in time.
+        least = self.problem.duration(op)
+        self._sizes[op] = self.sat.new_int_var(least, max(least, self._high - self._earliest[op]), "")
         return self.sat.new_interval_var(self.begins[op], self._sizes[op], self._end(op), "")
 
     def _memory(self) -> None:

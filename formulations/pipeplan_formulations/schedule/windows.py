@@ -44,7 +44,8 @@ class Windows:
     head : Table
         Least time from the start of the step to the start.
     tail : Table
-        Least time from the end to the end of the step.
+        Least time from the end to the end of the step; of what lasts until its tensor has left, from where it would
+        have ended without waiting.
     """
 
     head: Table
