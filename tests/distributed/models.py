@@ -25,6 +25,16 @@ def tiny_tied() -> Workload:
     return decoder(blocks=3, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)
 
 
+def tiny_dropping() -> Workload:
+    """A perceptron with dropout and batch norm."""
+    layers = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(16, 5)]
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(samples, 8, generator=generator), torch.randint(5, (samples,), generator=generator)
+
+    return Workload(nn.Sequential(*layers), draw, nn.functional.cross_entropy)
+
+
 def tiny_thrice() -> Workload:
     """Three linear layers with one matrix, two of which have one bias too: ties of different layers that overlap."""
     layers = [nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5)]

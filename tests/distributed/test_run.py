@@ -31,7 +31,7 @@ TIED = 8
 """Random plans of models whose layers share weights."""
 CAPTURED = {2: len(models.CAPTURED), 3: 2, 4: 0}
 """Random plans of models that are captured as graphs."""
-BESIDES = {2: (("replicas", ()),), 3: (("training", (3,)), ("tied_training", (3,)))}
+BESIDES = {2: (("replicas", ()), ("evaluation", ())), 3: (("training", (3,)), ("tied_training", (3,)))}
 """What else runs on these ranks, once they are there."""
 
 
@@ -128,6 +128,16 @@ def test_replicas_share_out_the_optimiser_and_keep_their_own_buffers(results: Re
     assert mean0 == pytest.approx(replay0, rel=1e-12)
     assert mean1 == pytest.approx(replay1, rel=1e-12)
     assert mean0 != pytest.approx(mean1, rel=1e-3)
+
+
+@on(2)
+def test_evaluation_and_prediction_are_the_unsplit_models(results: Results) -> None:
+    """Dropout is off and batch norm uses its statistics; outputs come back whole, in the model's own structure."""
+    found = results.found["evaluation"]
+    assert len(found) >= 5
+    for case, (loss, reference, apart) in found.items():
+        assert loss == pytest.approx(reference, rel=1e-10), case
+        assert apart < 1e-10, case
 
 
 def test_a_run_reports_what_happened() -> None:

@@ -8,12 +8,13 @@ import models as models_of_tests
 import torch
 import torch.distributed as dist
 from cases import Case, placed_cases, random_case
-from models import layers_of, tiny_decoder, tiny_resnet, tiny_tied
+from models import layers_of, tiny_decoder, tiny_dropping, tiny_resnet, tiny_tied
 from torch import nn
 
-from pipeplan.batch import Batch, call, split
+from pipeplan.batch import Batch, call, split, tensors
 from pipeplan.plan import Plan
-from pipeplan.schedules import FAMILIES
+from pipeplan.schedule import Schedule
+from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.workload import Workload
 from pipeplan_executor.pipeline import Pipeline
 from pipeplan_executor.source import draw
@@ -184,3 +185,56 @@ def batch_norm_of_replicas() -> list[float]:
     everyone: list[list[float] | None] = [None, None]
     dist.all_gather_object(everyone, found)
     return [value for pair in everyone if pair for value in pair]
+
+
+def evaluation() -> dict[str, tuple[float, float, float]]:
+    """By model and placement: the pipeline's loss and the unsplit one's, and how far all outputs are apart.
+
+    In evaluation mode, after a training step, on every way that outputs take: one last rank, replicas of the last
+    stage, stages in a V, a captured graph and a dict.
+    """
+    torch.set_num_threads(1)
+    cases = [
+        (tiny_resnet, PLACED["zb-v"].write(2, 3, 2)),
+        (tiny_dropping, FAMILIES["gpipe"].write((1, 1), 4)),
+        (tiny_decoder, FAMILIES["gpipe"].write((2,), 3)),
+        (models_of_tests.tiny_unet, FAMILIES["1f1b-sno"].write((1, 1), 2)),
+        (models_of_tests.tiny_stages, FAMILIES["1f1b-sno"].write((1, 1), 5)),
+    ]
+    if models_of_tests.HAS_TRANSFORMERS:
+        cases.append((models_of_tests.tiny_gpt2, FAMILIES["1f1b-sno"].write((1, 1), 2)))
+    return {f"{number} {build.__name__}": _evaluate(build, schedule) for number, (build, schedule) in enumerate(cases)}
+
+
+def _evaluate(build: Callable[[], Workload], schedule: Schedule) -> tuple[float, float, float]:
+    module, names, held = models_of_tests.row(build)
+    cuts = models_of_tests.random_cuts(random.Random(1), len(names), schedule.stages)
+    plan = plan_for(module, names, cuts, schedule, held=held)
+    pipeline = Pipeline(plan, build, dtype=torch.float64)
+    inputs, targets = draw(pipeline.workload, plan.batch, 3, torch.float64)
+    pipeline.step(inputs, targets)
+    whole = materialised(pipeline.fitted, dtype=torch.float64)
+    everyone: list[dict[str, torch.Tensor]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(everyone, pipeline.state_dict())
+    whole.load_state_dict({name: value for state in everyone for name, value in state.items()})
+    whole.eval()
+    with torch.no_grad():
+        expected = call(whole, inputs)
+        reference = float(pipeline.workload.loss(expected, targets))
+    before = {name: value.clone() for name, value in pipeline.state_dict().items()}
+    loss = pipeline.evaluate(inputs, targets)
+    found = pipeline.predict(inputs if pipeline.holds_first else None)
+    assert (found is not None) == pipeline.holds_last
+    modes = {part.training for module in pipeline.modules.values() for part in module.modules()}
+    assert modes == {True}, build.__name__
+    changed = [name for name, value in pipeline.state_dict().items() if not torch.equal(value, before[name])]
+    assert not changed, build.__name__
+    apart = 0.0
+    if found is not None:
+        assert type(found) is type(expected)
+        pairs = zip(tensors(found), tensors(expected), strict=True)
+        apart = max(float((a - b).abs().max()) / float(b.abs().max()) for a, b in pairs)
+    shared = torch.tensor([apart], dtype=torch.float64)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    assert pipeline.step(inputs, targets) != pipeline.step(inputs, targets)  # training goes on
+    return loss, reference, float(shared)
