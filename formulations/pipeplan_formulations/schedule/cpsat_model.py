@@ -138,7 +138,7 @@ class CpsatModel:
     def _interval(self, op: Op) -> Any:
         if self.problem.overlap != "none" or self._transfer(op) is None:
             return self.sat.new_fixed_size_interval_var(self.begins[op], self.problem.duration(op), "")
-        # A tail counts from where the operation ended if it did not wait, so the end itself is only known to be in time.
+        # A tail counts from where the operation ended if it did not wait: the end itself need only be in time.
         least = self.problem.duration(op)
         self._sizes[op] = self.sat.new_int_var(least, max(least, self._high - self._earliest[op]), "")
         return self.sat.new_interval_var(self.begins[op], self._sizes[op], self._end(op), "")
