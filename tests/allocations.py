@@ -117,9 +117,9 @@ def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int
         if problem.phases and len(problem.widths) == 1:
             found += [alone + (many - 1) * (forward + other) for other in backward]
         if problem.alternating:  # micro-batches of the first replica; of those behind the switch, who shares its device
-            switch, last = replicas[s] * (many - k), replicas[s] * (many - 1)
+            switch = replicas[s] * (many - k)
             for t in range(s + 1):
-                left = len(range(switch + replicas[t], last + 1, replicas[t]))
+                left = len(range(switch + replicas[t], problem.micro_batches, replicas[t]))
                 found.append(alone + (many - k) * (forward + backward[s]) + left * backward[t])
     return found
 

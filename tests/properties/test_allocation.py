@@ -77,20 +77,6 @@ def test_no_time_still_gives_a_bound(problem: ChainAllocation) -> None:
         assert objective(problem, report.solution) == report.objective
 
 
-@given(chain_allocations())
-@settings(max_examples=100, deadline=None)
-def test_several_are_different_and_real(problem: ChainAllocation) -> None:
-    """Runners-up differ in their modes, fit, come in order of their true values, and the first is the answer."""
-    report, found = allocation.several(problem, Limits(time=30), upto=4)
-    assert len(found) <= 4
-    assert (report.solution is None) == (not found)
-    assert len({tuple(place.mode for place in stages) for _, stages in found}) == len(found)
-    assert [value for value, _ in found] == sorted(objective(problem, stages) for _, stages in found)
-    assert all(wished(problem, stages) for _, stages in found)
-    if found:
-        assert found[0][0] == report.objective
-
-
 @given(chain_allocations(), st.integers(-3, 3))
 @settings(max_examples=200, deadline=None)
 def test_a_cutoff_saves_work_and_loses_nothing_below_it(problem: ChainAllocation, offset: int) -> None:

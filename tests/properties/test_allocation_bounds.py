@@ -102,6 +102,17 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
     assert problem.evaluate(stages) <= makespan(problem, stages, shared)
 
 
+@given(chain_allocations(), st.integers(0, 2**32 - 1), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_gpipe_does_not_end_before_the_value_of_sno(problem: ChainAllocation, seed: int, shared: bool) -> None:
+    """On stages of any widths GPipe takes at least what 1F1B's problem says of SNO, recomputing no more than it."""
+    problem = played(replace(problem, flight="sno", alternating=True, phases=False))
+    stages = drawn(problem, seed)
+    pipeline = laid_out(problem, stages, shared)
+    schedule = FAMILIES["gpipe"].write(pipeline.replicas, problem.micro_batches)
+    assert problem.evaluate(stages) <= simulate(schedule, pipeline).makespan
+
+
 @given(chain_allocations(), st.integers(0, 2**32 - 1), st.integers(1, 500), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_no_schedule_ends_before_the_second_stage(

@@ -22,6 +22,9 @@ from pipeplan_formulations.allocation.problem import ChainAllocation
 FLAT = 5
 """Boxes are cut along e, which raises bounds sooner, until they are so many times longer along the largest backward."""
 
+SLIVER = 8
+"""No box is cut so that its upper part is less than an eighth of it."""
+
 Corner = Callable[[int, int, Peak | None], tuple[int, int]]
 """V* and A*: below a ceiling on e, with a floor under the largest e, with a peak; `IMPOSSIBLE` beyond the horizon."""
 
@@ -83,7 +86,8 @@ class Box:
     def _by_service(self, problem: ChainAllocation, corner: Corner, known: int) -> list["Box"]:
         # No box raises the bound before A* + a reaches V*, or what is known already: better cut there than halve.
         at = max(self.value, known) - self.alone
-        middle = at if self.low < at < self.high else (self.low + self.high) // 2
+        most = self.high - (self.high - self.low) // SLIVER
+        middle = at if self.low < at < most else (self.low + self.high) // 2
         upper = replace(self, bound=max(self.bound, self.alone + middle), low=middle)  # the same programme
         if self.peak is None:
             return [upper, self.below(middle, corner)]

@@ -1,6 +1,6 @@
 """The interval that holds the optimum, and the allocations found on the way."""
 
-from pipeplan_formulations.allocation.place import Allocation, Mode
+from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Progress
@@ -15,8 +15,6 @@ class Bracket:
         Proven.
     cutoff : int or None
         Values from here on do not matter: once ``low`` gets there, there is nothing more to do.
-    found : mapping from modes of the stages to (value, allocation)
-        The best allocation seen of each sequence of modes.
     """
 
     def __init__(
@@ -30,7 +28,6 @@ class Bracket:
         self.low = 0
         self.high: int | None = None
         self.best: Allocation | None = None
-        self.found: dict[tuple[Mode, ...], tuple[int, Allocation]] = {}
 
     def raise_low(self, low: int) -> None:
         """Everything below ``low`` is proven impossible."""
@@ -40,15 +37,17 @@ class Bracket:
             self._tell()
 
     def offer(self, stages: Allocation) -> int:
-        """Keep a feasible allocation if it is the best of its modes; its value."""
+        """Keep a feasible allocation if it is the best one; its value."""
         value = self.problem.evaluate(stages)
-        modes = tuple(place.mode for place in stages)
-        if modes not in self.found or value < self.found[modes][0]:
-            self.found[modes] = value, stages
         if self.high is None or value < self.high:
             self.high, self.best = value, stages
             self._tell()
         return value
+
+    def offer_traced(self, traced: tuple[int, Allocation] | None) -> None:
+        """The same of one that comes with a bound on its value, if that promises anything."""
+        if traced is not None and (self.high is None or traced[0] < self.high):
+            self.offer(traced[1])
 
     @property
     def horizon(self) -> int:

@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.allocation.peak import Peak
+from pipeplan_formulations.allocation.peak import Peak, Side
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.tails import Sight
@@ -65,8 +65,11 @@ def added(
     holds: Holds,
     send: Array | int,
     into: Array | int,
+    side: Side = "anywhere",
 ) -> Added:
     """For spans from ``starts`` to ``ends`` on a ``mode`` (kind and index of width); ``send`` is f, ``into`` ĝ.
+
+    ``side``: where the stage of the peak stands, if there is one.
 
     Where k is a choice, the least is taken with which the stage stays below the ceiling. Where sends are in a stage's
     own terms (`Sight.apart`), memory counts the least and the warm-up the largest: a bound.
@@ -84,7 +87,7 @@ def added(
         def again(some: NDArray[np.bool_], flights: Array) -> Array:
             return spans.extra(c, w, starts[some], ends[some], flights)
 
-        held = _least_held(many, width, sight.ceiling, sight.peak, forward, backward, holds, extra, again)
+        held = _least_held(many, width, sight.ceiling, sight.peak, side, forward, backward, holds, extra, again)
         refused = bool(((held > holds.top) & (held <= holds.most)).any())
         extra = np.where(held <= holds.top, extra, IMPOSSIBLE)
     is_open = extra < IMPOSSIBLE
@@ -95,11 +98,12 @@ def added(
         is_open &= reduce(np.maximum, lanes) <= sight.ceiling
         if sight.peak is not None:
             is_open &= backward <= sight.peak.largest(width)
+            is_open &= (backward >= sight.peak.smallest(width)) | (side != "here")
             if problem.phases:
                 is_open &= sight.peak.phased(sight.ceiling, many, width, forward)
             else:
                 fewest = holds.least if sight.apart else held
-                is_open &= sight.peak.holds(sight.ceiling, many, width, fewest, held, forward + backward)
+                is_open &= sight.peak.holds(sight.ceiling, many, width, fewest, held, forward + backward, side)
     if sight.quantity == "load":
         load = own(problem.overlap, 1, forward, backward, send) + (into if problem.overlap == "none" else 0)
         return Added(load // (width * problem.unit), np.zeros_like(forward), backward, is_open, refused)
@@ -113,6 +117,7 @@ def _least_held(
     width: int,
     ceiling: int,
     peak: Peak | None,
+    side: Side,
     forward: Array,
     backward: Array,
     holds: Holds,
@@ -130,7 +135,7 @@ def _least_held(
         room = ceiling - (many - 1) * total
         needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
         if peak is not None:
-            needed = peak.needed(ceiling, many, width, np.maximum(held, needed), forward + total)
+            needed = peak.needed(ceiling, many, width, np.maximum(held, needed), forward + total, side)
         needed = np.where((room < 0) | (extra >= IMPOSSIBLE), IMPOSSIBLE, needed)
         more = (needed > held) & (needed <= holds.top)
         held = np.maximum(held, needed)

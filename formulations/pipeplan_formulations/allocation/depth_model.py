@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pipeplan_formulations.allocation.depth_frame import Frame, Switches, sum_of
 from pipeplan_formulations.allocation.place import Allocation, Mode, Place
 from pipeplan_formulations.allocation.problem import ChainAllocation
-from pipeplan_formulations.allocation.terms import drained, own, services, step_on, still_left, two_phases
+from pipeplan_formulations.allocation.terms import behind, drained, own, services, step_on, two_phases
 from pipeplan_formulations.graph.rows import Rows
 from pipeplan_formulations.partition.expression import Expression
 from pipeplan_formulations.scaling import Scale
@@ -96,7 +96,8 @@ class _Objective(Frame):
                     self._bound(head + service, (switch,))
                 for t, (_, peak) in enumerate(times[: s + 1] if problem.drains and problem.alternating else []):
                     for (_, before), mode in self.modes[t].items():
-                        drain = drained(many, held, forward + backward, still_left(held, width, before), peak)
+                        left = behind(problem.last_batch, many, held, width) // before
+                        drain = drained(many, held, forward + backward, left, peak)
                         self._bound(head + drain, (switch, mode))
                 for _, other in times if problem.drains and problem.phases else []:
                     self._bound(head + two_phases(many, forward, other), (switch,))

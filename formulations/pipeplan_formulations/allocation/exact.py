@@ -9,8 +9,6 @@ from pipeplan_formulations.clock import OutOfTimeError
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 
 NAME = "exact"
-KEEP = 8
-"""Usages whose best allocation is tried as an incumbent."""
 
 
 def solve(
@@ -43,32 +41,15 @@ def solve(
         Within the time limit a dynamic programme gives a bound and a first allocation, splitting intervals of e raises
         the bound, and a search closes what is left if it can.
     """
-    return several(problem, limits, KEEP, hint, progress, cutoff, known)[0]
-
-
-def several(
-    problem: ChainAllocation,
-    limits: Limits,
-    upto: int,
-    hint: Allocation | None = None,
-    progress: Progress | None = None,
-    cutoff: int | None = None,
-    known: int = 0,
-) -> tuple[Report[Allocation], tuple[tuple[int, Allocation], ...]]:
-    """As `solve`, and up to so many allocations with their values, best first, no two with the same modes in a row.
-
-    The first one is the report's. The others are what was met on the way: the best of other usages, and those of the
-    intervals. They are good, but they are not the next best.
-    """
     bracket = Bracket(problem, limits, progress, cutoff)
     bracket.raise_low(known)
     stop = Stop.OPTIMALITY
     try:
         if hint is not None and problem.feasible(hint):
             bracket.offer(hint)
-        base = ground(problem, bracket, upto)
+        base = ground(problem, bracket)
         if base is None:
-            return _report(bracket, Status.UNKNOWN if bracket.beyond else Status.INFEASIBLE, stop), ()
+            return _report(bracket, Status.UNKNOWN if bracket.beyond else Status.INFEASIBLE, stop)
         if problem.objective == "step" and not bracket.closed:
             refine(problem, bracket, base)
             best_first(problem, bracket, base)
@@ -77,10 +58,9 @@ def several(
         stop = Stop.TIME
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    found = tuple(sorted(bracket.found.values())[:upto])
     if bracket.best is None:
-        return _report(bracket, Status.UNKNOWN, stop), found
-    return _report(bracket, Status.OPTIMAL if bracket.low == bracket.high else Status.FEASIBLE, stop), found
+        return _report(bracket, Status.UNKNOWN, stop)
+    return _report(bracket, Status.OPTIMAL if bracket.low == bracket.high else Status.FEASIBLE, stop)
 
 
 def _report(bracket: Bracket, status: Status, stop: Stop) -> Report[Allocation]:

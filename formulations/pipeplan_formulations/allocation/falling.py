@@ -43,9 +43,9 @@ def falls(widths: Sequence[int], shares: Sequence[int], least: Sequence[int], he
 
 
 def excesses(most: int) -> list[range]:
-    """Ranges of excess that the dynamic programme tells apart: 0, 1, 2 … 3, 4 … 7 and so on, up to ``most``.
+    """Ranges of excess that the dynamic programme tells apart: 0, 1, 2, 3, 4 … 5, 6 … 7, 8 … 11 and so on to ``most``.
 
     A stage asks for the start of its range only, which keeps the programme's value a bound.
     """
-    starts = [0, *(2**i for i in range(most.bit_length()))]
-    return [range(a, b) for a, b in pairwise([*starts, most + 1])]
+    octaves = (start for i in range(1, most.bit_length()) for start in (2**i, 3 * 2 ** (i - 1)) if start <= most)
+    return [range(a, b) for a, b in pairwise([*range(min(most, 1) + 1), *octaves, most + 1])]

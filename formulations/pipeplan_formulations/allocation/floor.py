@@ -22,7 +22,6 @@ from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.crowding import overcrowded
 from pipeplan_formulations.allocation.heads import heads_of
 from pipeplan_formulations.allocation.peak import Peak
-from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, best_before
 from pipeplan_formulations.allocation.suffix import Layers, run
@@ -30,6 +29,8 @@ from pipeplan_formulations.allocation.trace import follow, roots
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
+KEEP = 8
+"""Usages whose best allocation is tried as an incumbent."""
 RESOLUTION = 16_000
 """Intervals are split down to such a part of the bound."""
 SHRINKS = 3
@@ -68,8 +69,8 @@ def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
     return np.where(grid.total == 0, IMPOSSIBLE, bounds)
 
 
-def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | None:
-    """Raise the bracket to the least (3), or bottleneck; offer it the ``keep`` best usages. None if nothing fits."""
+def ground(problem: ChainAllocation, bracket: Bracket) -> Ground | None:
+    """Raise the bracket to the least (3), or bottleneck; offer it the best of some usages. None if nothing fits."""
     grid = Grid(problem)
     if grid.overfull or overcrowded(problem):
         return None
@@ -93,21 +94,16 @@ def ground(problem: ChainAllocation, bracket: Bracket, keep: int) -> Ground | No
     assert tables is not None
     bracket.raise_low(int(tables.whole.min()))
     for root in roots(tables, 1):
-        _offer(bracket, follow(problem, grid, spans, tables, root))
+        bracket.offer_traced(follow(problem, grid, spans, tables, root))
     assert bracket.high is not None
     reached = min(bracket.high, most)
     if reached != limit:  # the optimum may lie between the target and the first allocation
         spans = spans.narrowed(reached)
         tables = run(problem, grid, spans, bracket.clock, reached)
         assert tables is not None
-    for root in roots(tables, keep):
-        _offer(bracket, follow(problem, grid, spans, tables, root))
+    for root in roots(tables, KEEP):
+        bracket.offer_traced(follow(problem, grid, spans, tables, root))
     return Ground(grid, spans, tables)
-
-
-def _offer(bracket: Bracket, stages: Allocation | None) -> None:
-    if stages is not None:
-        bracket.offer(stages)
 
 
 def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
@@ -124,9 +120,9 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
             if tables is None or int(tables.whole.min()) == IMPOSSIBLE:
                 return IMPOSSIBLE, IMPOSSIBLE
             found = tables
-            stages = follow(problem, base.grid, spans, found, roots(found, 1)[0], ceiling)
-            if stages is not None:  # so telling ranges of excess apart would not raise V*
-                bracket.offer(stages)
+            traced = follow(problem, base.grid, spans, found, roots(found, 1)[0], ceiling)
+            bracket.offer_traced(traced)
+            if traced is not None:  # so telling ranges of excess apart would not raise V*
                 break
         return int(found.whole.min()), int(found.whole_trip.min())
 
@@ -141,17 +137,16 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
         if high - lower <= high // WORTH:
             break
         high = lower
-    root = Box(max(value, alone), 0, max(high, 0), value, alone)
+    boxes = [Box(max(value, alone), 0, max(high, 0), value, alone)]
     if problem.drains:
-        if problem.share(problem.widths[0]) > MANY and _split(problem, bracket, corner, root, FIRST):
+        if problem.share(problem.widths[0]) > MANY and _split(problem, bracket, corner, boxes, FIRST):
             return
-        root = root.peaked(problem)
-    _split(problem, bracket, corner, root, None)
+        boxes = [box.peaked(problem) for box in boxes]
+    _split(problem, bracket, corner, boxes, None)
 
 
-def _split(problem: ChainAllocation, bracket: Bracket, corner: Corner, root: Box, cuts: int | None) -> bool:
-    """Cut boxes until the bracket is closed or they are too small; False after so many cuts."""
-    boxes = [root]
+def _split(problem: ChainAllocation, bracket: Bracket, corner: Corner, boxes: list[Box], cuts: int | None) -> bool:
+    """Cut boxes, a heap, until the bracket is closed or they are too small; False after so many cuts."""
     for count in itertools.count():
         if not boxes:
             bracket.raise_low(bracket.horizon)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.terms import drained, own, services, step_on, still_left, two_phases
+from pipeplan_formulations.allocation.terms import behind, drained, own, services, step_on, two_phases
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
@@ -66,10 +66,10 @@ class Moves:
         elif problem.drains:
             many = -(-problem.micro_batches // (self.width * problem.unit))
             found = np.maximum(found, drained(many, self.flight, self.work, self.flight - 1, self.backward))
+            rest = behind(problem.last_batch, many, self.flight, self.width)
             for width, peak in zip(problem.widths, peaks, strict=True):
                 if peak:
-                    left = still_left(self.flight, self.width, width)
-                    found = np.maximum(found, drained(many, self.flight, self.work, left, peak))
+                    found = np.maximum(found, drained(many, self.flight, self.work, rest // width, peak))
         return found
 
     def peaks(self, problem: ChainAllocation, before: Peaks, j: int) -> Peaks:

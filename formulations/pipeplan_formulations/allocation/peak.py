@@ -5,27 +5,33 @@ what q_y lies, and between what the width v of y. Then B_s < (q_y + 1) w_s for e
 
 ::
 
-    y ≤ s     e ≥ (M_s − k_s) (F_s + B_s) + ⌊(k_s − 1) w_s / v⌋ B_y
-                                             ≥ (k_s − 1) w_s − lost, in units of q        lost = v − gcd(v, w_s)
+    y ≤ s     e ≥ (M_s − k_s) (F_s + B_s) + ⌊a / v⌋ B_y        a = m − (M_s − k_s) w_s
+                                             ≥ a − lost, in units of q, lost ≥ a mod v
     s < y     e ≥ (M_y − k_y) F_y + (M_y − 1) B_y        which is (5) for y itself
 
 In the second case (k_y − 1) v ≤ (k_s − 1) w_s, or else k_s is all of M_s: that is so for every rule of in-flight
 counts, as R_s ≥ R_y + w_s, and as counts fall. And F_y is at least B_y / ρ, ρ the largest ratio of B to F in a layer.
-With a = min((k_s − 1) w_s, N) and N = (M_y − 1) v, which is no less than ⌊(k_s − 1) w_s / v⌋ v if k_s is M_s, either
+With b = min((k_s − 1) w_s, N) and N = (M_y − 1) v, which is no less than ⌊(k_s − 1) w_s / v⌋ v if k_s is M_s, either
 
-    e ≥ (M_s − k_s) (F_s + B_s) + max(0, (k_s − 1) w_s − lost) q_y      or      e ≥ N q_y + (N − a) q_y / ρ.
+    e ≥ (M_s − k_s) (F_s + B_s) + max(0, a − lost) q_y      or      e ≥ N q_y + (N − b) q_y / ρ.
+
+The programme knows which, where it is told on which `Side` of the stages it looks at y stands.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
-from pipeplan_formulations.allocation.terms import two_phases
+from pipeplan_formulations.allocation.terms import behind, two_phases
 from pipeplan_formulations.recompute import IMPOSSIBLE
+
+Side = Literal["before", "here", "behind", "anywhere"]
+"""Where the stage with the largest backward stands, seen from another one; "here": it is that one itself."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Peak:
     ----------
     widths : tuple of int
         The widths that its stage may have, ascending.
+    last : int
+        m of (5).
     rounds : int
         N: units of its width times micro-batches after the first, at least.
     front : int
@@ -45,6 +53,7 @@ class Peak:
     least: int
     most: int
     widths: tuple[int, ...]
+    last: int
     rounds: int
     front: int
 
@@ -52,32 +61,48 @@ class Peak:
         """The largest backward that a stage of this width has."""
         return (self.most + 1) * width - 1
 
-    def lost(self, width: int) -> int:
-        """How much ⌊a w / v⌋ v may be less than a w, for any a."""
-        return max(v - gcd(v, width) for v in self.widths)
+    def smallest(self, width: int) -> int:
+        """The least backward that its own stage has; `IMPOSSIBLE` if it has another width."""
+        return self.least * width if width in self.widths else IMPOSSIBLE
+
+    def lost(self, many: int, width: int) -> int:
+        """No less than a mod v for any k."""
+        first = self.last - many * width
+        return max(v - (g := gcd(v, width)) + first % g for v in self.widths)
 
     def holds(
-        self, ceiling: int, many: int, width: int, fewest: Array | int, most: Array | int, work: Array
+        self, ceiling: int, many: int, width: int, fewest: Array | int, most: Array | int, work: Array, side: Side
     ) -> NDArray[np.bool_]:
         """Whether stages of F + B = ``work`` with ``fewest`` to ``most`` in flight may stay below it by (5)."""
-        left = np.maximum((fewest - 1) * width - self.lost(width), 0)
+        left = np.maximum(behind(self.last, many, fewest, width) - self.lost(many, width), 0)
         drained: NDArray[np.bool_] = (many - most) * work + left * self.least <= ceiling
-        return drained | (np.asarray(most) >= self._behind(ceiling, width))
+        early: NDArray[np.bool_] = np.asarray(most) >= self._behind(ceiling, width)
+        return {
+            "before": drained,
+            "here": np.ones_like(drained),
+            "behind": early | (work < 0),
+            "anywhere": drained | early,
+        }[side]
 
     def phased(self, ceiling: int, many: int, width: int, forward: Array) -> NDArray[np.bool_]:
         """Whether stages may stay below the ceiling by (6)."""
         below: NDArray[np.bool_] = two_phases(many, forward, self.least * width) <= ceiling
         return below
 
-    def needed(self, ceiling: int, many: int, width: int, held: Array, work: Array) -> Array:
+    def needed(self, ceiling: int, many: int, width: int, held: Array, work: Array, side: Side) -> Array:
         """The least k, no less than ``held``, with which (5) may stay below the ceiling."""
-        lost, each = self.lost(width), self.least
+        if side == "here":
+            return held
+        early = np.maximum(held, self._behind(ceiling, width))
+        if side == "behind":
+            return early
+        left, each = self.last - self.lost(many, width), self.least  # were all rounds over, k being M_s
         alone = np.maximum(held, many - ceiling // np.maximum(work, 1))  # (M − k) (F + B) ≤ e
-        drop = work - width * each  # by so much falls e with another k, once (k − 1) w exceeds what is lost
-        falling = -((ceiling - many * work + (width + lost) * each) // np.maximum(drop, 1))
-        fits = (many - alone) * work + np.maximum((alone - 1) * width - lost, 0) * each <= ceiling
+        drop = work - width * each  # by so much falls e with another k, once a exceeds what is lost
+        falling = many - (ceiling - left * each) // np.maximum(drop, 1)
+        fits = (many - alone) * work + np.maximum(left - (many - alone) * width, 0) * each <= ceiling
         drained = np.where(drop > 0, np.maximum(alone, falling), np.where(fits, alone, IMPOSSIBLE))
-        return np.minimum(drained, np.maximum(held, self._behind(ceiling, width)))
+        return drained if side == "before" else np.minimum(drained, early)
 
     def _behind(self, ceiling: int, width: int) -> int:
         """The least k with which the peak may lie behind."""
@@ -95,7 +120,7 @@ def peak_between(problem: ChainAllocation, least: int, most: int, widths: Sequen
     worst = (problem.backward + again) / np.maximum(problem.forward, 0.5)
     unknown = bool((problem.forward == 0)[problem.backward > 0].any())
     front = 0 if unknown or not worst.any() else int((1 - 1e-12) * least / worst.max())
-    return Peak(least, most, tuple(widths), rounds(problem, widths), front)
+    return Peak(least, most, tuple(widths), problem.last_batch, rounds(problem, widths), front)
 
 
 def rounds(problem: ChainAllocation, widths: Sequence[int]) -> int:

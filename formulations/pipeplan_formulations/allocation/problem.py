@@ -41,7 +41,8 @@ update, the objective ``step`` is the least T with
 
 Lists that alternate also obey (5), and with one width those of ``phases``, all forwards first, obey (6):
 
-(5)  T ≥ E_0 + A + (M_s − k_s) (F_s + B_s) + ⌊(k_s − 1) w_s / w_t⌋ B_t      for t ≤ s, M_s short for M_w of its width
+(5)  T ≥ E_0 + A + (M_s − k_s) (F_s + B_s) + ⌊(m − (M_s − k_s) w_s) / w_t⌋ B_t      for t ≤ s, M_s short for M_w of its
+     width, m = ⌊(M − 1) / unit⌋
 (6)  T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
 
 where a wire between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ (in devices) micro-batches. The
@@ -172,6 +173,11 @@ class ChainAllocation:
     def share(self, width: int) -> int:
         """M_w: most micro-batches that a replica of a stage of this width takes."""
         return -(-self.micro_batches // (width * self.unit))
+
+    @property
+    def last_batch(self) -> int:
+        """m of (5): units of micro-batches before the last one."""
+        return (self.micro_batches - 1) // self.unit
 
     def in_flight(self, total: Array, width: int) -> Array:
         """k of (1), the least if there is a choice, for ``total`` units from the stage on."""

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.allocation.cells import Holds, added, finish_by_end
-from pipeplan_formulations.allocation.peak import Peak
+from pipeplan_formulations.allocation.peak import Peak, Side
 from pipeplan_formulations.allocation.place import Mode
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
@@ -62,22 +62,27 @@ class Layers:
         are not forced to be first; of the first one boundary 0 alone is a whole allocation, and E_0 is in it.
     starts : list of int
         Of the ranges.
-    peaked : Table or None
-        V and A of those suffixes that hold the stage with the largest backward; None if nothing is known of it.
+    peaked : list of Table
+        For each range, of those suffixes that hold the stage with the largest backward; ``levels`` are then of those
+        behind it. Empty if nothing is known of it.
     """
 
-    def __init__(self, levels: list[list[Table]], starts: list[int], peaked: Table | None = None) -> None:
-        self.levels, self.starts, self._peaked = levels, starts, peaked
+    def __init__(self, levels: list[list[Table]], starts: list[int], peaked: list[Table]) -> None:
+        self.levels, self.starts, self.peaked = levels, starts, peaked
 
     @property
     def whole(self) -> Array:
         """V of whole allocations by kind of the first stage and usage, E_0 included: shape (C, size)."""
-        return (self._peaked or self.levels[-1][0]).time[:, :, 0]
+        return (self.peaked or self.levels[-1])[-1 if self.peaked else 0].time[:, :, 0]
 
     @property
     def whole_trip(self) -> Array:
         """A of whole allocations."""
-        return (self._peaked or self.levels[-1][0]).trip[:, :, 0]
+        return (self.peaked or self.levels[-1])[-1 if self.peaked else 0].trip[:, :, 0]
+
+    def table(self, position: int, peaked: bool) -> Table:
+        """Of stages from a position on; of those suffixes that hold the stage with the largest backward, if known."""
+        return self.peaked[-1] if peaked and self.peaked else self.levels[-1][position]
 
     def meets(self, bound: "Layers | None") -> bool:
         """Whether no allocation is better than those of ``bound``, by V or by A; that is known to be impossible too."""
@@ -100,9 +105,10 @@ class Layers:
         time, trip = np.zeros_like(end), np.zeros_like(end)
         for number, tables in enumerate(self.levels):
             here = (level == number) & (usage > 0)
-            table = tables[min(position + 1, len(tables) - 1)]
-            time[here] = table.time[kind[here], usage[here], end[here]]
-            trip[here] = table.trip[kind[here], usage[here], end[here]]
+            key = kind[here], usage[here], end[here]
+            either = [tables[min(position + 1, len(tables) - 1)], *self.peaked[number : number + 1]]
+            time[here] = np.minimum.reduce([table.time[key] for table in either])
+            trip[here] = np.minimum.reduce([table.trip[key] for table in either])
         return time, trip
 
 
@@ -127,24 +133,28 @@ def run(
     sweep = Sweep(problem, grid, spans, clock, target, ceiling, heads, peak)
     if sweep.corridor.closed:
         return None
-    suffixes = _Suffixes(sweep, floor, within.levels[-1] if within is not None else None)
+    suffixes = _Suffixes(sweep, floor, within)
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
     nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
     below = [Table(nothing, nothing)] * (len(forced) + 1)
-    wanted = peak is not None and not forced and len(problem.widths) > 1  # with one width it would tell next to nothing
-    peaked = Table(nothing, nothing) if wanted else None
-    levels, starts = [], []
+    placed = peak is not None and not forced and not problem.phases  # (5) asks where it stands
+    held = Table(nothing, nothing)
+    levels: list[list[Table]] = []
+    starts, peaked = [], []
     for excess in sweep.ranges(coarse):
         sweep.excess, sweep.refused = excess, False
         # Without forced stages row 0 is a whole allocation; with them it takes one more sweep for each.
-        first = range(1 if forced else 0, problem.layers)
-        free, behind = suffixes.fill(len(forced), below[-1], sweep.modes, None, first)
-        if peaked is not None:
-            peaked, _ = suffixes.fill(0, peaked, sweep.modes, None, first, behind)
+        first = range(1 if forced or placed else 0, problem.layers)
+        free, behind = suffixes.fill(
+            len(forced), below[-1], sweep.modes, [(None, "before" if placed else "anywhere")], first
+        )
+        if placed:
+            held, _ = suffixes.fill(0, held, sweep.modes, [(None, "behind"), (behind, "here")], range(problem.layers))
+            peaked.append(held)
         tables = [free]
         for position in reversed(range(len(forced))):
             first = range(1, problem.layers) if position else range(1)
-            table, behind = suffixes.fill(position, below[position], forced[position], behind, first)
+            table, behind = suffixes.fill(position, below[position], forced[position], [(behind, "anywhere")], first)
             tables.insert(0, table)
         levels.append(tables)
         starts.append(excess.start if excess is not None else 0)
@@ -159,28 +169,21 @@ def run(
 class _Suffixes:
     sweep: Sweep
     floor: int
-    within: list[Table] | None
+    within: Layers | None
 
     def fill(
-        self,
-        position: int,
-        below: Table,
-        modes: list[Mode],
-        behind: list[Tail] | None,
-        starts: range,
-        any_behind: list[Tail] | None = None,
+        self, position: int, below: Table, modes: list[Mode], rests: list[tuple[list[Tail] | None, Side]], starts: range
     ) -> tuple[Table, list[Tail]]:
-        """V and A for stages of these modes (kind and index of width) before what lies ``behind``, or each other.
+        """V and A for stages of these modes (kind and index of width) before each rest, or before each other (None).
 
         A stage that begins at boundary 0 is the first one, and its E_0 is counted. ``below``: what stages of less
-        excess reach. With ``any_behind`` only suffixes count that hold the stage with the largest backward, and before
-        what is given there only that one may stand.
+        excess reach. With each rest is said where the stage with the largest backward stands, seen from those before.
         """
         table, sweep = below.copy(), self.sweep
         problem, grid = sweep.problem, sweep.grid
-        ends, peak = behind is None and any_behind is None, sweep.sight.peak
-        own_tails = [Tail(problem, grid, sweep.sight, c, ends) for c in range(problem.kinds)]
-        source = behind if behind is not None else own_tails
+        alone, forced = len(rests) == 1, rests[0][0] is not None
+        tails = [Tail(problem, grid, sweep.sight, c, ends=alone and not forced) for c in range(problem.kinds)]
+        within = self.within.table(position, peaked=not alone) if self.within is not None else None
         for level, usages in enumerate(grid.levels[1:], start=1):
             sweep.clock.check()
             rows = sweep.rows(usages, starts)
@@ -190,23 +193,20 @@ class _Suffixes:
                     sweep.refused = sweep.refused or holds.least <= holds.most
                     continue
                 able = rows
-                if self.within is not None:
-                    able = rows.only(self.within[position].time[c, rows.usage, rows.start] < IMPOSSIBLE)
-                for block in sweep.blocks(c, w, able, forced=behind is not None):
-                    for part in source[c].parts(w):
-                        self._improve(table, part, c, w, holds, block)
-                    if any_behind is None or peak is None or problem.widths[w] not in peak.widths:
-                        continue
-                    for part in any_behind[c].parts(w):
-                        self._improve(table, part, c, w, holds, block, peak.least * problem.widths[w])
+                if within is not None:
+                    able = rows.only(within.time[c, rows.usage, rows.start] < IMPOSSIBLE)
+                for block in sweep.blocks(c, w, able, forced=forced):
+                    for rest, side in rests:
+                        for part in (tails if rest is None else rest)[c].parts(w):
+                            self._improve(table, part, c, w, holds, block, side)
             if 0 in starts and level < grid.forced:
                 table.time[:, usages, 0] = table.trip[:, usages, 0] = IMPOSSIBLE
-            for tail in own_tails:
+            for tail in tails:
                 tail.extend(usages, table.time[:, usages], table.trip[:, usages])
-        return table, own_tails
+        return table, tails
 
-    def _improve(self, table: Table, part: Behind, c: int, w: int, holds: Holds, block: Block, least: int = 0) -> None:
-        """Improve V and A by the stages of a block, with at least such a B, before one part of what may lie behind."""
+    def _improve(self, table: Table, part: Behind, c: int, w: int, holds: Holds, block: Block, side: Side) -> None:
+        """Improve V and A by the stages of a block before one part of what may lie behind."""
         sweep = self.sweep
         value = part.value[block.behind[:, None], block.ends]
         row, column = np.nonzero(block.inside & (value < IMPOSSIBLE))
@@ -218,7 +218,7 @@ class _Suffixes:
         into: Array | int = 0
         if part.send is not None:
             send, into = part.send[part.leaves[behind], end], sweep.into[c, sweep.grid.leaves[c][usage], start]
-        add = added(sweep.problem, sweep.spans, sweep.sight, (c, w), start, end, holds, send, into)
+        add = added(sweep.problem, sweep.spans, sweep.sight, (c, w), start, end, holds, send, into, side)
         sweep.refused = sweep.refused or add.refused
         if sweep.sight.quantity == "load":
             found = trip = np.maximum(add.term, value)
@@ -227,7 +227,7 @@ class _Suffixes:
             found = np.maximum(add.term, add.work + value) + finish
             trip = add.work + part.trip[behind, end] + finish
         room = sweep.room(c, block.rows)[row]
-        kept = add.open & (add.backward >= least) & (found <= room) & (trip + self.floor <= room)
+        kept = add.open & (found <= room) & (trip + self.floor <= room)
         if not kept.any():
             return
         row = row[kept]

@@ -26,13 +26,13 @@ def step_on(overlap: Overlap, work: Number, send: Number, back: Number, latency:
 
 
 def drained(many: Number, held: Number, work: Number, left: Number, backward: Number) -> Number:
-    """e of (5): ``work`` is F + B, ``left`` how many of another stage's backwards are still to come (`still_left`)."""
+    """e of (5): ``work`` is F + B, ``left`` how many of another stage's backwards are still to come."""
     return (many - held) * work + left * backward
 
 
-def still_left(held: Number, width: Number, other: int) -> Number:
-    """The backwards that a stage of ``other`` width has left when this one, after its last forward, has k − 1 more."""
-    return (held - 1) * width // other
+def behind(last: int, many: Number, held: Number, width: Number) -> Number:
+    """Micro-batches, in units, behind that of a stage's backward number M_w − k; ``last`` is that of the last one."""
+    return last - (many - held) * width
 
 
 def two_phases(many: int, forward: Number, backward: Number) -> Number:

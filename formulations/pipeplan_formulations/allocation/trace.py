@@ -27,8 +27,8 @@ def follow(
     tables: Layers,
     root: tuple[int, int],
     ceiling: int | None = None,
-) -> Allocation | None:
-    """The allocation of a root that keeps its value and, of those, goes for a small A + e.
+) -> tuple[int, Allocation] | None:
+    """The allocation of a root that keeps its value and, of those, goes for a small A + e; first a bound on its value.
 
     ::
 
@@ -65,4 +65,4 @@ def follow(
         front = max(front, int(choice.work[best] - choice.backward[best]))
         allowed = int(choice.allowed[best])
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
-    return tuple(stages)
+    return max(value, head + service) if problem.objective == "step" else value, tuple(stages)

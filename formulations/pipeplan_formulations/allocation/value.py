@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.terms import drained, own, services, step_on, still_left, two_phases
+from pipeplan_formulations.allocation.terms import behind, drained, own, services, step_on, two_phases
 
 if TYPE_CHECKING:
     from pipeplan_formulations.allocation.problem import ChainAllocation
@@ -43,7 +43,8 @@ def evaluate(problem: "ChainAllocation", stages: Allocation) -> int:
             peaks[place.width] = max(peaks.get(place.width, 0), backward)
             ahead = max(ahead, forward)
             for width, peak in peaks.items():
-                drain = drained(many, held, forward + backward, still_left(held, place.width, width), peak)
+                left = behind(problem.last_batch, many, held, place.width) // width
+                drain = drained(many, held, forward + backward, left, peak)
                 service = max(service, two_phases(many, ahead, peak) if problem.phases else drain)
         head += step_on(problem.overlap, forward + backward, send, back, latency)
     if problem.objective == "bottleneck":

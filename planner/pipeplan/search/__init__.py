@@ -38,13 +38,15 @@ def opened(space: Space) -> Iterator[Node]:
 
     layers = len(space.model.layers)
     kinds = sorted({alternates(name) for name in space.schedules}, reverse=True)
+    covered = True in kinds and space.phased  # 1F1B's problem bounds the others too, so large lumps ask that one alone
     for size in space.sizes:
         for _, alike in groupby(layouts(space, space.job.batch // size), key=lambda layout: layout.unit):
             bounds = {layout: floor(space, size, layout) for layout in alike}
             known = {layout: bound for layout, bound in bounds.items() if bound is not None}
-            tiled = tuple(layout for layout in known if layout.tile is not None and not layout.small(layers))
             for each in kinds:
+                asked = [layout for layout in known if each or not covered or layout.small(layers)]
+                tiled = tuple(layout for layout in asked if layout.tile is not None and not layout.small(layers))
                 if len(tiled) > 1:
                     yield TilingsNode(min(known[layout] for layout in tiled), space, tiled, size, each)
-                rest = [layout for layout in known if len(tiled) < 2 or layout not in tiled]
+                rest = [layout for layout in asked if len(tiled) < 2 or layout not in tiled]
                 yield from (LumpNode(known[layout], space, layout, size, each) for layout in rest)

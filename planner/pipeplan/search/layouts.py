@@ -115,7 +115,8 @@ def floor(space: Space, size: int, layout: Layout) -> int | None:
 def allocation_problem(space: Space, size: int, layout: Layout, alternating: bool, last: Modes = ()) -> ChainAllocation:
     """The joint problem of a layout at a micro-batch size.
 
-    With ``alternating`` it is what holds for 1F1B, whose in-flight counts the problem chooses unless there is but SNO.
+    With ``alternating`` it is what holds for 1F1B, whose in-flight counts the problem chooses unless there is but SNO,
+    and for GPipe (docs/bounds.md).
     Otherwise it is relaxed to what holds for the families that are not 1F1B. ``last``: modes of the last stages, if
     they are known.
     """
@@ -127,7 +128,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     shares = [r if job.zero1 else 1 for r in replicas]
     rings = [[_ring(space, each, layout, r) for r in replicas] for each in classes]
     hops = _Hops(space, classes, boundary, packed=layout.widths != (1,))
-    phases = not alternating and all(each.phases for each in space.families if not each.alternates)
+    phases = not alternating and space.phased
 
     def rows(name: str) -> Array:
         return np.stack([getattr(table, name) for table in tables])

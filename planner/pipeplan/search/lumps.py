@@ -27,7 +27,8 @@ class LumpNode(Node):
     Where there are few devices the lump is a tree, and every shape is looked at whose bound does not exclude it: below
     a node lie the shape of its ``last`` modes alone, and one node for each mode that may stand before them.
 
-    A large lump is asked for what is much better than the incumbent first (`pipeplan.search.climb`).
+    A large lump is asked for what is much better than the incumbent first (`pipeplan.search.climb`). 1F1B's bound is
+    GPipe's too (docs/bounds.md); where it can be raised no further, GPipe's best is looked for by itself.
     """
 
     bound: int
@@ -44,6 +45,12 @@ class LumpNode(Node):
     def small(self) -> bool:
         """Whether it is a tree."""
         return self.layout.small(len(self.space.model.layers))
+
+    @property
+    def covers(self) -> bool:
+        """Whether it is 1F1B's and bounds the other families too, so that no other lump asks for them."""
+        others = [each for each in self.space.families if not each.alternates]
+        return self.alternating and not self.small and bool(others) and self.space.phased
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -100,6 +107,8 @@ class LumpNode(Node):
             prover.settle(self.bound)
             if groups is not None:
                 yield ShapeNode(self.bound, self.space, groups, self.size, self.alternating)
+            if self.covers:
+                yield LumpNode(self.bound, self.space, self.layout, self.size, alternating=False)
 
     def _question(self, prover: Prover) -> Question:
         return at_once(prover) if self.small else self.climb.question(prover, self.bound)
@@ -118,7 +127,7 @@ class LumpNode(Node):
         return arrange(self.space.classes, modes, self.layout.tile)
 
     def _alike(self, candidates: list[Candidate]) -> list[Candidate]:
-        return [each for each in candidates if each.family.alternates == self.alternating]
+        return [each for each in candidates if self.covers or each.family.alternates == self.alternating]
 
 
 def _held(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:

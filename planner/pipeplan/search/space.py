@@ -74,6 +74,11 @@ class Space:
         return max((depth for depth in self.job.depths if depth <= most), default=0) if self.job.depths else most
 
     @property
+    def phased(self) -> bool:
+        """Whether all families but 1F1B run all forwards first."""
+        return all(each.phases for each in self.families if not each.alternates)
+
+    @property
     def schedules(self) -> tuple[str, ...]:
         """Names of the families."""
         chosen = [FREE] * self.free + [ANY] * self.any_order

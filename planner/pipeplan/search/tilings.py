@@ -38,8 +38,12 @@ class TilingsNode(Node):
         return Turn.UNTIL_A_PLAN
 
     def advance(self, prover: Prover) -> Iterable[Node]:
-        """Ask for something better under all tiles at once; if there is, ask each."""
-        if prover.value is not None:
+        """Ask for something better under all tiles at once; if there is, ask each. Without a plan, ask one alone."""
+        if prover.value is None:
+            first, *rest = sorted(self.layouts, key=lambda layout: self._lump(layout).rank)
+            yield self._lump(first)
+            yield replace(self, layouts=tuple(rest)) if len(rest) > 1 else self._lump(*rest)
+        else:
             asked = self.climb.question(prover, self.bound)
             problem = allocation_problem(self.space, self.size, _best_of(self.layouts), self.alternating)
             limits = Limits(min(prover.left / 2, FIRST_SLICE / 4), ROUGH * asked.accuracy)
@@ -49,7 +53,7 @@ class TilingsNode(Node):
             if report.solution is None and report.stop is not Stop.TIME and not asked.last:
                 yield self
                 return
-        yield from map(self._lump, self.layouts)
+            yield from map(self._lump, self.layouts)
 
     def _lump(self, layout: Layout) -> LumpNode:
         return LumpNode(self.bound, self.space, layout, self.size, self.alternating, climb=replace(self.climb))
