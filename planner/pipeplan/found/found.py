@@ -17,7 +17,8 @@ class Found:
     value : int or None
         Its simulated nanoseconds.
     bound : int
-        No schedule of the pipeline that keeps the memory limits, in any order, takes less.
+        No schedule of the pipeline that keeps the memory limits takes less, in any order, on the lanes that its devices
+        may have (`pipeplan.found.lanes`).
     status : Status
         What we have.
     stop : Stop
