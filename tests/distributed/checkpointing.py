@@ -1,0 +1,229 @@
+"""What ranks run in the tests of checkpoints: importable by name, as other processes need it."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from models import layers_of, tiny_decoder, tiny_resnet, tiny_tied
+
+from pipeplan.errors import InputError
+from pipeplan.plan import Plan
+from pipeplan.schedule import Schedule
+from pipeplan.schedules import FAMILIES, PLACED
+from pipeplan.workload import Workload
+from pipeplan_executor.checkpoint import as_plain
+from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.source import draw
+from plans import plan_for
+
+STEPS = 3
+"""Ahead of a checkpoint, and after it."""
+MODELS = {"decoder": tiny_decoder, "tied": tiny_tied, "resnet": tiny_resnet}
+RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model is cut: replicas of every stage, or a family that places its stages itself."""
+
+    replicas: tuple[int, ...] = ()
+    family: str = "1f1b-sno"
+    zero1: bool = False
+
+    def plan(self, build: Callable[[], Workload], optimizer: str) -> Plan:
+        """On all ranks, for batches of 8 samples."""
+        workload, world = build(), dist.get_world_size()
+        names = layers_of(workload)
+        schedule = self._schedule(world)
+        cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
+        plan = plan_for(workload.module, names, cuts, schedule, 2, optimizer)
+        return replace(plan, zero1=self.zero1)
+
+    def _schedule(self, world: int) -> Schedule:
+        if self.family in PLACED:
+            return PLACED[self.family].write(world, 4, 2)
+        return FAMILIES[self.family].write(self.replicas, 4)
+
+
+LAYOUTS = {
+    2: (Layout((1, 1)), Layout((2,)), Layout((2,), zero1=True), Layout(family="interleaved")),
+    3: (Layout((1, 1, 1)), Layout((2, 1), zero1=True), Layout((3,), zero1=True), Layout((1, 2))),
+}
+
+
+def together(*jobs: tuple[str, tuple[str, ...]]) -> list[object]:
+    """Several functions of this module, one after the other: starting ranks takes longer than most of them."""
+    return [globals()[name](*arguments) for name, arguments in jobs]
+
+
+def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
+    """For every layout: is a run that was broken off bit by bit the run that was not?"""
+    torch.set_num_threads(1)
+    found = {}
+    for number, layout in enumerate(LAYOUTS[dist.get_world_size()]):
+        place = Path(folder) / str(number)
+        plan = layout.plan(MODELS[model], optimizer)
+        whole = _pipeline(plan, model)
+        losses = _train(whole, 2 * STEPS)
+        first = _pipeline(plan, model)
+        halves = _train(first, STEPS)
+        first.save(place, extra={"epoch": 7})
+        second = _pipeline(plan, model, seed=9)
+        loaded = second.load(place)
+        halves += _train(second, STEPS)
+        same = loaded.step == STEPS and loaded.extra == {"epoch": 7} and losses == halves and _equal(whole, second)
+        found[f"{layout}"] = _everywhere(same)
+    return found
+
+
+def moved(folder: str, model: str, optimizer: str) -> dict[str, float]:
+    """For every two layouts: how far a run that moves from one to the other is from one that stays."""
+    torch.set_num_threads(1)
+    layouts = LAYOUTS[dist.get_world_size()]
+    stay = {}
+    for number, layout in enumerate(layouts):
+        pipeline = _pipeline(layout.plan(MODELS[model], optimizer), model)
+        _train(pipeline, STEPS)
+        pipeline.save(Path(folder) / str(number))
+        _train(pipeline, STEPS)
+        pipeline.save(Path(folder) / f"{number}-on")
+        stay[number] = as_plain(Path(folder) / f"{number}-on")
+    found = {}
+    for number, source in enumerate(layouts):
+        for other, target in enumerate(layouts):
+            if other == number:
+                continue
+            pipeline = _pipeline(target.plan(MODELS[model], optimizer), model, seed=9)
+            pipeline.load(Path(folder) / str(number))
+            _train(pipeline, STEPS)
+            where = Path(folder) / f"{number}-{other}"
+            pipeline.save(where)
+            found[f"{source} to {target}"] = _apart(as_plain(where), stay[number])
+    return found
+
+
+def alone(folder: str, model: str, optimizer: str) -> dict[str, float]:
+    """How far from a pipeline that stays is the plain model that takes over from it, and a pipeline after that."""
+    torch.set_num_threads(1)
+    layouts = LAYOUTS[dist.get_world_size()]
+    pipeline = _pipeline(layouts[2].plan(MODELS[model], optimizer), model)
+    _train(pipeline, STEPS)
+    pipeline.save(folder)
+    _train(pipeline, STEPS)
+    pipeline.save(Path(folder) / "stays")
+    _train(pipeline, STEPS)
+    pipeline.save(Path(folder) / "stays-on")
+    plain, file = as_plain(folder), Path(folder) / "plain.pt"
+    workload = MODELS[model]()
+    module = workload.module.double()
+    module.load_state_dict(plain["model"])
+    update = {"adam": torch.optim.Adam, "momentum": torch.optim.SGD}[optimizer](module.parameters())
+    update.load_state_dict(plain["optimizer"])
+    schedule = _schedule(update)
+    schedule.load_state_dict(plain["scheduler"])
+    for step in range(plain["step"], plain["step"] + STEPS):
+        inputs, targets = draw(workload, pipeline.plan.batch, 0, torch.float64, step)
+        update.zero_grad()
+        workload.loss(module(inputs), targets).backward()
+        update.step()
+        schedule.step()
+    expected = as_plain(Path(folder) / "stays")
+    apart = {"plain": _apart({"model": module.state_dict(), "optimizer": update.state_dict()}, expected)}
+    if dist.get_rank() == 0:
+        state = {"model": module.state_dict(), "optimizer": update.state_dict(), "scheduler": schedule.state_dict()}
+        torch.save({**state, "step": step + 1}, file)
+    dist.barrier()
+    for layout in layouts[::2]:
+        back = _pipeline(layout.plan(MODELS[model], optimizer), model, seed=9)
+        back.load(file)
+        _train(back, STEPS)
+        back.save(Path(folder) / "back")
+        apart[f"back to {layout}"] = _apart(as_plain(Path(folder) / "back"), as_plain(Path(folder) / "stays-on"))
+    return apart
+
+
+def refused(folder: str) -> dict[str, str]:
+    """What is said to checkpoints that are broken, of another model, or of another optimiser."""
+    torch.set_num_threads(1)
+    layout = LAYOUTS[dist.get_world_size()][1]
+    pipeline = _pipeline(layout.plan(MODELS["decoder"], "adam"), "decoder")
+    _train(pipeline, 1)
+    good = pipeline.save(Path(folder) / "good")
+    said = {}
+    for name, harm in HARMS.items():
+        bad = Path(folder) / name
+        if dist.get_rank() == 0:
+            shutil.copytree(good, bad)
+            harm(bad)
+        dist.barrier()
+        said[name] = _said(lambda bad=bad: pipeline.load(bad))
+    said["nothing"] = _said(lambda: pipeline.load(Path(folder) / "absent"))
+    other = _pipeline(layout.plan(MODELS["resnet"], "adam"), "resnet")
+    said["model"] = _said(lambda: other.load(good))
+    sgd = _pipeline(layout.plan(MODELS["decoder"], "momentum"), "decoder")
+    said["optimizer"] = _said(lambda: sgd.load(good))
+    said["weights only"] = _said(lambda: sgd.load(good, weights_only=True))
+    said["extra"] = _said(lambda: pipeline.save(Path(folder) / "good", extra={"when": Path("now")}))
+    said["latest after all that"] = _said(lambda: pipeline.load(Path(folder) / "good"))
+    return said
+
+
+def _largest(folder: Path) -> Path:
+    return max(folder.glob("*.distcp"), key=lambda file: file.stat().st_size)
+
+
+HARMS: dict[str, Callable[[Path], object]] = {
+    "no manifest": lambda folder: (folder / "checkpoint.json").unlink(),
+    "no tensors": lambda folder: _largest(folder).unlink(),
+    "cut short": lambda folder: _largest(folder).write_bytes(_largest(folder).read_bytes()[:1000]),
+    "no state": lambda folder: (folder / "state.pt").unlink(),
+    "no index": lambda folder: (folder / ".metadata").unlink(),
+}
+
+
+def _said(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _pipeline(plan: Plan, model: str, seed: int = 0) -> Pipeline:
+    return Pipeline(plan, MODELS[model], seed=seed, dtype=torch.float64, learning_rate=RATE, scheduler=_schedule)
+
+
+def _schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+
+def _train(pipeline: Pipeline, steps: int) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        batch = draw(pipeline.workload, pipeline.plan.batch, 0, torch.float64, pipeline.moment.step)
+        losses.append(pipeline.step(*batch))
+    return losses
+
+
+def _equal(one: Pipeline, other: Pipeline) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def _everywhere(same: bool) -> bool:
+    flag = torch.tensor([same], dtype=torch.int64)
+    dist.all_reduce(flag, op=dist.ReduceOp.MIN)
+    return bool(flag)
+
+
+def _apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Largest difference between two plain checkpoints, of weights and of what the optimiser keeps."""
+    pairs = [(value, other["model"][name]) for name, value in one["model"].items()]
+    states, others = (plain["optimizer"]["state"] for plain in (one, other))
+    assert states.keys() == others.keys()
+    pairs += [(states[n][key], others[n][key]) for n in states for key in states[n]]
+    return max(float((a - b).abs().max()) for a, b in pairs)

@@ -1,0 +1,90 @@
+"""A run long enough to lose ranks in, and who kills them: importable by name, as other processes need it."""
+
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from models import layers_of, tiny_mlp
+
+from pipeplan.plan import Plan
+from pipeplan.schedules import FAMILIES
+from pipeplan.workload import Workload
+from pipeplan_executor.checkpoint.folder import whole
+from plans import plan_for
+
+STEPS = 30
+PAUSE = 0.05
+"""Seconds that a step takes at least."""
+
+
+def unhurried() -> Workload:
+    """The small perceptron, whose batches take their time to come."""
+    workload = tiny_mlp()
+
+    def draw(samples: int, generator: Any) -> tuple[Any, Any]:
+        time.sleep(PAUSE)
+        return workload.draw(samples, generator)
+
+    return replace(workload, draw=draw)
+
+
+def lasting_plan(ranks: int) -> Plan:
+    """Pipelined on so many ranks, with Adam's state to lose."""
+    workload = tiny_mlp()
+    names = layers_of(workload)
+    cuts = [round(i * len(names) / ranks) for i in range(ranks + 1)]
+    return plan_for(workload.module, names, cuts, FAMILIES["gpipe"].write((1,) * ranks, 4), 2, "adam")
+
+
+class Killer:
+    """Sends signals to ranks while a run goes on in this process.
+
+    Parameters
+    ----------
+    signals : list
+        One an attempt of the run, each at a random moment after the attempt has saved something new, or (``at_once``)
+        from the start of its processes on.
+    folder : Path
+        Of the checkpoints.
+    """
+
+    def __init__(self, signals: list[signal.Signals], folder: Path, seed: int, at_once: bool = False) -> None:
+        self._signals, self._folder, self._at_once = signals, folder, at_once
+        self._random = random.Random(seed)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.sent: list[signal.Signals] = []
+        self.sent_at = 0.0
+
+    def __enter__(self) -> "Killer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        seen: set[int] = set()
+        for number in self._signals:
+            start = time.time()
+            while not (ranks := [c for c in multiprocessing.active_children() if c.pid not in seen]) or not (
+                self._at_once or any(path.stat().st_mtime > start for path in whole(self._folder))
+            ):
+                if self._done.wait(0.05):
+                    return
+            if self._done.wait(self._random.uniform(0, 8 if self._at_once else STEPS * PAUSE / 3)):
+                return
+            victim = self._random.choice(ranks)
+            seen.update(child.pid for child in multiprocessing.active_children() if child.pid)
+            with suppress(ProcessLookupError):
+                os.kill(victim.pid or 0, number)
+                self.sent.append(number)
+                self.sent_at = time.monotonic()

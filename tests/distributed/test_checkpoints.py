@@ -1,0 +1,99 @@
+"""Checkpoints: a run that is broken off and goes on, under the same plan, another one, or none."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the workers by the same name
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+)
+
+import checkpointing
+
+from pipeplan_executor import launch
+
+ROUNDING = 1e-11
+"""Between runs that add the same numbers in another order, in float64."""
+JOBS: dict[int, dict[str, tuple[str, ...]]] = {
+    2: {"resumed": ("decoder", "adam"), "resumed batch norm": ("resnet", "momentum"), "refused": ()},
+    3: {"moved": ("tied", "adam"), "alone": ("tied", "adam")},
+}
+"""What runs on so many ranks, once they are there: the first word is the function's name."""
+
+
+def done(world: int, jobs: dict[str, tuple[str, ...]], folder: Path) -> dict[str, dict]:
+    """What all jobs found."""
+    calls = [(name.split()[0], (str(folder / name), *arguments)) for name, arguments in jobs.items()]
+    return dict(zip(jobs, launch(checkpointing.together, world, *calls, timeout=60), strict=True))
+
+
+@pytest.fixture(scope="module")
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
+    """One start of so many ranks for all that they have to do."""
+    return done(request.param, JOBS[request.param], tmp_path_factory.mktemp("checkpoints"))
+
+
+def on(world: int) -> pytest.MarkDecorator:
+    """Run a test with the results of this number of ranks."""
+    return pytest.mark.parametrize("found", [world], indirect=True)
+
+
+@on(2)
+@pytest.mark.parametrize("name", ["resumed", "resumed batch norm"])
+def test_a_resumed_run_is_the_same_bit_by_bit(name: str, found: dict[str, dict]) -> None:
+    """Under the plan that saved it, weights, statistics of every replica and losses are those of the unbroken run."""
+    assert len(found[name]) == len(checkpointing.LAYOUTS[2])
+    assert all(found[name].values()), found[name]
+
+
+@on(3)
+@pytest.mark.parametrize(("name", "count"), [("moved", 12), ("alone", 3)])
+def test_a_run_goes_on_under_any_plan_or_none(name: str, count: int, found: dict[str, dict]) -> None:
+    """It goes on under another depth, width, placement or sharding, as a plain torch module, and from that again."""
+    _all_near(found[name], count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["decoder", "tied"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_momentum_moves_too(world: int, model: str, tmp_path: Path) -> None:
+    """So it does with SGD's momentum."""
+    jobs = {"moved": (model, "momentum"), "alone": (model, "momentum")}
+    found = done(world, jobs, tmp_path)
+    _all_near(found["moved"], 12)
+    _all_near(found["alone"], 3)
+
+
+def _all_near(found: dict[str, float], count: int) -> None:
+    assert len(found) == count
+    assert not {case: apart for case, apart in found.items() if not apart < ROUNDING}
+
+
+@on(2)
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("no manifest", "not whole"),
+        ("no tensors", "distcp"),
+        ("cut short", "cannot read checkpoint"),
+        ("no state", "state.pt"),
+        ("no index", "metadata"),
+        ("nothing", "there is no checkpoint"),
+        ("model", "is of another model: it lacks stem"),
+        ("optimizer", "saved with Adam, and stage 0 has SGD"),
+        ("extra", "numbers, texts, tensors"),
+    ],
+)
+def test_a_bad_checkpoint_is_refused(case: str, said: str, found: dict[str, dict]) -> None:
+    """What is broken or belongs to something else is refused, by an error that names what is wrong."""
+    assert said in found["refused"][case]
+
+
+@on(2)
+@pytest.mark.parametrize("case", ["weights only", "latest after all that"])
+def test_a_good_checkpoint_is_not(case: str, found: dict[str, dict]) -> None:
+    """Weights alone fit any optimiser; a save that failed leaves the one before."""
+    assert not found["refused"][case]

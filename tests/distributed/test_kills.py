@@ -1,0 +1,90 @@
+"""Ranks that are killed or stopped at random moments: the run ends in time, and goes on from what it saved."""
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from signal import SIGKILL, SIGSTOP
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the workers by the same name
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+)
+
+from lasting import STEPS, Killer, lasting_plan, unhurried
+
+from pipeplan.errors import InputError
+from pipeplan_executor import RunError, run
+from pipeplan_executor.checkpoint import as_plain
+from pipeplan_executor.saving import Saving
+
+TIMEOUT = 12.0
+START_UP = 20.0
+"""Seconds more for a rank that is stopped before its peers have begun: they must first begin to miss it."""
+KILLS = 50
+NAMED = {SIGKILL: "was killed by SIGKILL", SIGSTOP: "stood still"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The weights after all steps, by two ranks that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run(lasting_plan(2), unhurried, steps=STEPS, warmup=0, timeout=60, saving=Saving(str(folder)))
+    return as_plain(folder)["model"]
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Bit by bit."""
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_a_run_survives_losses(tmp_path: Path, undisturbed: dict[str, torch.Tensor]) -> None:
+    """A rank is killed, then one stopped; the run names both, starts again twice, and ends with the same weights."""
+    signals = [SIGKILL, SIGSTOP]
+    with Killer(signals, tmp_path, seed=1) as killer:
+        saving = Saving(str(tmp_path), every=3)
+        report = run(lasting_plan(2), unhurried, steps=STEPS, warmup=0, timeout=TIMEOUT, saving=saving, restarts=2)
+    assert killer.sent == signals
+    assert len(report.restarts) == 2
+    assert all(NAMED[number] in said for number, said in zip(signals, report.restarts, strict=True))
+    assert report.first > 0
+    assert as_plain(tmp_path)["step"] == STEPS
+    assert equal(as_plain(tmp_path)["model"], undisturbed)
+    with pytest.raises(InputError, match=r"has checkpoints of an earlier run.*--resume"):
+        run(lasting_plan(2), unhurried, steps=STEPS, saving=Saving(str(tmp_path)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_kill_ends_the_run_in_time(tmp_path: Path, undisturbed: dict[str, torch.Tensor]) -> None:
+    """At 50 random moments, start-up included: an end in time, the cause named, at last the same weights."""
+    generator = random.Random(7)
+    kills = completed = 0
+    while kills < KILLS:
+        how = generator.choice([SIGKILL, SIGSTOP])
+        folder = tmp_path / str(completed)
+        with Killer([how], folder, seed=generator.randrange(2**32), at_once=True) as killer:
+            said = attempt(folder)
+        if said is None:
+            assert equal(as_plain(folder)["model"], undisturbed)
+            completed += 1
+        else:
+            assert NAMED[how] in said
+            assert time.monotonic() - killer.sent_at < TIMEOUT + START_UP
+        kills += len(killer.sent)
+    assert attempt(tmp_path / str(completed)) is None
+    assert equal(as_plain(tmp_path / str(completed))["model"], undisturbed)
+
+
+def attempt(folder: Path) -> str | None:
+    """Begin or go on; what ended the run, or None if it came to its end."""
+    saving = Saving(str(folder), every=3, resume=True)
+    try:
+        run(lasting_plan(2), unhurried, steps=STEPS, warmup=0, timeout=TIMEOUT, saving=saving)
+    except RunError as error:
+        return str(error)
+    return None
