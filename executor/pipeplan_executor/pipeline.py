@@ -21,6 +21,7 @@ from pipeplan_executor.lower_forward import lower_forward
 from pipeplan_executor.observe import Recorder
 from pipeplan_executor.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer, planned_optimizer
 from pipeplan_executor.order import find_replicas
+from pipeplan_executor.precision import sharing_casts
 from pipeplan_executor.reduction import Copied
 from pipeplan_executor.scaling import LossScale
 from pipeplan_executor.seeds import Moment, seed_layers, undisturbed
@@ -98,7 +99,7 @@ class Pipeline:
         precision: str | None = None,
     ) -> None:
         check_world(plan, dist.get_world_size())
-        self.plan, self.dtype, self.device = plan, dtype, torch.device(device)
+        self.plan, self.dtype, self.device, self.precision = plan, dtype, torch.device(device), precision
         self.recorder = Recorder()
         rank = dist.get_rank()
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device)
@@ -133,7 +134,7 @@ class Pipeline:
             seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
         self._last = len(plan.stages) - 1
         self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
-        self._stages = self._make_stages(precision)
+        self._stages = self._make_stages()
         steps = lower(plan.schedule, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
         if self.updates.together:
             steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
@@ -150,7 +151,7 @@ class Pipeline:
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
 
-    def _make_stages(self, precision: str | None) -> dict[int, StageWork]:
+    def _make_stages(self) -> dict[int, StageWork]:
         halved: dict[int, set[int]] = {number: set() for number in self.numbers}
         for action in self.plan.schedule.orders[dist.get_rank()]:
             if action.kind is Kind.INPUT_GRADIENT:
@@ -164,7 +165,7 @@ class Pipeline:
                 halved[number],
                 number,
                 self.device,
-                precision,
+                self.precision,
                 self.updates.scale,
             )
             for number, module in self.modules.items()
@@ -204,7 +205,7 @@ class Pipeline:
         self.updates.begin()
         parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
         weights = self._weigh(parts[1], weight)
-        with undisturbed(self.device) if any(self.fitted.flow.draws) else nullcontext():
+        with self._around_step():
             losses = self._engine.run(*parts)
         if update and (not self.updates.together or self.updates.agreed()):
             for number in self.numbers:
@@ -213,6 +214,12 @@ class Pipeline:
                         self.updates.update(number)
         self.moment.step += 1
         return {number: weights[number] * loss for number, loss in losses.items() if weights[number]}
+
+    @contextmanager
+    def _around_step(self) -> Iterator[None]:
+        draws = any(self.fitted.flow.draws)
+        with sharing_casts(self.precision, self.device), undisturbed(self.device) if draws else nullcontext():
+            yield
 
     def evaluate(self, inputs: Batch | None, targets: Batch | None) -> float:
         """The batch's mean loss in evaluation mode, the same number on every rank; nothing is learnt and no graph kept.

@@ -31,6 +31,16 @@ def autocast(precision: str | None, device: torch.device) -> AbstractContextMana
     return torch.autocast(device.type, FORMATS[precision])  # type: ignore[no-any-return]
 
 
+def sharing_casts(precision: str | None, device: torch.device) -> AbstractContextManager[object]:
+    """Around a step: every weight is converted once for all its micro-batches, not kept once for each in flight.
+
+    Torch keeps converted weights until the outermost context ends; this one is off, and outside of all others.
+    """
+    if precision is None:
+        return nullcontext()
+    return torch.autocast(device.type, FORMATS[precision], enabled=False)  # type: ignore[no-any-return]
+
+
 def formats(row: Row, inputs: Batch, precision: str, device: torch.device) -> tuple[Tensors, ...]:
     """What the first layer takes and what each one returns under autocast, on the meta device.
 

@@ -1,6 +1,7 @@
 """Formats of tensors under autocast, found without values."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional
 from pipeplan.capture.blank import on_meta
 from pipeplan.capture.row import row_of
 from pipeplan.errors import InputError
-from pipeplan_executor.precision import FORMATS, autocast, formats
+from pipeplan_executor.precision import FORMATS, autocast, formats, sharing_casts
 
 CPU = torch.device("cpu")
 
@@ -52,6 +53,32 @@ def test_formats_are_those_of_a_real_run(precision: str, call: str) -> None:
     expected = [(tensor.dtype, tensor.shape, tensor.requires_grad) for tensor in real]
     assert [(tensor.dtype, tensor.shape, tensor.requires_grad) for (tensor,) in found] == expected
     assert all(tensor.is_meta for row in found for tensor in row)
+
+
+def test_a_step_converts_each_weight_once() -> None:
+    """All micro-batches of a step save one copy of a weight in 16 bits, and their gradients add up as always."""
+    layer = nn.Linear(8, 8, bias=False)
+    inputs = [torch.randn(4, 8) for _ in range(3)]
+    gradients, places = [], []
+
+    def note(tensor: Tensor) -> Tensor:
+        if tensor.shape == (8, 8):
+            places[-1].append(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    for around in (sharing_casts("bf16", CPU), nullcontext()):
+        places.append([])
+        layer.zero_grad()
+        with around, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            outputs = []
+            for part in inputs:
+                with autocast("bf16", CPU):
+                    outputs.append(layer(part.requires_grad_()))
+            for output in outputs:
+                output.float().square().sum().backward()
+        gradients.append(layer.weight.grad.clone())
+    assert [len(set(each)) for each in places] == [1, 3]
+    assert torch.equal(*gradients)
 
 
 def test_other_precisions_are_refused() -> None:
