@@ -50,4 +50,8 @@ def _add_rows(weight: nn.Parameter, padding_idx: int, numbers: Tensor, gradient:
         rows = rows.masked_fill((places == padding_idx)[:, None], 0.0)
     if weight.grad is None:
         weight.grad = torch.zeros_like(weight)
+    if rows.itemsize < 4:  # a row that is used often would be rounded at each use, and soon grow no more
+        places, order = torch.unique(places, return_inverse=True)
+        sums = torch.zeros(len(places), rows.shape[1], device=rows.device)
+        rows = sums.index_add_(0, order, rows.float()).to(rows.dtype)
     weight.grad.index_add_(0, places, rows)

@@ -147,3 +147,16 @@ def test_autocast_products_have_its_precision() -> None:
     for gradient, wanted in zip(sums, expected, strict=True):
         assert gradient.dtype == torch.float32
         assert torch.allclose(gradient, wanted, rtol=0.02, atol=0.02 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("padding", [None, 3])
+def test_a_row_that_is_looked_up_often_is_summed_well(dtype: torch.dtype, padding: int | None) -> None:
+    """Thousands of small gradients of one row come to their sum in 16 bits too; the padding row gets none."""
+    table, queue = nn.Embedding(5, 2, padding_idx=padding, dtype=dtype), WeightQueue()
+    numbers = torch.tensor([1] * 3000 + [3] * 7)
+    with attached(queue, [table]), queue.opened():
+        (table(numbers) * 0.01).sum().backward()
+    work_off(queue.take())
+    expected = torch.tensor([0.0, 30.0, 0.0, 0.0 if padding else 0.07, 0.0])
+    assert torch.allclose(table.weight.grad.float(), expected[:, None].expand(5, 2), rtol=0.01)
