@@ -43,7 +43,7 @@ def test_a_chain_is_taken_as_it_stands_and_the_graph_where_there_is_none() -> No
     assert row.parameters[0] == {"weight": "conv1_1.weight", "bias": "conv1_1.bias"}
     row = row_of(net.module, inputs_of(net))
     assert row.names[:3] == ("down.0.first", "down.0.second", "down.1.first")
-    assert "body.down.0.first.weight" in row.parameters[0]
+    assert row.parameters[0]["body.down_0_first_weight"] == "down.0.first.weight"
 
 
 def test_the_users_own_stages_pass_several_tensors() -> None:

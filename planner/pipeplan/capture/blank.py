@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pipeplan.capture.private import FakeTensorMode
 
 
 def on_meta(module: nn.Module) -> nn.Module:
@@ -13,26 +14,16 @@ def on_meta(module: nn.Module) -> nn.Module:
     return _with(module, lambda tensor: tensor.detach().to("meta"))
 
 
-def on_fake_cpu(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """A copy whose tensors say that they lie on a CPU and have no values: models take the ways they take on a device.
-
-    On the meta device itself some models compute something else, or nothing.
-    """
-    return on_fake(module, mode, "cpu")
-
-
 def on_fake(module: nn.Module, mode: FakeTensorMode, device: torch.device | str) -> nn.Module:
-    """The same for any device; it need not be there."""
+    """A copy whose tensors say that they lie on the device, which need not be there, and have no values.
+
+    On the meta device some models compute something else, or nothing; so captured models are on a fake CPU.
+    """
     return _with(module, lambda tensor: fake(tensor, mode, device))
 
 
-def fake_cpu(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
-    """A stand-in of the same shape, strides and type."""
-    return fake(tensor, mode, "cpu")
-
-
 def fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device | str) -> Tensor:
-    """The same for any device."""
+    """A stand-in of the same shape, strides and type."""
     with mode:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 

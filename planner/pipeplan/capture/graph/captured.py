@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
 
 from pipeplan.batch import Batch
 from pipeplan.capture.graph.calls import calls_of
@@ -23,6 +22,7 @@ from pipeplan.capture.graph.sorts import sort_nodes, touches_state
 from pipeplan.capture.graph.spare import is_persistent, keep_unused
 from pipeplan.capture.graph.tables import Shelf
 from pipeplan.capture.graph.write import Source, constants_of, maker_of, module_of, names_inside, ordered
+from pipeplan.capture.private import pytree
 from pipeplan.capture.row import Row
 from pipeplan.errors import InputError
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
-from torch.utils import _pytree as pytree
 
 from pipeplan.batch import Batch, mapped, tensors
-from pipeplan.capture.blank import fake_cpu, on_fake_cpu
+from pipeplan.capture.blank import fake, on_fake
 from pipeplan.capture.graph.trouble import explained
+from pipeplan.capture.private import FakeTensor, FakeTensorMode, pytree
 from pipeplan.errors import InputError
 
 WITHIN = "within"
@@ -58,10 +57,10 @@ def export(module: nn.Module, inputs: Batch, training: bool) -> Captured:
     """
     tensors(inputs)  # or an error that says what else is in the batch
     mode = FakeTensorMode()
-    blank = on_fake_cpu(module, mode)
+    blank = on_fake(module, mode, "cpu")
     if blank.training != training:
         blank.train(training)
-    given = mapped(inputs, lambda tensor: fake_cpu(tensor, mode))
+    given = mapped(inputs, lambda tensor: fake(tensor, mode, "cpu"))
     args, kwargs = ((), dict(given)) if isinstance(given, Mapping) else (given, {})
     args = tuple(args) if isinstance(args, tuple | list) else (args,)
     with explained(type(module).__name__), torch.inference_mode(False), torch.enable_grad():
@@ -112,7 +111,8 @@ class _Copy:
                 self.values.append(self._constant(spec.target, self.program.constants[spec.target]))
             else:
                 raise InputError(
-                    f"{type(self.module).__name__} holds {spec.target}, which is no tensor; cut it by hand"
+                    f"{type(self.module).__name__} computes with {spec.target}, which is no tensor; keep it out of the "
+                    "forward pass, or give stage modules of your own with Stages"
                 )
 
     def inline(self, owner: nn.Module, values: Sequence[Any], within: tuple[Any, ...]) -> list[Any]:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from pipeplan.capture.private import memory_of
+
 
 @dataclass(frozen=True)
 class Pin:
@@ -31,14 +33,14 @@ def functionalise(graph: fx.Graph) -> tuple[Pin, ...]:
     sharing: dict[Any, list[fx.Node]] = defaultdict(list)
     for node in order:
         if isinstance(node.meta.get("val"), Tensor):
-            sharing[node.meta["val"].untyped_storage()._cdata].append(node)
+            sharing[memory_of(node.meta["val"])].append(node)
     pins = []
     for node in list(graph.nodes):
         if not writes(node) or writes_buffer(node):
             continue
         target = node.args[0]
         place = order[node]
-        readers = sharing[target.meta["val"].untyped_storage()._cdata] if isinstance(target, fx.Node) else []
+        readers = sharing[memory_of(target.meta["val"])] if isinstance(target, fx.Node) else []
         earlier = [other for other in readers if order[other] < place]
         shared = any(
             other.op == "get_attr" or any(order[user] > place for user in other.users if user is not node)

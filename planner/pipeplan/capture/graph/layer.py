@@ -13,8 +13,8 @@ from pipeplan.errors import InputError
 class GraphLayer(nn.Module):  # type: ignore[misc]
     """Nodes of a captured graph between two cuts.
 
-    Its parameters and buffers lie in ``body`` and ``constants`` under the names of the unsplit model. Flags follow
-    ``train()`` and ``eval()``, devices the first tensor it is called with.
+    Its parameters and buffers lie in ``body`` and ``constants``. Flags follow ``train()`` and ``eval()``, devices the
+    first tensor it is called with.
 
     Parameters
     ----------

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from pipeplan.capture.graph.inplace import writes_buffer
+from pipeplan.capture.private import pytree
 from pipeplan.errors import InputError
 
 TRAINING_ONLY = "training only"

@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 
 from pipeplan.capture.graph.export import WITHIN
 from pipeplan.capture.graph.inplace import Pin, writes, written
+from pipeplan.capture.private import OpOverload, memory_of
 
 
 class Sort(Enum):
@@ -126,7 +127,7 @@ def _sort(node: fx.Node, sort: Mapping[fx.Node, Sort], tensors: Mapping[str, Ten
     given = {sort[parent] for parent in node.all_input_nodes}
     if node.target is operator.getitem:
         return Sort.WORK if given & {Sort.WORK, Sort.VIEW} else sort[node.args[0]]
-    if not isinstance(node.target, torch._ops.OpOverload) or not _repeatable(node):
+    if not isinstance(node.target, OpOverload) or not _repeatable(node):
         return Sort.WORK
     if given <= {Sort.CONSTANT}:
         return Sort.CONSTANT
@@ -149,11 +150,7 @@ def _views(node: fx.Node) -> bool:
     value, given = node.meta["val"], node.all_input_nodes[0].meta["val"]
     if node.target._schema.name not in _VIEWS or node.meta[WITHIN]:
         return False
-    return bool(
-        isinstance(value, Tensor)
-        and isinstance(given, Tensor)
-        and value.untyped_storage()._cdata == given.untyped_storage()._cdata
-    )
+    return bool(isinstance(value, Tensor) and isinstance(given, Tensor) and memory_of(value) == memory_of(given))
 
 
 _STATISTICS = {"aten::batch_norm": (3, 4), "aten::native_batch_norm": (3, 4), "aten::instance_norm": (3, 4)}

@@ -12,12 +12,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
 
 from pipeplan.capture.graph.contexts import Within
 from pipeplan.capture.graph.export import WITHIN
 from pipeplan.capture.graph.modes import TRAINING_ONLY, Either, pick, when
 from pipeplan.capture.graph.sorts import Sort, Sorted
+from pipeplan.capture.private import pytree
+
+UNSPLIT = "unsplit name"
+"""Key in the meta of nodes that read a parameter, buffer or constant."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def module_of(
     results: Sequence[Any],
     first: Sequence[Any] = (),
 ) -> fx.GraphModule:
-    """A module that computes ``results`` from ``given``; its parameters have the names of the unsplit model.
+    """A module that computes ``results`` from ``given`` and holds what these read.
 
     ``first``: a function that is called ahead of all else with the mode, and its other arguments.
     """
@@ -102,10 +105,10 @@ def maker_of(source: Source, tables: Sequence[fx.Node]) -> fx.GraphModule:
     found: dict[fx.Node, None] = {}
 
     def add(node: fx.Node) -> None:
-        for parent in node.all_input_nodes:
-            add(parent)
-        if node.op != "get_attr":
-            found.setdefault(node)
+        if node.op != "get_attr" and node not in found:
+            for parent in node.all_input_nodes:
+                add(parent)
+            found[node] = None
 
     for table in tables:
         add(table)
@@ -128,10 +131,9 @@ class _Writer:
     def module(self) -> fx.GraphModule:
         """What was written."""
         module = fx.GraphModule(self._held, self.graph, "Layer")
-        for name, tensor in self._held.items():
-            if isinstance(tensor, Tensor) and name in self._source.transient:
-                path, _, last = name.rpartition(".")
-                module.get_submodule(path)._non_persistent_buffers_set.add(last)
+        for node in self.graph.nodes:
+            if node.meta.get(UNSPLIT) in self._source.transient:
+                module._non_persistent_buffers_set.add(node.target)
         return module
 
     def value(self, result: Any) -> Any:
@@ -141,8 +143,12 @@ class _Writer:
         if result not in self._env:
             assert result.op == "get_attr", f"{result} is not there"
             name = str(result.target)
-            self._held[name] = self._source.held[name]
-            self._env[result] = self.graph.get_attr(name)
+            local = name.replace(".", "_")  # one look-up; a path of modules would cost one each in every pass
+            while local in self._held:
+                local += "_"
+            self._held[local] = self._source.held[name]
+            self._env[result] = self.graph.get_attr(local)
+            self._env[result].meta[UNSPLIT] = name
         return self._env[result]
 
     def copy(self, node: fx.Node) -> None:
@@ -208,5 +214,5 @@ def names_inside(layer: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[tu
     for path, part in layer.named_modules(remove_duplicate=False):
         if isinstance(part, fx.GraphModule):
             for node in part.graph.nodes:
-                if node.op == "get_attr" and node.target in tensors:
-                    yield f"{path}.{node.target}" if path else str(node.target), str(node.target)
+                if node.meta.get(UNSPLIT) in tensors:
+                    yield f"{path}.{node.target}" if path else str(node.target), node.meta[UNSPLIT]
