@@ -19,7 +19,8 @@ def stage_of(
     *,
     recompute: Sequence[str] = (),
     split: Set[int] = frozenset(),
-    loss: Callable[[Tensors, Tensor], Tensor] | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    number: int = 0,
 ) -> tuple[StageWork, StageModule]:
     """A stage somewhere in a row; what it copies and puts back is found as a plan's stages find it.
 
@@ -40,7 +41,9 @@ def stage_of(
     }
     module = StageModule(layers, treatments)
     boundary = Boundary(flow.tensors[1], flow.tensors[-1])
-    work = StageWork(module, boundary, None if loss is None else lambda found, targets: loss(*found, targets), split)
+    work = StageWork(
+        module, boundary, None if loss is None else lambda found, targets: loss(*found, targets), split, number
+    )
     work.weights = (1.0,) * 100
     return work, module
 

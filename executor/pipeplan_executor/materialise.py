@@ -5,7 +5,6 @@ that builds two layers and a process that builds the whole model end up with the
 """
 
 import copy
-import hashlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.errors import InputError, PlanError
+from pipeplan_executor.seeds import derive
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -119,8 +119,7 @@ def drawn(blank: nn.Module, names: Iterable[str], seed: int, dtype: torch.dtype 
             own = {**part._parameters, **part._buffers}
             for tensor in own.values():
                 _mark(tensor)
-            digest = hashlib.sha256(f"{seed}/{path}".encode()).digest()
-            torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+            torch.manual_seed(derive(seed, "weights", path))
             _draw(whole, path)
             for name in wanted:
                 found[name] = own[name.rpartition(".")[2]]

@@ -99,6 +99,7 @@ def fit(
             "tensor while they make it; processes here send complete ones. Solve again without --intra-layer"
         )
     workload = build(source)
+    _check_plain(workload.module)
     original = on_meta(workload.module)
     blank = original if dtype is None else on_meta(original).to(dtype)
     inputs = converted(draw(workload, plan.micro_batch, seed=0)[0], dtype)
@@ -116,6 +117,22 @@ def fit(
     fitted = Fitted(plan, workload, blank, row, flow, find_copies(plan, row, blank))
     _check_buffers(fitted)
     return fitted
+
+
+def _check_plain(module: nn.Module) -> None:
+    """Wrappers that share out or sum parameters by themselves do not see what a pipeline does with them."""
+    for path, part in module.named_modules():
+        if isinstance(part, nn.parallel.DistributedDataParallel):
+            raise PlanError(
+                f"{path or 'the model'} is wrapped in DistributedDataParallel; give the bare module: the plan says "
+                "which stages have replicas, and their gradients are summed where it says so"
+            )
+    for name, parameter in module.named_parameters():
+        if type(parameter) is not nn.Parameter:
+            raise PlanError(
+                f"{name} is a {type(parameter).__name__}, which some other library shares out or fills later; give the "
+                "module with plain parameters (no fully_shard, no lazy layers): the plan says who holds what"
+            )
 
 
 def find_row(plan: Plan, blank: nn.Module, inputs: Batch) -> Row:
