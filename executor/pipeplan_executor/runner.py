@@ -35,8 +35,8 @@ class RunReport:
         From the first rank's start to the last rank's end, one a timed step.
     peaks : tuple of int
         Peak memory of each rank over the timed steps (see `pipeplan_executor.memory`).
-    timeline : Timeline
-        The step of median duration as it really ran; memory lines are empty.
+    timelines : tuple of Timeline
+        What ranks did in each timed step; memory lines are empty.
     error : float or None
         Largest relative difference of loss and gradients to the unsplit model in float64, if that was asked for.
     first : int
@@ -48,7 +48,7 @@ class RunReport:
     losses: tuple[float, ...]
     step_times: tuple[int, ...]
     peaks: tuple[int, ...]
-    timeline: Timeline
+    timelines: tuple[Timeline, ...]
     error: float | None = None
     first: int = 0
     restarts: tuple[str, ...] = ()
@@ -57,6 +57,14 @@ class RunReport:
     def step_time(self) -> int:
         """The median."""
         return round(median(self.step_times)) if self.step_times else 0
+
+    @property
+    def timeline(self) -> Timeline:
+        """The step of median duration as it really ran; empty if none was timed."""
+        if not self.timelines:
+            return Timeline((), (), (), ())
+        order = sorted(range(len(self.step_times)), key=self.step_times.__getitem__)
+        return self.timelines[order[len(order) // 2]]
 
 
 @dataclass(frozen=True)
@@ -208,24 +216,25 @@ def _train(plan: Plan, source: Source, options: Options, seen: _Seen) -> None:
 
 def _report(everyone: list[_Seen]) -> RunReport:
     first = everyone[0]
-    count = len(first.losses)
-    times = [max(one.ends[i] for one in everyone) - min(one.starts[i] for one in everyone) for i in range(count)]
-    timeline = Timeline((), (), (), ())
-    if count:
-        typical = sorted(range(count), key=times.__getitem__)[count // 2]
-        zero = min(one.starts[typical] for one in everyone)
-        spans = [
-            Span(rank, 0, action, start - zero, end - zero)
-            for rank, one in enumerate(everyone)
-            for action, start, end in one.spans[typical]
-        ]
-        empty: tuple[Step, ...] = ()
-        timeline = Timeline(tuple(sorted(spans, key=lambda span: span.start)), (), (empty,) * len(everyone), ())
+    numbers = range(len(first.losses))
+    times = [max(one.ends[i] for one in everyone) - min(one.starts[i] for one in everyone) for i in numbers]
     return RunReport(
         losses=tuple(first.losses),
         step_times=tuple(times),
         peaks=tuple(one.peak for one in everyone),
-        timeline=timeline,
+        timelines=tuple(_timeline(everyone, i) for i in numbers),
         error=first.error,
         first=first.first,
     )
+
+
+def _timeline(everyone: list[_Seen], number: int) -> Timeline:
+    """A timed step, from the first rank's start on."""
+    zero = min(one.starts[number] for one in everyone)
+    spans = [
+        Span(rank, 0, action, start - zero, end - zero)
+        for rank, one in enumerate(everyone)
+        for action, start, end in one.spans[number]
+    ]
+    empty: tuple[Step, ...] = ()
+    return Timeline(tuple(sorted(spans, key=lambda span: span.start)), (), (empty,) * len(everyone), ())
