@@ -116,6 +116,19 @@ class Masked(nn.Module):
         return x
 
 
+class Rated(nn.Module):
+    """A table that is made from a buffer, and read by two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("rate", torch.linspace(0, 1, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        table = torch.exp(self.rate).cumsum(0)
+        return self.second(self.first(x) * table) * table
+
+
 class Dropping(nn.Module):
     """Dropout and batch norm: both do something else in evaluation."""
 
@@ -133,6 +146,13 @@ class OtherInEvaluation(Trunk):
 
     def between(self, x: Tensor) -> Tensor:
         return torch.tanh(x) if self.training else x
+
+
+class LooksAtValuesInEvaluation(Trunk):
+    """Training can be captured, evaluation cannot."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return x if self.training or x.sum() > 0 else -x
 
 
 class LooksAtValues(Trunk):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cut_by_hand import WIDTH, Dropping, OtherInEvaluation
+from cut_by_hand import WIDTH, Dropping, LooksAtValuesInEvaluation, OtherInEvaluation
 from pipeplan.capture import Row, row_of
 from pipeplan.errors import InputError
 
@@ -51,6 +51,15 @@ def test_a_module_that_computes_something_else_is_refused_in_the_other_mode(trai
     torch.testing.assert_close(through(row, inputs), module(inputs))
     with pytest.raises(InputError, match="captured for"):
         row.layers[0].train(not training)(inputs)
+
+
+def test_a_module_whose_evaluation_cannot_be_captured_still_trains() -> None:
+    """Its layers compute what it computes in training, and refuse evaluation."""
+    module, inputs = LooksAtValuesInEvaluation(), torch.randn(5, WIDTH)
+    row = row_of(module, inputs, front_end="graph")
+    torch.testing.assert_close(through(row, inputs), module(inputs))
+    with pytest.raises(InputError, match="captured for training only"):
+        row.layers[0].eval()(inputs)
 
 
 def test_one_mode_only_when_asked() -> None:

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from captured_models import tiny_bert, tiny_llama
-from cut_by_hand import WIDTH, Masked
+from cut_by_hand import WIDTH, Masked, Rated
 from pipeplan.batch import tensors
 from pipeplan.capture import Row, row_of
 from pipeplan.capture.graph.captured import CapturedModel
@@ -51,6 +51,29 @@ def test_layers_share_what_they_make_once() -> None:
     first, again = run(row, inputs), run(row, inputs)
     assert (first[0][:2], first[1]) == ([size + inputs[1].numel()] * 2, 1)
     assert again == (first[0], 0)
+
+
+def test_tables_follow_buffers_that_are_written_into() -> None:
+    """Values that are loaded into a buffer later on, or another buffer in its place, change the tables made from it."""
+    module, inputs = Rated(), torch.randn(3, WIDTH)
+    row = row_of(module, inputs, front_end="graph")
+
+    def through() -> torch.Tensor:
+        value = inputs
+        for layer in row.layers:
+            value = layer(value)
+        return value
+
+    torch.testing.assert_close(through(), module(inputs))
+    module.rate.fill_(2.0)
+    torch.testing.assert_close(through(), module(inputs))
+    other = torch.zeros(WIDTH)
+    module.rate = other
+    for layer, names in zip(row.layers, row.parameters, strict=True):
+        for local in [local for local, name in names.items() if name == "rate"]:
+            path, _, last = local.rpartition(".")
+            setattr(layer.get_submodule(path), last, other)
+    torch.testing.assert_close(through(), module(inputs))
 
 
 def test_copies_that_are_made_together_share() -> None:

@@ -1,6 +1,7 @@
 """A captured module, ready to be cut into layers."""
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -48,10 +49,12 @@ class CapturedModel:
     def __init__(self, module: nn.Module, inputs: Batch, *, both_modes: bool = True) -> None:
         self._module = module
         self._tensors = dict(held(module))
-        modes = (True, False) if both_modes else (module.training,)
-        captured = {mode: export(module, inputs, training=mode) for mode in modes}
-        pins = {mode: functionalise(captured[mode].graph) for mode in modes}
-        self._either = either = _joined(*captured.values()) if both_modes else None
+        captured = {module.training: export(module, inputs, training=module.training)}
+        if both_modes:
+            with suppress(InputError):  # a model that only one mode can be captured of is a model all the same
+                captured[not module.training] = export(module, inputs, training=not module.training)
+        pins = {mode: functionalise(found.graph) for mode, found in captured.items()}
+        self._either = either = _joined(captured[True], captured[False]) if len(captured) == 2 else None
         mode = module.training if either is None else True
         self._captured, self._pins = captured[mode], pins[mode]
         graph = self._captured.graph
@@ -124,13 +127,11 @@ class CapturedModel:
         names = layer_names(self._root, cuts, units, busy)
         shelf = Shelf()
         layers = []
-        for number, name in enumerate(names):
-            first, end = borders[number], borders[number + 1]
+        for name, (first, end) in zip(names, pairwise(borders), strict=True):
             given = self._crossings.at(first) if first else self._inputs
             results = self._crossings.at(end) if end < len(units) else self._results
-            layers.append(
-                self._layer(name, [node for unit in units[first:end] for node in unit], given, results, shelf)
-            )
+            work = [node for unit in units[first:end] for node in unit]
+            layers.append(self._layer(name, work, given, results, shelf))
         parameters = [dict(names_inside(layer, self._tensors)) for layer in layers]
         keep_unused(self._module, layers, parameters)
         return Row(
