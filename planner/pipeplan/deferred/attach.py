@@ -17,7 +17,7 @@ def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], Non
     """From now on these modules, and all inside them, leave weight gradients in the queue while it is open.
 
     Linear, convolving and embedding modules change their class, captured graphs some of their operations. All else is
-    as before. A module has one queue at a time.
+    as before. A module that has a queue already uses the new one.
 
     Returns
     -------
@@ -26,7 +26,10 @@ def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], Non
     """
     undo: list[Callable[[], None]] = []
     for part in dict.fromkeys(part for module in modules for part in module.modules()):
-        if isinstance(part, fx.GraphModule):
+        if hasattr(part, _ATTRIBUTE):
+            undo.append(partial(setattr, part, _ATTRIBUTE, getattr(part, _ATTRIBUTE)))
+            setattr(part, _ATTRIBUTE, queue)
+        elif isinstance(part, fx.GraphModule):
             undo += _rewrite(part, queue)
         elif (waiting := waiting_class(type(part))) is not None:  # type: ignore[arg-type]
             undo.append(partial(_restore_class, part, type(part)))

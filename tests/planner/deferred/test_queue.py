@@ -89,6 +89,20 @@ def test_a_module_is_as_before_afterwards() -> None:
     assert not hasattr(graph, "weight_queue")
 
 
+def test_a_module_may_change_its_queue() -> None:
+    """The new one gets what is left, and the old one again afterwards."""
+    graph = torch.export.export(pair(), (torch.randn(2, 3),)).module()
+    for module in (pair(), graph):
+        first, second = WeightQueue(), WeightQueue()
+        with attached(first, [module]):
+            with attached(second, [module]), first.opened(), second.opened():
+                module(torch.randn(2, 3)).sum().backward()
+            assert (len(first), len(second)) == (0, 2)
+            with first.opened(), second.opened():
+                module(torch.randn(2, 3)).sum().backward()
+            assert (len(first), len(second)) == (2, 2)
+
+
 def test_nothing_is_left_of_a_step_that_broke_off() -> None:
     """The graph is gone after I, what waits after W or when the queue is cleared, and an error closes the queue."""
     net, queue = pair(), WeightQueue()
