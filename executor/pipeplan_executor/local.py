@@ -102,9 +102,9 @@ class Watch:
     Attributes
     ----------
     killed : list of (int, str)
-        Ranks, and where they were when they were last heard of.
+        Ranks, and where they were last.
     heard : dict
-        For each rank when that was, and where.
+        For each rank when that was last, and where it was then.
     """
 
     def __init__(self, folder: Path, world: int, timeout: float) -> None:
@@ -143,7 +143,7 @@ class Watch:
             if self._pulses.get(rank) == last:
                 return False
             self._pulses[rank] = last
-            self.heard[rank] = time.time(), pulse.read_text() or self.heard[rank][1]
+            self.heard[rank] = time.time(), pulse.read_text()
         except FileNotFoundError:
             return False
         return True

@@ -1,7 +1,6 @@
 """What a rank does around the function that it was started for: process group, pulse, and what became of it."""
 
 import atexit
-import datetime
 import json
 import os
 import pickle
@@ -45,21 +44,23 @@ def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: f
     import torch.distributed as dist
 
     from pipeplan_executor.devices import take
+    from pipeplan_executor.meeting import join
 
     backend = "cpu:gloo,cuda:nccl" if take(device).type == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method="env://", timeout=datetime.timedelta(seconds=timeout))
     try:
+        join(backend, timeout)
         return function(*arguments)
     except PipeplanError:
         raise
     except (RuntimeError, dist.DistError) as error:
         if lost_a_peer(error):
             raise RunError(
-                f"rank {dist.get_rank()} lost a peer or waited {timeout:.0f} s for it: {_first(error)}"
+                f"rank {os.environ['RANK']} lost a peer or waited {timeout:.0f} s for it: {_first(error)}"
             ) from error
         raise
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def lost_a_peer(error: BaseException) -> bool:
@@ -121,21 +122,23 @@ def _leave(succeeded: list[bool]) -> None:
 
 
 def _pulse(path: Path, launcher: int) -> None:
-    main = threading.main_thread().ident
+    main, part = threading.main_thread().ident, path.with_suffix(".part")
     while True:
         if os.getppid() != launcher:
             os._exit(1)  # nobody is left to end this rank
-        path.write_text(_place(sys._current_frames().get(main or 0)))
+        part.write_text(_place(sys._current_frames().get(main or 0)))
+        part.replace(path)
         time.sleep(PULSE)
 
 
 def _place(frame: Any) -> str:
-    """The innermost line that is neither torch's, nor Python's, nor this package's; empty if there is none."""
+    """Where in the user's code a thread is; empty if it is at work here, or waits for other ranks."""
     while frame is not None:
         file = Path(frame.f_code.co_filename)
-        inside = _PACKAGE in file.parents and "zoo" not in file.parts
-        library = "site-packages" in file.parts or file.is_relative_to(_PYTHON)
-        if not inside and not library and file.suffix == ".py":
+        ours = _PACKAGE in file.parents and "zoo" not in file.parts
+        if ours or "torch/distributed" in file.as_posix():
+            return ""
+        if file.suffix == ".py" and "site-packages" not in file.parts and not file.is_relative_to(_PYTHON):
             return f"{file.name}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back
     return ""

@@ -1,6 +1,5 @@
 """When a run saves checkpoints, and where it goes on."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,9 +45,8 @@ class Saving:
             raise InputError(
                 f"every is {self.every} and keep {self.keep}; save every 1 or more steps and keep 1 or more"
             )
-        started_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
         found = latest(self.folder)
-        if found is not None and not (self.resume or started_again):
+        if found is not None and not self.resume:
             raise InputError(
                 f"{self.folder} has checkpoints of an earlier run, the latest of them {found.name}; go on from it "
                 "(--resume), or name another folder"

@@ -27,7 +27,7 @@ def as_plain(path: str | Path) -> dict[str, Any]:
     -------
     dict
         ``model``: what ``load_state_dict`` of the unsplit module takes. ``optimizer``: the same for an optimiser of its
-        ``parameters()``, whose groups also name them; None before the first update. ``scheduler``, ``scaler``,
+        ``parameters()``, whose groups also name them; None where nothing is trained. ``scheduler``, ``scaler``,
         ``step``, ``seed``, ``kind`` (the optimiser's class), ``extra``. `torch.save` writes it to a file that
         `load` reads.
 

@@ -1,0 +1,70 @@
+"""How ranks find each other, also after torchrun has started them again.
+
+Torchrun's agent keeps one store of keys for all attempts, so a rank that starts again finds the addresses under which
+the others were to be reached the last time (pytorch issue 135712). Therefore the ranks of an attempt first agree on a
+name that no other attempt has, and keep their keys under it.
+
+::
+
+    rank 1   hello/1 = 5f0c ────────────────╮   waits for answer/5f0c, which can be no older than this process
+    rank 0   name of the attempt = 9b3e     ╰▶ answer/5f0c = 9b3e
+    rank 1   present under 9b3e                rank 0 answers until all are: what it saw first may have been old
+"""
+
+import datetime
+import os
+import time
+import uuid
+
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+LOOK = 0.02
+"""Seconds between two looks of the first rank."""
+
+
+def join(backend: str, timeout: float) -> None:
+    """Form the process group of which the environment tells.
+
+    Raises
+    ------
+    torch.distributed.DistError
+        If somebody does not come in time.
+    """
+    patience = datetime.timedelta(seconds=timeout)
+    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) == 0:
+        dist.init_process_group(backend, init_method="env://", timeout=patience)
+        return
+    store, rank, world = next(iter(rendezvous("env://", timeout=patience)))
+    fresh = dist.PrefixStore(agree(dist.PrefixStore("pipeplan", store), rank, world, timeout), store)
+    dist.init_process_group(backend, store=fresh, rank=rank, world_size=world, timeout=patience)
+
+
+def agree(store: dist.Store, rank: int, world: int, timeout: float) -> str:
+    """A name that all ranks which are there now know, and nobody knew before.
+
+    Raises
+    ------
+    torch.distributed.DistStoreError
+        If a rank does not come in time.
+    """
+    own = uuid.uuid4().hex
+    if rank:
+        store.set(f"hello/{rank}", own)
+        name = store.get(f"answer/{own}").decode()
+        store.set(f"{name}/{rank}", "present")
+        return str(name)
+    answered: dict[int, bytes] = {}
+    absent = set(range(1, world))
+    deadline = time.monotonic() + timeout
+    while absent:
+        for other in sorted(absent):
+            if store.check([f"{own}/{other}"]):
+                absent.remove(other)
+            elif store.check([f"hello/{other}"]) and (asked := store.get(f"hello/{other}")) != answered.get(other):
+                store.set(f"answer/{asked.decode()}", own)
+                answered[other] = asked
+        if time.monotonic() > deadline:
+            raise dist.DistStoreError(f"rank 0 waited {timeout:.0f} s for rank {min(absent)}: timeout")
+        time.sleep(LOOK)
+    return own
