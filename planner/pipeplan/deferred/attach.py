@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import fx, nn
 
-from pipeplan.deferred.graphs import OPERATIONS, changing
+from pipeplan.deferred.graphs import Exchange, exchanges
 from pipeplan.deferred.layers import waiting_class
 from pipeplan.deferred.queue import WeightQueue
 
@@ -59,21 +59,20 @@ def _restore_class(part: nn.Module, kind: type[nn.Module]) -> None:
 
 
 def _rewrite(part: fx.GraphModule, queue: WeightQueue) -> Iterator[Callable[[], None]]:
-    nodes = changing(part.graph)
-    if not nodes:
+    changes = exchanges(part)
+    if not changes:
         return
     setattr(part, _ATTRIBUTE, queue)
     with part.graph.inserting_before(next(iter(part.graph.nodes))):
         source = part.graph.create_node("get_attr", _ATTRIBUTE)
-    before = {node: node.target for node in nodes}
-    for node in nodes:
-        node.target = OPERATIONS[before[node]]
-        node.kwargs = {**node.kwargs, "queue": source}
+    before = [Exchange(change.node, change.node.target, change.node.args) for change in changes]
+    for node, target, arguments in changes:
+        node.target, node.args, node.kwargs = target, arguments, {**node.kwargs, "queue": source}
     part.recompile()
 
     def restore() -> None:
-        for node, target in before.items():
-            node.target = target
+        for node, target, arguments in before:
+            node.target, node.args = target, arguments
             node.kwargs = {name: value for name, value in node.kwargs.items() if name != "queue"}
         part.graph.erase_node(source)
         delattr(part, _ATTRIBUTE)

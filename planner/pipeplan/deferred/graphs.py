@@ -7,6 +7,8 @@
 """
 
 from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -37,13 +39,41 @@ _WEIGHT = {_ATEN.embedding.default: 0, _ATEN.addmm.default: 2}
 """At which place an operation reads its weight, where that is not 1."""
 
 
-def changing(graph: fx.Graph) -> list[fx.Node]:
-    """Those nodes that multiply by something that the graph's module holds; what else they read does not matter."""
+class Exchange(NamedTuple):
+    """A node, and what it calls instead, with what arguments."""
+
+    node: fx.Node
+    target: Callable[..., Tensor]
+    arguments: tuple[Any, ...]
+
+
+def exchanges(part: fx.GraphModule) -> list[Exchange]:
+    """One for each node that multiplies by something that the graph's module holds; what else it reads matters not."""
     found = []
-    for node in graph.nodes:
+    for node in part.graph.nodes:
         if node.op == "call_function" and node.target in OPERATIONS and not {"alpha", "beta"} & set(node.kwargs):
             place = _WEIGHT.get(node.target, 1)
             weight = node.args[place] if place < len(node.args) else None
-            if isinstance(weight, fx.Node) and weight.op == "get_attr":
-                found.append(node)
+            if _is_held(weight):
+                found.append(Exchange(node, OPERATIONS[node.target], node.args))
+            elif node.target in _MATRIX and (turned := _turned(weight, part)) is not None:
+                *bias, x, _ = node.args
+                found.append(Exchange(node, linear, (x, turned, *bias)))
     return found
+
+
+_MATRIX = (_ATEN.matmul.default, _ATEN.mm.default, _ATEN.addmm.default)
+_TURNS = (_ATEN.t.default, _ATEN.transpose.int, _ATEN.permute.default, _ATEN.numpy_T.default)
+
+
+def _is_held(node: Any) -> bool:
+    return isinstance(node, fx.Node) and node.op == "get_attr"
+
+
+def _turned(node: Any, part: fx.GraphModule) -> fx.Node | None:
+    """The matrix that is held, where the node is its transpose: then the product is a linear map."""
+    if isinstance(node, fx.Node) and node.target in _TURNS and _is_held(node.args[0]):
+        matrix = attrgetter(node.args[0].target)(part)
+        if matrix.ndim == 2 and node.target(matrix, *node.args[1:]).stride() == matrix.stride()[::-1]:
+            return node.args[0]
+    return None

@@ -85,3 +85,30 @@ def test_convolutions_of_every_number_of_axes(axes: int, bias: bool) -> None:
         work_off(queue.take())
         found.append([x.grad, *(parameter.grad for parameter in own.parameters())])
     assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("turn", ["t()", "T", "transpose(0, 1)", "permute(1, 0)"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_captured_products_with_a_transposed_matrix(turn: str, bias: bool) -> None:
+    """A matrix that is held may be written down transposed, as a tied head often is."""
+
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            turned = eval(f"self.weight.{turn}")
+            return torch.addmm(self.bias, x, turned) if bias else x @ turned + self.bias
+
+    torch.manual_seed(0)
+    net, x = Head().double(), torch.randn(3, 4, dtype=torch.float64)
+    net(x).cos().sum().backward()
+    expected = net.weight.grad
+    graph = torch.export.export(net, (x,)).module()
+    queue = WeightQueue()
+    with attached(queue, [graph]), queue.opened():
+        graph(x).cos().sum().backward()
+    assert len(queue) == 1
+    work_off(queue.take())
+    assert torch.allclose(graph.weight.grad, expected, rtol=1e-12, atol=1e-14)
