@@ -19,6 +19,7 @@ from pipeplan.deferred.attach import attach
 from pipeplan.deferred.queue import WeightQueue, Work, work_off
 from pipeplan.errors import PlanError
 from pipeplan_executor.precision import autocast
+from pipeplan_executor.private import run_backward
 from pipeplan_executor.scaling import LossScale
 from pipeplan_executor.shapes import Tensors
 from pipeplan_executor.stage_module import StageModule
@@ -144,7 +145,7 @@ class StageWork:
         if self._loss is not None and kept.roots:
             gradients = (self._first_gradient(number),)
         if kept.roots:
-            torch.autograd.backward(kept.roots, gradients)
+            run_backward(kept.roots, gradients)
         arrived = kept.arrived or [None] * len(self._wanted)
         return tuple(self._contiguous(place, found) for place, found in zip(self._wanted, arrived, strict=True))
 

@@ -1,0 +1,142 @@
+"""What the engine costs beside the model: time per micro-batch on two ranks, beside torch's own Schedule1F1B.
+
+The model is so small that nearly everything is engine: two stages of three tiny layers. Both engines run 1F1B with the
+same weights, batches and number of micro-batches, in the same processes, by turns; neither updates. ``model`` is the
+two passes alone, without engine or network. Processor time is that of the rank's main thread, wall time from the first
+rank's start to the last one's end; both per micro-batch, medians over rounds, the slower rank's. A ratio below 1 means
+that pipeplan's engine costs less.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+from pipeplan.chain import UNLIMITED
+from pipeplan.cluster import Overlap
+from pipeplan.pipeline import Pipeline as Priced
+from pipeplan.pipeline import Stage, Transfer
+from pipeplan.plan import MemoryParts, Plan, PlanStage
+from pipeplan.profile.ties import held_by
+from pipeplan.schedules import FAMILIES
+from pipeplan.workload import Workload
+from pipeplan_executor import Pipeline, launch
+from pipeplan_executor.split import describe
+
+WORLD, MICRO_BATCH, WIDTH = 2, 2, 16
+MICRO_BATCHES = (4, 16, 64)
+ROUNDS, WARMUP = 41, 5
+
+Times = dict[str, tuple[float, float]]
+"""Microseconds of processor and wall time per micro-batch, by engine."""
+
+
+def main() -> None:
+    """Print a table."""
+    print(f"{'m':>4} {'':14} {'model':>8} {'torch':>8} {'pipeplan':>9} {'ratio':>6}   µs per micro-batch")
+    for count in MICRO_BATCHES:
+        times: Times = launch(measured, WORLD, count, timeout=120)
+        for place, what in enumerate(("processor time", "wall time")):
+            model, torchs, ours = (times[name][place] for name in ("model", "torch", "pipeplan"))
+            print(f"{count:4} {what:14} {model:8.0f} {torchs:8.0f} {ours:9.0f} {ours / torchs:6.2f}")
+
+
+def tiny() -> Workload:
+    """Linear layers with tanh between them."""
+    layers = [nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)]
+    layers += [nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh()]
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(samples, WIDTH, generator=generator), torch.randn(samples, WIDTH, generator=generator)
+
+    return Workload(nn.Sequential(*layers), draw, nn.functional.mse_loss)
+
+
+def measured(count: int) -> Times:
+    """On every rank: run all engines by turns."""
+    torch.set_num_threads(1)
+    rank = dist.get_rank()
+    pipeline = Pipeline(plan_of(count), tiny)
+    workload = tiny()
+    inputs, targets = workload.draw(count * MICRO_BATCH, torch.Generator().manual_seed(0))
+    one = (torch.zeros(MICRO_BATCH, WIDTH, requires_grad=rank > 0),)
+    own = pipeline.modules[rank]
+    alone = nn.Sequential(*own.row)
+    stage = PipelineStage(
+        alone,
+        rank,
+        WORLD,
+        torch.device("cpu"),
+        input_args=one,
+        output_args=(torch.zeros(MICRO_BATCH, WIDTH, requires_grad=True),),
+    )
+    schedule = Schedule1F1B(stage, count, loss_fn=nn.functional.mse_loss, scale_grads=False)
+
+    def model() -> None:
+        for x, y in zip(inputs.split(MICRO_BATCH), targets.split(MICRO_BATCH), strict=True):
+            output = alone(x.detach().requires_grad_(rank > 0))
+            nn.functional.mse_loss(output, y).backward()
+
+    engines: dict[str, Callable[[], Any]] = {
+        "model": model,
+        "torch": lambda: schedule.step(inputs) if rank == 0 else schedule.step(target=targets, losses=[]),
+        "pipeplan": lambda: pipeline.compute(inputs, targets, update=False),
+    }
+    rows: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for _ in range(WARMUP + ROUNDS):
+        for name, run in engines.items():
+            dist.barrier()
+            start, busy = time.monotonic_ns(), time.thread_time_ns()
+            run()
+            rows[name].append((time.thread_time_ns() - busy, start, time.monotonic_ns()))
+    everyone: list[dict[str, list[tuple[int, int, int]]]] = [{}] * WORLD
+    dist.all_gather_object(everyone, dict(rows))
+    return {name: summary([each[name][WARMUP:] for each in everyone], count) for name in engines}
+
+
+def summary(rows: list[list[tuple[int, int, int]]], count: int) -> tuple[float, float]:
+    """Microseconds per micro-batch from what every rank saw in every round."""
+    busy = max(median(row[0] for row in own) for own in rows)
+    rounds = zip(*rows, strict=True)
+    wall = median(max(row[2] for row in each) - min(row[1] for row in each) for each in rounds)
+    return busy / 1e3 / count, wall / 1e3 / count
+
+
+def plan_of(count: int) -> Plan:
+    """Two stages of three layers, one rank each; the times in it are made up."""
+    workload = tiny()
+    names = tuple(name for name, _ in workload.module.named_children())
+    described = describe("tiny", workload.module, names, held_by(workload.module, names))
+    half = len(names) // WORLD
+    schedule = FAMILIES["1f1b-sno"].write((1,) * WORLD, count)
+    return Plan(
+        model="tiny",
+        fingerprint=described.fingerprint,
+        cluster="here",
+        device_kinds=("cpu-worker",) * WORLD,
+        micro_batch=MICRO_BATCH,
+        micro_batches=count,
+        optimizer="sgd",
+        stages=tuple(
+            PlanStage(names[half * s : half * (s + 1)], (s,), 1, 1, WORLD - s, MemoryParts()) for s in range(WORLD)
+        ),
+        schedule=schedule,
+        ranks=tuple(range(WORLD)),
+        step_time=1,
+        bound=1,
+        pipeline=Priced(
+            stages=(Stage(1, 1),) * WORLD,
+            placement=tuple((rank,) for rank in range(WORLD)),
+            transfers=((Transfer(),),),
+            returns=((Transfer(),),),
+            overlap=Overlap.COPY,
+            runtime=(0,) * WORLD,
+            limits=(UNLIMITED,) * WORLD,
+        ),
+    )
