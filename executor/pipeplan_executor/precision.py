@@ -1,4 +1,4 @@
-"""Mixed precision: weights stay as they are, and matrix products run in 16 bits (torch.autocast)."""
+"""Mixed precision on the ranks of a plan: what passes between stages, and what lasts for a step."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -8,27 +8,9 @@ from torch import Tensor, nn
 from pipeplan.batch import Batch, tensors
 from pipeplan.capture.blank import fake, on_fake
 from pipeplan.capture.row import Row
-from pipeplan.errors import InputError
+from pipeplan.profile.precision import FORMATS, autocast
 from pipeplan_executor.private import FakeTensorMode
 from pipeplan_executor.shapes import Tensors, as_tuple
-
-FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""By the name that `Pipeline` takes. Only the gradients of fp16 have to be scaled."""
-
-
-def autocast(precision: str | None, device: torch.device) -> AbstractContextManager[object]:
-    """Around a forward and its loss; None changes nothing.
-
-    Raises
-    ------
-    InputError
-        If there is no such precision.
-    """
-    if precision is None:
-        return nullcontext()
-    if precision not in FORMATS:
-        raise InputError(f"precision {precision!r} is not known; choose from {', '.join(FORMATS)}, or None")
-    return torch.autocast(device.type, FORMATS[precision])  # type: ignore[no-any-return]
 
 
 def sharing_casts(precision: str | None, device: torch.device) -> AbstractContextManager[object]:

@@ -18,7 +18,7 @@ from pipeplan.batch import Batch
 from pipeplan.deferred.attach import attach
 from pipeplan.deferred.queue import WeightQueue, Work, work_off
 from pipeplan.errors import PlanError
-from pipeplan_executor.precision import autocast
+from pipeplan.profile.precision import autocast
 from pipeplan_executor.private import run_backward
 from pipeplan_executor.scaling import LossScale
 from pipeplan_executor.shapes import Tensors

@@ -11,7 +11,8 @@ from torch.nn import functional
 from pipeplan.capture.blank import on_meta
 from pipeplan.capture.row import row_of
 from pipeplan.errors import InputError
-from pipeplan_executor.precision import FORMATS, autocast, formats, sharing_casts
+from pipeplan.profile.precision import FORMATS, autocast
+from pipeplan_executor.precision import formats, sharing_casts
 
 CPU = torch.device("cpu")
 

@@ -30,6 +30,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="N",
         help="CPU workers that are busy at once, this one included: as many as will train on this machine (1)",
     )
+    parser.add_argument("--precision", choices=("bf16", "fp16"), help="measure under autocast")
     parser.add_argument("--repeats", type=int, default=7, help="of which the median is taken (7)")
     parser.add_argument("--optimizer", default="sgd", help="whose update is timed: sgd, momentum or adam")
     parser.add_argument("--seed", type=int, default=0)
@@ -55,6 +56,7 @@ def run(options: Namespace) -> int:
         threads=options.threads,
         crowd=options.crowd,
         front_end=options.front_end,
+        precision=options.precision,
         name=options.workload.partition(":")[2],
     )
     write_model(model, options.output)

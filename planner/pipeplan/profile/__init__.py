@@ -32,6 +32,7 @@ def profile(
     targets: Any = None,
     group: Sequence[str] = (),
     front_end: Literal["auto", "chain", "graph"] = "auto",
+    precision: Literal["bf16", "fp16"] | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Measure what every layer of a torch module costs on this machine, in this process.
@@ -82,6 +83,8 @@ def profile(
     front_end : {'auto', 'chain', 'graph'}
         How the layers are found: as submodules that pass one tensor on, in the graph that torch.export captures, or as
         a chain where the module is one.
+    precision : {'bf16', 'fp16'}, optional
+        Measure forward and loss under autocast, as ``Pipeline(..., precision=)`` runs them.
     progress : callable, optional
         Called with a line of text as the measurement goes on.
 
@@ -111,6 +114,7 @@ def profile(
         loss=loss,
         group=tuple(group),
         front_end=front_end,
+        precision=precision,
     )
     return run(module, example_inputs, targets, request, progress or (lambda _: None))
 

@@ -48,7 +48,7 @@ def profile_workload(
         Called here with a line of text as the measurement goes on.
     **how
         Any of `pipeplan.profile.profile`'s ``micro_batches``, ``repeats``, ``warmup``, ``optimizer``, ``device``,
-        ``device_name``, ``threads``, ``crowd``, ``name``, ``group`` and ``front_end``.
+        ``device_name``, ``threads``, ``crowd``, ``name``, ``group``, ``front_end`` and ``precision``.
 
     Raises
     ------

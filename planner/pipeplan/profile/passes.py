@@ -10,6 +10,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,6 +23,7 @@ from pipeplan.batch import tensors
 from pipeplan.deferred.attach import attached
 from pipeplan.deferred.queue import WeightQueue, work_off
 from pipeplan.profile.clock import Clock
+from pipeplan.profile.precision import autocast
 
 Loss = Callable[[Any, Any], Any]
 
@@ -31,13 +33,18 @@ class Feed:
     """What goes into a row of layers, for which of these tensors a gradient must come back, and the loss behind it.
 
     ``loss`` gets what the last layer returns, and ``targets``. It is None where other layers follow; backward then
-    starts from gradients of ones.
+    starts from gradients of ones. ``precision`` is that of forward and loss (see `pipeplan.profile.precision`).
     """
 
     inputs: tuple[Tensor, ...]
     wanted: tuple[bool, ...]
     loss: Loss | None = None
     targets: Any = None
+    precision: str | None = None
+
+    def cast(self) -> AbstractContextManager[object]:
+        """Around a forward and the loss."""
+        return autocast(self.precision, self.inputs[0].device)
 
     def leaves(self) -> tuple[Tensor, ...]:
         """The batch as the start of a graph of its own, sharing its memory."""
@@ -72,17 +79,18 @@ def run_pass(
             mark_backward(number)
 
     values, returned = feed.leaves(), None
-    mark_forward(-1)
-    for number, layer in enumerate(layers):
-        given = _made_by(values)
-        returned = run_layer(layer, values)
-        values = tensors(returned)
-        if number < last:
-            _on_gradient(values, given, partial(begin, number))
-            mark_forward(number)
-    if feed.loss is not None:
-        values, returned = (feed.loss(returned, feed.targets),), None
-    mark_forward(last)
+    with feed.cast():
+        mark_forward(-1)
+        for number, layer in enumerate(layers):
+            given = _made_by(values)
+            returned = run_layer(layer, values)
+            values = tensors(returned)
+            if number < last:
+                _on_gradient(values, given, partial(begin, number))
+                mark_forward(number)
+        if feed.loss is not None:
+            values, returned = (feed.loss(returned, feed.targets),), None
+        mark_forward(last)
     roots = [value for value in values if value.requires_grad]
     if roots:
         mark_backward(last)

@@ -10,7 +10,7 @@ from pipeplan.model import Provenance
 from pipeplan.profile.allocator import allocator_here
 
 
-def provenance(device: torch.device, threads: int, crowd: int = 1) -> Provenance:
+def provenance(device: torch.device, threads: int, crowd: int = 1, precision: str | None = None) -> Provenance:
     """The account that goes with every measured number."""
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     if device.type == "cuda":
@@ -19,6 +19,7 @@ def provenance(device: torch.device, threads: int, crowd: int = 1) -> Provenance
     else:
         source = f"{cpu_name()}, {threads} thread{'s' * (threads != 1)}"
         source += f", {crowd} workers busy" * (crowd > 1) + f", {allocator_here()}"
+    source += f", {precision}" if precision is not None else ""
     return Provenance("measured", source, datetime.now(UTC).strftime("%Y-%m-%d"), versions)
 
 

@@ -17,6 +17,7 @@ from pipeplan.profile.clock import clock_for
 from pipeplan.profile.joints import Joints
 from pipeplan.profile.measure import Measured, Segment, measure
 from pipeplan.profile.passes import Feed, Loss
+from pipeplan.profile.precision import autocast
 from pipeplan.profile.presence import lies_on, present, preserved
 from pipeplan.profile.provenance import device_label, provenance
 from pipeplan.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
@@ -39,6 +40,7 @@ class Request:
     loss: Loss | None
     group: tuple[str, ...]
     front_end: FrontEnd = "auto"
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         if not self.micro_batches or min(self.micro_batches) < 1:
@@ -47,6 +49,7 @@ class Request:
             raise InputError(f"at least 1 repeat and 0 warm-ups are needed, not {self.repeats} and {self.warmup}")
         if self.optimizer not in OPTIMIZER_STATE:
             raise InputError(f"optimizer {self.optimizer!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
+        autocast(self.precision, torch.device("cpu"))
         if self.device not in ("cpu", "cuda"):
             raise InputError(f"device {self.device!r} cannot be measured; choose cpu or cuda")
         if self.crowd < 1 or (self.crowd > 1 and self.device != "cpu"):
@@ -101,6 +104,7 @@ def _profile(
                     tuple(tensor.requires_grad for tensor in flowing[size]),
                     _loss(request.loss, rows[size]) if numbers[-1] == len(row.names) - 1 else None,
                     batches[size][1],
+                    request.precision,
                 )
                 for size in batches
             },
@@ -125,7 +129,7 @@ def _profile(
 
     costs = {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}
     kind = request.device_name or device_label(device)
-    origin = provenance(device, request.threads, request.crowd)
+    origin = provenance(device, request.threads, request.crowd, request.precision)
     parameters = [bytes_of(own) for own in own_parameters(module, row.parameters)]
     return Model(
         name=request.name or type(module).__name__.lower(),

@@ -5,7 +5,8 @@ Autograd tells every tensor that it saves. Each storage is counted once, whole, 
 * what layer i saves of its inputs is output of an earlier layer, and counts there;
 * an output that nobody saves (a linear layer's before a ReLU) is gone once its last reader has read it, and counts
   nowhere;
-* parameters, buffers and the batch itself do not count.
+* parameters, buffers and the batch itself do not count;
+* a weight that mixed precision converts counts with its layer, though all micro-batches of a step share it.
 
 So the saved bytes of layers a … b − 1, and what stage [a, b) received, are what a stage holds for one micro-batch.
 """
@@ -63,7 +64,7 @@ def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
         return tensor.detach()
 
     passed: list[tuple[Tensor, ...]] = []  # held until the end, so that no address is used twice
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), feed.cast():
         for current, layer in enumerate(layers):  # pack reads it
             returned = run_layer(layer, values)
             values = tensors(returned)

@@ -23,7 +23,7 @@ def work_of(segment: Segment, size: int) -> list[Work]:
     values = feed.leaves()
     result = []
     for layer in segment.rows[size]:
-        with _counter() as forward:
+        with _counter() as forward, feed.cast():
             outputs = tensors(run_layer(layer, values))
         inputs = [value for value in values if value.requires_grad]
         weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]

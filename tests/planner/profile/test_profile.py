@@ -51,6 +51,21 @@ def test_a_profile_is_complete(name: str) -> None:
     assert "thread" in origin.source
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_profile_in_mixed_precision_passes_16_bits(apart: bool) -> None:
+    """What follows from products takes 2 bytes a number; all layers one by one say the same as all at once."""
+    module = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8))
+    if apart:
+        module.to("meta")
+    model = profile(module, torch.randn(4, 16), micro_batches=(4,), precision="bf16", **QUICK)
+    (found,) = model.profiles
+    assert [cost.output for cost in found.costs] == [4 * 32 * 2, 4 * 32 * 2, 4 * 8 * 2]
+    assert [layer.work.output for layer in model.layers] == [32 * 2, 32 * 2, 8 * 2]
+    assert all(cost.weight_gradient > 0 for cost in (found.costs[0], found.costs[2]))
+    assert model.dtype == "float32"
+    assert found.provenance.source.endswith(", bf16")
+
+
 def test_operations_are_counted() -> None:
     """A profiled layer also knows its arithmetic, so that other devices can be estimated."""
     module, batch = perceptron()
