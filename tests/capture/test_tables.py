@@ -100,7 +100,7 @@ def test_nothing_without_values_is_kept() -> None:
 def test_bytes_of_every_cut_are_those_of_the_tensors(build: object) -> None:
     """At every place the bytes by which a cut is chosen are the bytes of the tensors that the layers hand on."""
     pytest.importorskip("transformers")
-    workload = build()  # type: ignore[operator]
+    workload = build(layers=1)  # type: ignore[operator]
     inputs = workload.draw(2, torch.Generator())[0]
     model = CapturedModel(workload.module, inputs, both_modes=False)
     row = model.row(model.places)
