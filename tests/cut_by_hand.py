@@ -148,6 +148,20 @@ class OtherInEvaluation(Trunk):
         return torch.tanh(x) if self.training else x
 
 
+class Functional(nn.Module):
+    """Matrices, and functions of them, without modules inside; every third value is a skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrices = nn.ParameterList(torch.randn(WIDTH, WIDTH) / WIDTH for _ in range(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, matrix in enumerate(self.matrices):
+            y = torch.tanh(functional.linear(x, matrix))
+            x = x + y if number == 2 else y
+        return x
+
+
 class LooksAtValuesInEvaluation(Trunk):
     """Training can be captured, evaluation cannot."""
 

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 import captured_models
 from captured_models import tiny_gnmt, tiny_llama, tiny_unet, tiny_vgg
-from cut_by_hand import WIDTH, Dropping, LooksAtValues, ManyOutputs, ReturnsNumbers, Tied, Trunk
+from cut_by_hand import WIDTH, Dropping, Functional, LooksAtValues, ManyOutputs, ReturnsNumbers, Tied, Trunk
+from pipeplan import load_model, profile
 from pipeplan.batch import mapped, tensors
 from pipeplan.capture import Row, Stages, row_of
 from pipeplan.errors import InputError
+from pipeplan.files.model_file import write_model
 from pipeplan.workload import Workload
 
 
@@ -166,6 +168,17 @@ def test_groups_stay_whole() -> None:
     assert row_of(workload.module, inputs, both_modes=False, group=["Twice", "up.*"]).names == (
         *("down.0", "down.1", "bottom", "up.1", "up.0", "head"),
     )
+
+
+def test_a_model_without_modules_is_cut_between_its_operations(tmp_path: Path) -> None:
+    """Layers are then named by operations, not cut within a skip; and such names survive in a file."""
+    module, inputs = Functional(), torch.randn(2, WIDTH)
+    row = row_of(module, inputs)
+    assert row.names == ("linear", "linear#2", "linear#3", "linear#4", "linear#5")
+    assert all(len(shapes) == 1 for shapes in crossing(row, inputs))
+    model = profile(module, inputs, micro_batches=(2,), repeats=1, warmup=0)
+    write_model(model, tmp_path / "model.yaml")
+    assert load_model(str(tmp_path / "model.yaml")).layers == model.layers
 
 
 def test_another_number_of_samples_is_refused() -> None:

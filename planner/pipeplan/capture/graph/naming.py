@@ -38,7 +38,7 @@ def layer_names(
         else:
             operation = getattr(units[first][0].target, "_schema", None)
             name = operation.name.partition("::")[2] if operation is not None else units[first][0].name
-            names.append(f"{innermost(root, first, end).path}:{name}")
+            names.append(f"{innermost(root, first, end).path}:{name}".lstrip(":"))
     return list(_numbered(names))
 
 
