@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from pipeplan.errors import InputError
 from pipeplan.plan import Plan
+from pipeplan.profile.precision import autocast
 from pipeplan.schedule import Action
 from pipeplan.timeline import Span, Step, Timeline
 from pipeplan.validate import validate_schedule
@@ -78,6 +79,7 @@ class Options:
     weights: str | None = None
     learning_rate: float = 1e-3
     saving: Saving | None = None
+    precision: str | None = None
 
 
 @dataclass
@@ -107,6 +109,7 @@ def run(
     saving: Saving | None = None,
     restarts: int = 0,
     device: str = "auto",
+    precision: str | None = None,
 ) -> RunReport:
     """Train for a few steps on random batches of the workload.
 
@@ -132,6 +135,8 @@ def run(
         How often all ranks start again after one was lost, from the latest checkpoint or from the beginning.
     device : {'auto', 'cpu', 'cuda'}
         See `pipeplan_executor.devices.choose`.
+    precision : {'bf16', 'fp16'}, optional
+        See `pipeplan_executor.Pipeline`; ``verify`` compares in float64 all the same.
 
     Raises
     ------
@@ -145,10 +150,12 @@ def run(
     if steps < 0 or warmup < 0 or not (steps or verify):
         raise InputError(f"nothing to do: {steps} steps after {warmup} warm-up steps, verify {verify}")
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
+    autocast(precision, torch.device("cpu"))  # refuses what is not known
     fit(plan, source)
     if saving is not None:
         saving.check()
-    options = Options(steps, warmup, verify, seed, None if weights is None else str(weights), learning_rate, saving)
+    path = None if weights is None else str(weights)
+    options = Options(steps, warmup, verify, seed, path, learning_rate, saving, precision)
     lost: list[str] = []
     report: RunReport = launch(
         _rank,
@@ -187,6 +194,7 @@ def _train(plan: Plan, source: Source, options: Options, seen: _Seen) -> None:
         weights=options.weights,
         device=device,
         learning_rate=options.learning_rate,
+        precision=options.precision,
     )
     total = options.warmup + options.steps
     if options.saving is not None:

@@ -28,6 +28,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a rank that is lost (60)")
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help="start again so often after a loss (0)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what ranks run on (auto)")
+    parser.add_argument("--precision", choices=("bf16", "fp16"), help="forward under autocast")
     saving = parser.add_argument_group("checkpoints")
     saving.add_argument("--checkpoint", metavar="DIR", help="save the last step there")
     saving.add_argument("--every", type=int, default=0, metavar="N", help="and after every N steps")
@@ -61,6 +62,7 @@ def run(options: Namespace) -> int:
         saving=saving,
         restarts=options.restarts,
         device=options.device,
+        precision=options.precision,
     )
     if int(os.environ.get("RANK", "0")) == 0:
         _write(options, plan, report)
