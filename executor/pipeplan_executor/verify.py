@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-10
 """Largest relative difference of loss and gradients that float64 rounding explains."""
+SMALL = 1e-6
+"""Gradients below this part of the model's largest are held against that part of it. Some are zero but for rounding,
+like those of a bias that a softmax takes off again."""
 
 
 def worst_error(plan: Plan, source: Source, seed: int, weights: str | Path | None = None) -> float:
@@ -31,19 +34,23 @@ def worst_error(plan: Plan, source: Source, seed: int, weights: str | Path | Non
     inputs, targets = draw(pipeline.workload, plan.batch, seed, torch.float64)
     loss = pipeline.step(inputs, targets, update=False)
     reference, gradients = unsplit(pipeline.fitted, inputs, targets, seed, weights)
-    worst = _relative(torch.tensor(loss), torch.tensor(reference))
+    worst = _relative(torch.tensor(loss), torch.tensor(reference), 1e-300)
+    least = max(SMALL * max(map(_largest, gradients.values())), 1e-300)
     for name, parameter in pipeline.named_parameters():
         found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        worst = max(worst, _relative(found, gradients[name]))
+        worst = max(worst, _relative(found, gradients[name], least))
     shared = torch.tensor([worst], dtype=torch.float64)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     return float(shared)
 
 
-def _relative(found: Tensor, expected: Tensor) -> float:
-    scale = max(float(expected.abs().max()), 1e-300)
-    difference = float((found - expected).abs().max())
-    return difference / scale if difference == difference else float("inf")
+def _relative(found: Tensor, expected: Tensor, least: float) -> float:
+    difference = _largest(found - expected)
+    return difference / max(_largest(expected), least) if difference == difference else float("inf")
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
 
 
 def check_error(report: "RunReport") -> None:

@@ -31,7 +31,10 @@ TIED = 8
 """Random plans of models whose layers share weights."""
 CAPTURED = {2: len(models.CAPTURED), 3: 2, 4: 0}
 """Random plans of models that are captured as graphs."""
-BESIDES = {2: (("replicas", ()), ("evaluation", ())), 3: (("training", (3,)), ("tied_training", (3,)))}
+BESIDES = {
+    2: (("replicas", ()), ("evaluation", ()), ("verification", ())),
+    3: (("training", (3,)), ("tied_training", (3,))),
+}
 """What else runs on these ranks, once they are there."""
 
 
@@ -128,6 +131,12 @@ def test_replicas_share_out_the_optimiser_and_keep_their_own_buffers(results: Re
     assert mean0 == pytest.approx(replay0, rel=1e-12)
     assert mean1 == pytest.approx(replay1, rel=1e-12)
     assert mean0 != pytest.approx(mean1, rel=1e-3)
+
+
+@on(2)
+def test_verification_allows_rounding_only(results: Results) -> None:
+    """Right gradients pass, also those that are zero but for rounding."""
+    assert all(error <= EXACT for error in results.found["verification"].values()), results.found["verification"]
 
 
 @on(2)
