@@ -1,0 +1,103 @@
+"""From a run of a plan to a model and a cluster that predict it."""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from pipeplan.cluster import Cluster
+from pipeplan.errors import PlanError
+from pipeplan.job import Job
+from pipeplan.model import Model
+from pipeplan.pipeline import Pipeline
+from pipeplan.plan import Plan
+from pipeplan.pricing import assemble, price
+from pipeplan.simulate import simulate
+from pipeplan_executor.calibrate.costs import calibrated_model
+from pipeplan_executor.calibrate.links import calibrated_cluster
+from pipeplan_executor.calibrate.observed import Observed
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of one plan: nanoseconds of a step, bytes of each rank's peak."""
+
+    step_time: int
+    peaks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a run changed.
+
+    Attributes
+    ----------
+    before, after : Prediction
+        Of the plan that ran, with the model and the cluster as they were given and as they are here.
+    seen : Observed
+    model : Model
+    cluster : Cluster
+    """
+
+    before: Prediction
+    after: Prediction
+    seen: Observed
+    model: Model
+    cluster: Cluster
+
+
+def calibrated(plan: Plan, model: Model, cluster: Cluster, seen: Observed) -> Calibration:
+    """A model and a cluster that predict what was seen of a plan.
+
+    Raises
+    ------
+    PlanError
+        If the plan was made for another model or other devices.
+    """
+    check_belongs(plan, model, cluster)
+    pipeline = repriced(plan, model, cluster)
+    before = predict(plan, pipeline)
+    new_model = calibrated_model(model, cluster, plan, pipeline, seen)
+    new_cluster = calibrated_cluster(cluster, plan, pipeline, before.peaks, seen)
+    after = predict(plan, repriced(plan, new_model, new_cluster))
+    return Calibration(before, after, seen, new_model, new_cluster)
+
+
+def check_belongs(plan: Plan, model: Model, cluster: Cluster) -> None:
+    """Refuse a model or a cluster that the plan was not made for."""
+    if plan.fingerprint != model.fingerprint:
+        raise PlanError(
+            f"the plan was made for another model ({plan.model}, fingerprint {plan.fingerprint}) than {model.name} "
+            f"({model.fingerprint}); calibrate with the model file that it was solved with"
+        )
+    kinds = tuple(device.kind.name for device in cluster.devices)
+    if plan.device_kinds != kinds:
+        raise PlanError(
+            f"the plan was made for the devices {_counted(plan.device_kinds)}, and {cluster.name} has "
+            f"{_counted(kinds)}; calibrate with the cluster file that it was solved with"
+        )
+    divided = [name for stage in plan.stages for name, _ in stage.shares]
+    if divided:
+        raise PlanError(f"neighbours divide layer {divided[0]}; only plans of whole layers can be run and calibrated")
+
+
+def _counted(kinds: tuple[str, ...]) -> str:
+    return ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
+
+
+def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
+    """What a plan runs on, with the costs of a model and a cluster as they are now."""
+    job = Job(batch=plan.batch, optimizer=plan.optimizer, zero1=plan.zero1, extrapolate=True)
+    groups = [tuple(cluster.devices[device] for device in stage.devices) for stage in plan.stages]
+    chain = price(model, cluster, groups, plan.micro_batch, job)
+    again = [
+        [i for i in range(a, b) if model.names[i] in stage.recompute]
+        for stage, (a, b) in zip(plan.stages, pairwise(plan.boundaries), strict=True)
+    ]
+    apart = assemble(chain, cluster, plan.boundaries, again)
+    runtime = tuple(cluster.devices[device].kind.runtime for device in plan.ranks)
+    return replace(apart, placement=plan.pipeline.placement, runtime=runtime, limits=plan.pipeline.limits)
+
+
+def predict(plan: Plan, pipeline: Pipeline) -> Prediction:
+    """The plan's step on a pipeline, as simulated."""
+    timeline = simulate(plan.schedule, pipeline)
+    return Prediction(timeline.makespan, timeline.peaks)

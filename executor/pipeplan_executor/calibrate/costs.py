@@ -1,0 +1,141 @@
+"""A model's profiles, so scaled that the stages of a plan take what they took.
+
+Layers of a stage keep their ratios. What lies between two actions counts as part of the second: an engine's work for
+an action is then spread over the layers of its stage. That is exact for plans of as many stages, whatever their cuts
+come to in all, and charges a plan of fewer stages for a few actions too many.
+
+Profiles of other micro-batch sizes are scaled alike. Left as they were, they would look faster than what was measured,
+and the next search would choose one of them for that alone.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import accumulate, pairwise
+from statistics import fmean
+
+from pipeplan.cluster import Cluster, DeviceKind
+from pipeplan.cost import available_micro_batches, layer_costs, profiles_for
+from pipeplan.model import LayerCost, Model, Profile, Provenance
+from pipeplan.pipeline import Pipeline
+from pipeplan.plan import Plan
+from pipeplan.schedule import Kind
+from pipeplan_executor.calibrate.observed import Observed
+
+BACKWARD = {
+    "backward": Kind.BACKWARD,
+    "input_gradient": Kind.INPUT_GRADIENT,
+    "weight_gradient": Kind.WEIGHT_GRADIENT,
+}
+BEFORE = "; before: "
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What some layers took and what was predicted, nanoseconds for all of them together, by field of `LayerCost`."""
+
+    measured: Mapping[str, int]
+    predicted: Mapping[str, int]
+
+    def __call__(self, costs: Sequence[LayerCost]) -> list[LayerCost]:
+        """The layers' costs, scaled; where nothing was predicted, each layer gets its part of what was measured."""
+        columns = {}
+        for name, measured in self.measured.items():
+            own, predicted = [getattr(cost, name) for cost in costs], self.predicted[name]
+            columns[name] = apportion(own, round(sum(own) * measured / predicted) if predicted else measured)
+        return [replace(cost, **{name: row[i] for name, row in columns.items()}) for i, cost in enumerate(costs)]
+
+
+def apportion(parts: Sequence[int], total: int) -> list[int]:
+    """Integers in the ratios of ``parts`` whose sum is ``total``; about equal ones where all parts are 0."""
+    row = parts if sum(parts) else [1] * len(parts)
+    whole = sum(row)
+    return [b - a for a, b in pairwise(total * reach // whole for reach in accumulate(row, initial=0))]
+
+
+def calibrated_model(model: Model, cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed) -> Model:
+    """The model with profiles under which the plan's stages take what was seen.
+
+    Layers that lie on another kind of device are scaled, in the profile of this one, like all of its own together.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The plan as the model and the cluster price it.
+    """
+    kinds = [cluster.devices[stage.devices[0]].kind for stage in plan.stages]
+    profiles = {(profile.device, profile.micro_batch): profile for profile in model.profiles}
+    for name in dict.fromkeys(kind.timed_as or kind.name for kind in kinds):
+        own = [s for s, kind in enumerate(kinds) if (kind.timed_as or kind.name) == name]
+        scales = {s: _scale(model, kinds[s], plan, pipeline, seen, s) for s in own}
+        for size, profile in _profiles(model, kinds[own[0]], plan).items():
+            costs = _scaled(profile.costs, plan, scales)
+            profiles[name, size] = replace(profile, costs=costs, provenance=_account(profile.provenance, plan, seen))
+    return replace(model, profiles=tuple(profiles.values()))
+
+
+def _profiles(model: Model, kind: DeviceKind, plan: Plan) -> dict[int, Profile]:
+    """Those that time the kind; where it has none, what was estimated for every size that plans may choose."""
+    known = profiles_for(model, kind)
+    if known:
+        return known
+    name, account = kind.timed_as or kind.name, Provenance("analytic", "estimated from operation counts")
+    sizes = {*available_micro_batches(model, [kind], plan.batch), plan.micro_batch}
+    return {
+        size: Profile(name, size, layer_costs(model, kind, size, optimizer=plan.optimizer), account)
+        for size in sorted(sizes)
+    }
+
+
+def _scaled(costs: Sequence[LayerCost], plan: Plan, scales: Mapping[int, Scale]) -> tuple[LayerCost, ...]:
+    together = _sum(scales.values())
+    found: list[LayerCost] = []
+    for s, (a, b) in enumerate(pairwise(plan.boundaries)):
+        found += scales.get(s, together)(costs[a:b])
+    return tuple(found)
+
+
+def _sum(scales: Iterable[Scale]) -> Scale:
+    """All stages as one; without what was predicted for none of them."""
+    rows = list(scales)
+    measured, predicted = Counter[str](), Counter[str]()
+    for scale in rows:
+        measured.update(scale.measured)
+        predicted.update({name: scale.predicted[name] for name in scale.measured})
+    return Scale({name: measured[name] for name, time in predicted.items() if time}, predicted)
+
+
+def _scale(model: Model, kind: DeviceKind, plan: Plan, pipeline: Pipeline, seen: Observed, s: int) -> Scale:
+    a, b = plan.boundaries[s : s + 2]
+    costs = layer_costs(model, kind, plan.micro_batch, extrapolate=True, optimizer=plan.optimizer)
+    predicted = {name: sum(getattr(cost, name) for cost in costs[a:b]) for name in ("forward", *BACKWARD, "update")}
+    ranks = pipeline.placement[s]
+    gap = round(fmean(seen.gaps[rank] for rank in ranks))
+    forward = seen.actions[s, Kind.FORWARD] + gap
+    measured = {"forward": forward}
+    again = [cost.forward for name, cost in zip(model.names, costs, strict=True) if name in plan.stages[s].recompute]
+    repeated = round(sum(again) * forward / predicted["forward"]) if predicted["forward"] else 0
+    for name, action in BACKWARD.items():
+        if (s, action) in seen.actions:
+            took = seen.actions[s, action] + gap
+            measured[name] = took if name == "weight_gradient" else max(took - repeated, 0)
+    known = {name: predicted[name] for name in BACKWARD if name in measured}
+    if all(known.values()):  # what did not run is scaled like what did
+        ratio = sum(measured[name] for name in known) / sum(known.values())
+        measured |= {name: round(ratio * predicted[name]) for name in BACKWARD if name not in known}
+    if (s, Kind.UPDATE) in seen.actions:
+        beside = seen.around // max(len(pipeline.stages_on[rank]) for rank in ranks)
+        gaps = gap * (1 + ((s, Kind.REDUCE) in seen.actions))  # that of the reduction is not its links'
+        took = seen.actions[s, Kind.UPDATE] + gaps + beside
+        priced = pipeline.stages[s].update  # of a share of the numbers under ZeRO-1, and of copies of shared weights
+        measured["update"] = round(predicted["update"] * took / priced) if priced else took
+    return Scale(measured, predicted)
+
+
+def _account(old: Provenance, plan: Plan, seen: Observed) -> Provenance:
+    origin = old.source.rpartition(BEFORE)[2]
+    steps = f"{seen.steps} step{'s' * (seen.steps != 1)}"
+    shape = f"{len(plan.stages)} stages, {plan.micro_batches} micro-batches of {plan.micro_batch}"
+    source = f"calibrated from {steps} of a {plan.schedule.family} plan ({shape}){BEFORE}{origin}"
+    return Provenance("measured", source, datetime.now(UTC).strftime("%Y-%m-%d"), old.versions)
