@@ -91,6 +91,7 @@ LAYERS = {
     "10: twice": lambda self, x: (y := torch.sigmoid(self.mix(x)), y),
     "11: in place": lambda self, x: self.mix(x.relu_()),
     "11: in place through a view": lambda self, x: self.mix(x.view(24).exp_().view(4, 6)),
+    "11: in place behind a product": lambda self, x: self.mix(x.view(2, 2, 6)).tanh_(),
     "12: whole numbers": lambda self, x: (self.mix(x), x.detach().argmax(1), x.detach() > 0),
     "14: passed on": lambda self, x: (x, self.mix(x)),
     "14: passed on alone": lambda self, x: x,

@@ -44,8 +44,11 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         ctx.shape, ctx.kind, ctx.flipped, ctx.queue = x.shape, x.dtype, flipped, queue
         ctx.owners = weight, bias
         if flipped:
-            return torch.nn.functional.linear(low, low_weight, low_bias)
-        return torch.matmul(low, low_weight) if low_bias is None else torch.addmm(low_bias, low, low_weight)
+            made = torch.nn.functional.linear(low, low_weight, low_bias)
+        else:
+            made = torch.matmul(low, low_weight) if low_bias is None else torch.addmm(low_bias, low, low_weight)
+        # rows put together again are a view, which autograd lets nobody write into behind a function of ours
+        return torch.ops.aten._unsafe_view(made, made.shape) if made._is_view() else made
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]

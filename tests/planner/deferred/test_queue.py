@@ -103,6 +103,29 @@ def test_a_module_may_change_its_queue() -> None:
             assert (len(first), len(second)) == (2, 2)
 
 
+@pytest.mark.parametrize(
+    ("first", "x"),
+    [
+        (nn.Linear(3, 4), torch.randn(2, 5, 3)),
+        (nn.Linear(3, 4, bias=False), torch.randn(2, 5, 3).transpose(0, 1)),
+        (nn.Embedding(6, 4), torch.arange(6).view(2, 3)),
+        (nn.Conv1d(3, 4, 2), torch.randn(2, 3, 5)),
+        (nn.ConvTranspose2d(3, 4, 2), torch.randn(2, 3, 5, 5)),
+    ],
+)
+def test_what_they_return_may_be_written_into(first: nn.Module, x: Tensor) -> None:
+    """As behind torch's own layers, the next one may work in place."""
+    whole = nn.Sequential(copy.deepcopy(first), nn.Sigmoid())
+    whole(x).sum().backward()
+    net, queue = nn.Sequential(first, nn.Hardtanh(-100, 100, inplace=True), nn.Sigmoid()), WeightQueue()
+    with attached(queue, [net]), queue.opened():
+        net(x).sum().backward()
+    work_off(queue.take())
+    assert all(
+        torch.allclose(p.grad, e.grad, atol=1e-6) for p, e in zip(net.parameters(), whole.parameters(), strict=True)
+    )
+
+
 def test_nothing_is_left_of_a_step_that_broke_off() -> None:
     """The graph is gone after I, what waits after W or when the queue is cleared, and an error closes the queue."""
     net, queue = pair(), WeightQueue()
