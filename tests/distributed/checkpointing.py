@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import layers_of, tiny_decoder, tiny_resnet, tiny_tied
+from models import row, tiny_decoder, tiny_dropping, tiny_gpt2, tiny_resnet, tiny_tied, tiny_unet
 
 from pipeplan.errors import InputError
 from pipeplan.plan import Plan
@@ -22,7 +22,14 @@ from plans import plan_for
 
 STEPS = 3
 """Ahead of a checkpoint, and after it."""
-MODELS = {"decoder": tiny_decoder, "tied": tiny_tied, "resnet": tiny_resnet}
+MODELS: dict[str, Callable[[], Workload]] = {
+    "decoder": tiny_decoder,
+    "tied": tiny_tied,
+    "dropping": tiny_dropping,
+    "resnet": tiny_resnet,
+    "unet": tiny_unet,
+    "gpt2": tiny_gpt2,
+}
 RATE = 0.01
 
 
@@ -36,11 +43,10 @@ class Layout:
 
     def plan(self, build: Callable[[], Workload], optimizer: str) -> Plan:
         """On all ranks, for batches of 8 samples."""
-        workload, world = build(), dist.get_world_size()
-        names = layers_of(workload)
-        schedule = self._schedule(world)
+        module, names, held = row(build)
+        schedule = self._schedule(dist.get_world_size())
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
-        plan = plan_for(workload.module, names, cuts, schedule, 2, optimizer)
+        plan = plan_for(module, names, cuts, schedule, 2, optimizer, held=held)
         return replace(plan, zero1=self.zero1)
 
     def _schedule(self, world: int) -> Schedule:

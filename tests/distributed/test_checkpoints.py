@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 import checkpointing
+from models import HAS_TRANSFORMERS
 
 from pipeplan_executor import launch
 
+NO_TRANSFORMERS: dict[str, Any] = {"condition": not HAS_TRANSFORMERS, "reason": "transformers is not installed"}
 ROUNDING = 1e-11
 """Between runs that add the same numbers in another order, in float64."""
 JOBS: dict[int, dict[str, tuple[str, ...]]] = {
-    2: {"resumed": ("decoder", "adam"), "resumed batch norm": ("resnet", "momentum"), "refused": ()},
+    2: {"resumed": ("decoder", "adam"), "resumed dropping": ("dropping", "momentum"), "refused": ()},
     3: {"moved": ("tied", "adam"), "alone": ("tied", "adam")},
 }
 """What runs on so many ranks, once they are there: the first word is the function's name."""
@@ -42,9 +45,9 @@ def on(world: int) -> pytest.MarkDecorator:
 
 
 @on(2)
-@pytest.mark.parametrize("name", ["resumed", "resumed batch norm"])
+@pytest.mark.parametrize("name", ["resumed", "resumed dropping"])
 def test_a_resumed_run_is_the_same_bit_by_bit(name: str, found: dict[str, dict]) -> None:
-    """Under the plan that saved it, weights, statistics of every replica and losses are those of the unbroken run."""
+    """Under the plan that saved it weights, losses, dropout and every replica's statistics are the unbroken run's."""
     assert len(found[name]) == len(checkpointing.LAYOUTS[2])
     assert all(found[name].values()), found[name]
 
@@ -65,6 +68,15 @@ def test_momentum_moves_too(world: int, model: str, tmp_path: Path) -> None:
     found = done(world, jobs, tmp_path)
     _all_near(found["moved"], 12)
     _all_near(found["alone"], 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["unet", pytest.param("gpt2", marks=pytest.mark.skipif(**NO_TRANSFORMERS))])
+def test_captured_models_go_on_too(model: str, tmp_path: Path) -> None:
+    """So do models that are captured as graphs, under the names that they have without a pipeline."""
+    found = done(3, {"resumed": (model, "adam"), "moved": (model, "adam")}, tmp_path)
+    assert all(found["resumed"].values()), found["resumed"]
+    _all_near(found["moved"], 12)
 
 
 def _all_near(found: dict[str, float], count: int) -> None:

@@ -23,8 +23,8 @@ from pipeplan_executor.checkpoint import as_plain
 from pipeplan_executor.saving import Saving
 
 TIMEOUT = 12.0
-START_UP = 20.0
-"""Seconds more for a rank that is stopped before its peers have begun: they must first begin to miss it."""
+START_UP = 120.0
+"""Seconds more, on a busy machine: a rank that is stopped before its peers have begun must first be missed by them."""
 KILLS = 50
 NAMED = {SIGKILL: "was killed by SIGKILL", SIGSTOP: "stood still"}
 
