@@ -30,7 +30,7 @@ class LayerCost:
     forward, backward : int
         Nanoseconds. ``backward`` is the joined one (input and weight gradients together).
     input_gradient, weight_gradient : int
-        Nanoseconds of the split backward. Their sum may exceed ``backward``.
+        Nanoseconds of the split backward. Their sum is seldom ``backward``: it may be more or less.
     saved : int
         Bytes that stay alive from this layer's forward to its backward, its output included, its input and its
         parameters not (they belong to the layer that made them).

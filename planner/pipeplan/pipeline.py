@@ -39,8 +39,8 @@ class Stage:
         Bytes that stay for the whole step: parameters, gradients, optimiser state.
     held : int
         Bytes that a micro-batch keeps from its forward on (saved tensors and the received input).
-    held_after_input_gradient : int
-        What of ``held`` is still there between input and weight gradient; torch's own engine frees nothing there.
+    held_after_input_gradient : int or None
+        What of ``held`` is still there between input and weight gradient; None if all of it is.
     workspace : int
         Bytes that live only while an action of this stage runs.
     """
