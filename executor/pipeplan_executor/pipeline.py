@@ -1,6 +1,6 @@
 """A plan at work on this rank: build the local stages once, then call `Pipeline.step` in a loop of your own."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,17 @@ from pipeplan_executor.groups import LastReplicas, replica_groups
 from pipeplan_executor.lower import lower
 from pipeplan_executor.lower_forward import lower_forward
 from pipeplan_executor.observe import Recorder
-from pipeplan_executor.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer, planned_optimizer
+from pipeplan_executor.optimise import OptimizerFactory, SchedulerFactory, planned_optimizer
 from pipeplan_executor.order import find_replicas
 from pipeplan_executor.precision import sharing_casts
-from pipeplan_executor.reduction import Copied
 from pipeplan_executor.scaling import LossScale
 from pipeplan_executor.seeds import Moment, seed_layers, undisturbed
 from pipeplan_executor.shapes import Tensors
 from pipeplan_executor.source import Source, converted
 from pipeplan_executor.split import build_stage, fit
 from pipeplan_executor.stage import StageWork
-from pipeplan_executor.ties import Copies
+from pipeplan_executor.stage_module import evaluating
+from pipeplan_executor.stage_optimizers import stage_optimizers
 from pipeplan_executor.updates import Updates
 from pipeplan_executor.weighting import shares
 
@@ -109,23 +109,8 @@ class Pipeline:
             number: build_stage(fitted, number, seed=seed, weights=weights, device=self.device, dtype=dtype)
             for number in self.numbers
         }
-        replicas = find_replicas(plan.schedule)
-        groups = replica_groups(replicas)
-        everybody = replica_groups(
-            [tuple(sorted({r for s in copies.stages for r in replicas[s]})) for copies in fitted.copies]
-        )
         build = optimizer or planned_optimizer(plan.optimizer, learning_rate)
-        optimizers = {
-            number: StageOptimizer(
-                module,
-                build,
-                groups.get(number),
-                plan.zero1,
-                _copied(fitted.copies, everybody, number, module),
-                scheduler,
-            )
-            for number, module in self.modules.items()
-        }
+        optimizers = stage_optimizers(fitted, self.modules, build, scheduler)
         scale = LossScale(self.device) if precision == "fp16" else None
         self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale)
         self.moment = Moment(seed)
@@ -133,7 +118,7 @@ class Pipeline:
             layers = zip(fitted.span(number), module.row, strict=True)
             seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
         self._last = len(plan.stages) - 1
-        self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
+        self._last_replicas = LastReplicas(plan.schedule, replica_groups(find_replicas(plan.schedule)).get(self._last))
         self._stages = self._make_stages()
         steps = lower(plan.schedule, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
         if self.updates.together:
@@ -231,7 +216,7 @@ class Pipeline:
         """
         parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
         weights = self._weigh(parts[1])
-        with self._evaluating():
+        with evaluating(self.modules.values()):
             _, losses = self._engine.infer(*parts)
         return self.shared_loss({n: weights[n] * loss for n, loss in losses.items() if weights[n]})
 
@@ -240,7 +225,7 @@ class Pipeline:
 
         Outputs of the micro-batches are put together along the first axis. Other ranks take part and get None.
         """
-        with self._evaluating():
+        with evaluating(self.modules.values()):
             found, _ = self._engine.infer(self._parts(inputs, self.holds_first), [None] * self.plan.micro_batches)
         if not self.holds_last:
             return None
@@ -308,30 +293,6 @@ class Pipeline:
 
     def _loss(self, outputs: Tensors, targets: Batch) -> Tensor:
         return self.workload.loss(self.fitted.restored(outputs), targets)
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Within the context the layers are in evaluation mode; afterwards each is in the mode that it was in."""
-        modes = [(part, part.training) for module in self.modules.values() for part in module.modules()]
-        for module in self.modules.values():
-            module.eval()
-        try:
-            yield
-        finally:
-            for part, training in modes:
-                part.training = training
-
-
-def _copied(
-    every: Sequence[Copies], everybody: Mapping[int, dist.ProcessGroup], stage: int, module: nn.Module
-) -> list[Copied]:
-    """The stage's parameters of which other stages have copies, by the first one's names; all ranks that have one."""
-    own = dict(module.named_parameters(remove_duplicate=False))
-    return [
-        ([(first, own[name]) for first, name in zip(copies.names[0], copies.on(stage), strict=True)], everybody[i])
-        for i, copies in enumerate(every)
-        if stage in copies.stages
-    ]
 
 
 def check_world(plan: Plan, world: int) -> None:

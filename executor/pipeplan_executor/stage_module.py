@@ -1,6 +1,6 @@
 """The layers of one stage as one module."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -101,6 +101,19 @@ class StageModule(nn.Module):
 
     def _full(self, local: str, prefix: str) -> str:
         return f"{prefix}.{self._unsplit[local]}" if prefix else self._unsplit[local]
+
+
+@contextmanager
+def evaluating(modules: Collection[nn.Module]) -> Iterator[None]:
+    """Within the context modules are in evaluation mode; afterwards each part is in the mode that it was in."""
+    modes = [(part, part.training) for module in modules for part in module.modules()]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def _by_path(name: str, layer: nn.Module) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from pipeplan.errors import InputError
 from pipeplan_executor.clipping import clip, total_norm
 from pipeplan_executor.optimise import StageOptimizer
 from pipeplan_executor.scaling import LossScale
@@ -32,6 +33,11 @@ class Updates:
     scale : LossScale, optional
         Gradients come scaled by it.
 
+    Raises
+    ------
+    InputError
+        If the limit is not positive.
+
     Attributes
     ----------
     optimizers : dict of int to StageOptimizer
@@ -48,6 +54,8 @@ class Updates:
         limit: float | None = None,
         scale: LossScale | None = None,
     ) -> None:
+        if limit is not None and not limit > 0:
+            raise InputError(f"gradients cannot be clipped to a norm of {limit}; give a positive one, or None")
         self.optimizers, self.scale = dict(optimizers), scale
         self.norm: Tensor | None = None
         self._planned, self._device, self._limit = planned, device, limit

@@ -1,5 +1,7 @@
 """Optimisers of stages: the user's own, on whole parameters or pieces of them, within what the plan counted on."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from pipeplan_executor.optimise import StageOptimizer, planned_optimizer
 from pipeplan_executor.pieces import ELEMENTWISE, onto_pieces
 from pipeplan_executor.reduction import Piece
 from pipeplan_executor.state_size import excess
+from pipeplan_executor.updates import Updates
 
 CHOICES = {
     "sgd": lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9, weight_decay=0.1),
@@ -141,6 +144,24 @@ def test_a_schedule_that_waits_for_a_number_is_refused() -> None:
     """ReduceLROnPlateau would wait for ever; the error says what to do."""
     with pytest.raises(InputError, match=r"pipeline\.updates"):
         StageOptimizer(nn.Linear(2, 2), planned_optimizer("sgd", 0.1), schedule=lr_scheduler.ReduceLROnPlateau)
+
+
+def test_more_state_than_planned_is_warned_of_once() -> None:
+    """The first update of a stage tells that its optimiser keeps more, later ones do not."""
+    stage = StageOptimizer(nn.Linear(4, 4), planned_optimizer("adam", 0.1))
+    updates = Updates({3: stage}, "sgd", torch.device("cpu"))
+    with pytest.warns(UserWarning, match="stage 3: Adam keeps"):
+        updates.update(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        updates.update(3)
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
+def test_limits_that_are_none_are_refused(limit: float) -> None:
+    """Gradients are clipped to a positive norm."""
+    with pytest.raises(InputError, match="positive"):
+        Updates({}, "sgd", torch.device("cpu"), limit)
 
 
 @pytest.mark.parametrize(
