@@ -29,7 +29,7 @@ CASES = {2: 24, 3: 24, 4: 12}
 """Random plans on so many ranks."""
 TIED = 8
 """Random plans of models whose layers share weights."""
-CAPTURED = {2: len(models.CAPTURED), 3: 2, 4: 0}
+CAPTURED = {2: min(4, len(models.CAPTURED)), 3: 1, 4: 0}
 """Random plans of models that are captured as graphs."""
 BESIDES = {
     2: (("replicas", ()), ("evaluation", ()), ("verification", ())),
@@ -143,7 +143,7 @@ def test_verification_allows_rounding_only(results: Results) -> None:
 def test_evaluation_and_prediction_are_the_unsplit_models(results: Results) -> None:
     """Dropout is off and batch norm uses its statistics; outputs come back whole, in the model's own structure."""
     found = results.found["evaluation"]
-    assert len(found) >= 5
+    assert len(found) >= 4
     for case, (loss, reference, apart) in found.items():
         assert loss == pytest.approx(reference, rel=1e-10), case
         assert apart < 1e-10, case
