@@ -27,19 +27,23 @@ def layer_names(
     cuts : sequence of int
         The first unit of each layer but the first.
     busy : sequence of bool
-        Whether a unit reads a matrix: modules without any are named only where a layer has no others.
+        Whether a unit reads a matrix: what reads none is named only where a layer has nothing else.
     """
     borders = [0, *cuts, root.end]
-    names = []
-    for first, end in pairwise(borders):
-        modules = _modules(root, first, end, busy)
-        if modules:
-            names.append(_span(modules[0].path, modules[-1].path))
-        else:
-            operation = getattr(units[first][0].target, "_schema", None)
-            name = operation.name.partition("::")[2] if operation is not None else units[first][0].name
-            names.append(f"{innermost(root, first, end).path}:{name}".lstrip(":"))
-    return list(_numbered(names))
+    return list(_numbered([_name(root, a, b, units, busy) for a, b in pairwise(borders)]))
+
+
+def _name(root: Call, first: int, end: int, units: Sequence[tuple[fx.Node, ...]], busy: Sequence[bool]) -> str:
+    modules = _modules(root, first, end, busy)
+    if modules:
+        return _span(modules[0].path, modules[-1].path)
+    part = _owner(root, first, end, busy)
+    if part.path and any(busy[first:end]):
+        return part.path
+    operation = units[next((n for n in range(first, end) if busy[n]), first)][0]
+    schema = getattr(operation.target, "_schema", None)
+    name = operation.name if schema is None else schema.name.partition("::")[2]
+    return f"{part.path}:{name}".lstrip(":")
 
 
 def innermost(call: Call, first: int, end: int) -> Call:
@@ -53,13 +57,19 @@ def innermost(call: Call, first: int, end: int) -> Call:
 def layer_kind(root: Call, first: int, end: int, busy: Sequence[bool]) -> str:
     """Class of the module that the layer is made of, or of the innermost one that it belongs to."""
     modules = _modules(root, first, end, busy)
-    return modules[0].kind if len(modules) == 1 else innermost(root, first, end).kind
+    return modules[0].kind if len(modules) == 1 else _owner(root, first, end, busy).kind
 
 
 def _modules(root: Call, first: int, end: int, busy: Sequence[bool]) -> list[Call]:
-    """The largest modules in a layer: those with matrices, if any has."""
+    """The largest modules in a layer: those with matrices; if the layer has none, all."""
     modules = list(_covered(root, first, end))
-    return [module for module in modules if any(busy[module.first : module.end])] or modules
+    return [m for m in modules if any(busy[m.first : m.end])] if any(busy[first:end]) else modules
+
+
+def _owner(root: Call, first: int, end: int, busy: Sequence[bool]) -> Call:
+    """The smallest call that holds all of a layer that reads matrices, or all of a layer that has none."""
+    reading = [number for number in range(first, end) if busy[number]] or [first, end - 1]
+    return innermost(root, reading[0], reading[-1] + 1)
 
 
 def _covered(call: Call, first: int, end: int) -> Iterator[Call]:
