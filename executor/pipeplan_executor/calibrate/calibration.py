@@ -33,6 +33,9 @@ class Calibration:
     before, after : Prediction
         Of the plan that ran, with the model and the cluster as they were given and as they are here.
     seen : Observed
+    stretch : float
+        How much longer the step is than its actions' typical times come to. They vary, and at every tensor the later of
+        two ranks decides; the simulator knows no variation, so that every time is counted as so much longer.
     model : Model
     cluster : Cluster
     """
@@ -40,6 +43,7 @@ class Calibration:
     before: Prediction
     after: Prediction
     seen: Observed
+    stretch: float
     model: Model
     cluster: Cluster
 
@@ -55,10 +59,16 @@ def calibrated(plan: Plan, model: Model, cluster: Cluster, seen: Observed) -> Ca
     check_belongs(plan, model, cluster)
     pipeline = repriced(plan, model, cluster)
     before = predict(plan, pipeline)
-    new_model = calibrated_model(model, cluster, plan, pipeline, seen)
-    new_cluster = calibrated_cluster(cluster, plan, pipeline, before.peaks, seen)
-    after = predict(plan, repriced(plan, new_model, new_cluster))
-    return Calibration(before, after, seen, new_model, new_cluster)
+
+    def corrected(by: Observed) -> tuple[Model, Cluster, Prediction]:
+        new_model = calibrated_model(model, cluster, plan, pipeline, by)
+        new_cluster = calibrated_cluster(cluster, plan, pipeline, before.peaks, by)
+        return new_model, new_cluster, predict(plan, repriced(plan, new_model, new_cluster))
+
+    typical = corrected(seen)[-1].step_time
+    stretch = seen.step_time / typical if typical else 1.0
+    new_model, new_cluster, after = corrected(seen.stretched(stretch))
+    return Calibration(before, after, seen, stretch, new_model, new_cluster)
 
 
 def check_belongs(plan: Plan, model: Model, cluster: Cluster) -> None:

@@ -23,27 +23,32 @@ from pipeplan.plan import Plan
 from pipeplan.schedule import Kind
 from pipeplan_executor.calibrate.observed import Observed
 
-BACKWARD = {
-    "backward": Kind.BACKWARD,
-    "input_gradient": Kind.INPUT_GRADIENT,
-    "weight_gradient": Kind.WEIGHT_GRADIENT,
+FIELDS = {
+    Kind.FORWARD: "forward",
+    Kind.BACKWARD: "backward",
+    Kind.INPUT_GRADIENT: "input_gradient",
+    Kind.WEIGHT_GRADIENT: "weight_gradient",
+    Kind.REDUCE: "reduce",
+    Kind.UPDATE: "update",
 }
+"""What the times of actions are called in `LayerCost` and `pipeplan.pipeline.Stage`."""
+BACKWARD = (Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
 BEFORE = "; before: "
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What some layers took and what was predicted, nanoseconds for all of them together, by field of `LayerCost`."""
+    """What actions on some layers took and what was predicted, in nanoseconds for all of these layers together."""
 
-    measured: Mapping[str, int]
-    predicted: Mapping[str, int]
+    measured: Mapping[Kind, int]
+    predicted: Mapping[Kind, int]
 
     def __call__(self, costs: Sequence[LayerCost]) -> list[LayerCost]:
         """The layers' costs, scaled; where nothing was predicted, each layer gets its part of what was measured."""
         columns = {}
-        for name, measured in self.measured.items():
-            own, predicted = [getattr(cost, name) for cost in costs], self.predicted[name]
-            columns[name] = apportion(own, round(sum(own) * measured / predicted) if predicted else measured)
+        for kind, measured in self.measured.items():
+            own, predicted = [getattr(cost, FIELDS[kind]) for cost in costs], self.predicted[kind]
+            columns[FIELDS[kind]] = apportion(own, round(sum(own) * measured / predicted) if predicted else measured)
         return [replace(cost, **{name: row[i] for name, row in columns.items()}) for i, cost in enumerate(costs)]
 
 
@@ -99,37 +104,37 @@ def _scaled(costs: Sequence[LayerCost], plan: Plan, scales: Mapping[int, Scale])
 def _sum(scales: Iterable[Scale]) -> Scale:
     """All stages as one; without what was predicted for none of them."""
     rows = list(scales)
-    measured, predicted = Counter[str](), Counter[str]()
+    measured, predicted = Counter[Kind](), Counter[Kind]()
     for scale in rows:
         measured.update(scale.measured)
-        predicted.update({name: scale.predicted[name] for name in scale.measured})
-    return Scale({name: measured[name] for name, time in predicted.items() if time}, predicted)
+        predicted.update({kind: scale.predicted[kind] for kind in scale.measured})
+    return Scale({kind: measured[kind] for kind, time in predicted.items() if time}, predicted)
 
 
 def _scale(model: Model, kind: DeviceKind, plan: Plan, pipeline: Pipeline, seen: Observed, s: int) -> Scale:
     a, b = plan.boundaries[s : s + 2]
     costs = layer_costs(model, kind, plan.micro_batch, extrapolate=True, optimizer=plan.optimizer)
-    predicted = {name: sum(getattr(cost, name) for cost in costs[a:b]) for name in ("forward", *BACKWARD, "update")}
+    predicted = {
+        kind: sum(getattr(cost, FIELDS[kind]) for cost in costs[a:b]) for kind in (Kind.FORWARD, *BACKWARD, Kind.UPDATE)
+    }
     ranks = pipeline.placement[s]
     gap = round(fmean(seen.gaps[rank] for rank in ranks))
-    forward = seen.actions[s, Kind.FORWARD] + gap
-    measured = {"forward": forward}
+    measured = {kind: seen.actions[s, kind] + gap for kind in (Kind.FORWARD, *BACKWARD) if (s, kind) in seen.actions}
     again = [cost.forward for name, cost in zip(model.names, costs, strict=True) if name in plan.stages[s].recompute]
-    repeated = round(sum(again) * forward / predicted["forward"]) if predicted["forward"] else 0
-    for name, action in BACKWARD.items():
-        if (s, action) in seen.actions:
-            took = seen.actions[s, action] + gap
-            measured[name] = took if name == "weight_gradient" else max(took - repeated, 0)
-    known = {name: predicted[name] for name in BACKWARD if name in measured}
-    if all(known.values()):  # what did not run is scaled like what did
-        ratio = sum(measured[name] for name in known) / sum(known.values())
-        measured |= {name: round(ratio * predicted[name]) for name in BACKWARD if name not in known}
+    if again and predicted[Kind.FORWARD]:
+        repeated = round(sum(again) * measured[Kind.FORWARD] / predicted[Kind.FORWARD])
+        for passed in measured.keys() & {Kind.BACKWARD, Kind.INPUT_GRADIENT}:
+            measured[passed] = max(measured[passed] - repeated, 0)
+    ran = [kind for kind in BACKWARD if kind in measured]
+    if whole := sum(predicted[kind] for kind in ran):  # what did not run is scaled like what did
+        ratio = sum(measured[kind] for kind in ran) / whole
+        measured |= {kind: round(ratio * predicted[kind]) for kind in BACKWARD if kind not in ran}
     if (s, Kind.UPDATE) in seen.actions:
         beside = seen.around // max(len(pipeline.stages_on[rank]) for rank in ranks)
         gaps = gap * (1 + ((s, Kind.REDUCE) in seen.actions))  # that of the reduction is not its links'
         took = seen.actions[s, Kind.UPDATE] + gaps + beside
         priced = pipeline.stages[s].update  # of a share of the numbers under ZeRO-1, and of copies of shared weights
-        measured["update"] = round(predicted["update"] * took / priced) if priced else took
+        measured[Kind.UPDATE] = round(predicted[Kind.UPDATE] * took / priced) if priced else took
     return Scale(measured, predicted)
 
 

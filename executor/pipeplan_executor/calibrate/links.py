@@ -66,7 +66,7 @@ def with_times(link: Link, way: Pair, total: Pair | None = None, rounds: int = 0
     efficiency = link.collective_efficiency * factor  # of the bandwidth that it has now: rounds take what they took
     if total is not None:
         efficiency *= (total[1] - rounds * link.latency) / max(total[0] - rounds * latency, 1)
-    return Link(max(round(link.bandwidth / factor), 1), latency, efficiency)
+    return Link(max(round(link.bandwidth / factor), 1), latency, float(f"{efficiency:.6g}"))
 
 
 def _where(cluster: Cluster, devices: Iterable[int]) -> Where:

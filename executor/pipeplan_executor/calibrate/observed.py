@@ -10,7 +10,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
@@ -61,6 +61,16 @@ class Observed:
     flights: Mapping[Way, int]
     around: int
     peaks: tuple[int, ...]
+
+    def stretched(self, factor: float) -> "Observed":
+        """With all times but the step's multiplied."""
+        return replace(
+            self,
+            actions={key: round(factor * took) for key, took in self.actions.items()},
+            gaps=tuple(round(factor * gap) for gap in self.gaps),
+            flights={way: round(factor * took) for way, took in self.flights.items()},
+            around=round(factor * self.around),
+        )
 
 
 def observed(
