@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import row, tiny_decoder, tiny_dropping, tiny_gpt2, tiny_resnet, tiny_tied, tiny_unet
+from models import row, tiny_decoder, tiny_dropping, tiny_resnet, tiny_t5, tiny_tied, tiny_unet
 
 from pipeplan.errors import InputError
 from pipeplan.plan import Plan
@@ -28,7 +28,7 @@ MODELS: dict[str, Callable[[], Workload]] = {
     "dropping": tiny_dropping,
     "resnet": tiny_resnet,
     "unet": tiny_unet,
-    "gpt2": tiny_gpt2,
+    "t5": tiny_t5,
 }
 RATE = 0.01
 

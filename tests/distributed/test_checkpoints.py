@@ -71,7 +71,8 @@ def test_momentum_moves_too(world: int, model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["unet", pytest.param("gpt2", marks=pytest.mark.skipif(**NO_TRANSFORMERS))])
+@pytest.mark.parametrize("model", ["unet", pytest.param("t5", marks=pytest.mark.skipif(**NO_TRANSFORMERS))])
+@pytest.mark.timeout(1800)
 def test_captured_models_go_on_too(model: str, tmp_path: Path) -> None:
     """So do models that are captured as graphs, under the names that they have without a pipeline."""
     found = done(3, {"resumed": (model, "adam"), "moved": (model, "adam")}, tmp_path)

@@ -80,7 +80,7 @@ def held(pipeline: "Pipeline", inventory: Inventory) -> list[Held]:
                 module,
                 updates.optimizer,
                 updates.scheduler,
-                tuple(Part(p.name, p.updated, p.start, p.parameter.numel()) for p in updates.pieces),
+                tuple(Part(firsts[p.name], p.updated, p.start, p.parameter.numel()) for p in updates.pieces),
                 frozenset(firsts[name] for copies in later for name in copies.on(number)),
             )
         )
