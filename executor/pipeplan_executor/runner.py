@@ -18,6 +18,7 @@ from pipeplan_executor.launcher import launch
 from pipeplan_executor.memory import forget_peak, peak
 from pipeplan_executor.observe import now
 from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.progress import running
 from pipeplan_executor.saving import Saving
 from pipeplan_executor.source import Source, draw
 from pipeplan_executor.split import fit
@@ -80,6 +81,7 @@ class Options:
     learning_rate: float = 1e-3
     saving: Saving | None = None
     precision: str | None = None
+    progress: bool = False
 
 
 @dataclass
@@ -110,6 +112,7 @@ def run(
     restarts: int = 0,
     device: str = "auto",
     precision: str | None = None,
+    progress: bool = False,
 ) -> RunReport:
     """Train for a few steps on random batches of the workload.
 
@@ -137,6 +140,8 @@ def run(
         See `pipeplan_executor.devices.choose`.
     precision : {'bf16', 'fp16'}, optional
         See `pipeplan_executor.Pipeline`; ``verify`` compares in float64 all the same.
+    progress : bool
+        Rank 0 tells of its steps on standard error (see `pipeplan_executor.progress`).
 
     Raises
     ------
@@ -155,7 +160,7 @@ def run(
     if saving is not None:
         saving.check()
     path = None if weights is None else str(weights)
-    options = Options(steps, warmup, verify, seed, path, learning_rate, saving, precision)
+    options = Options(steps, warmup, verify, seed, path, learning_rate, saving, precision, progress)
     lost: list[str] = []
     report: RunReport = launch(
         _rank,
@@ -199,27 +204,38 @@ def _train(plan: Plan, source: Source, options: Options, seen: _Seen) -> None:
     total = options.warmup + options.steps
     if options.saving is not None:
         seen.first = options.saving.restore(pipeline)
-    for number in range(seen.first, total):
-        timed = number >= seen.first + options.warmup
-        if number == seen.first + options.warmup:
-            forget_peak()
-        inputs, targets = draw(pipeline.workload, plan.batch, options.seed, step=number)
-        inputs_here = inputs if pipeline.holds_first else None
-        targets_here = targets if pipeline.holds_last else None
-        pipeline.recorder.clear()
-        dist.barrier()
-        start = now()
-        losses = pipeline.compute(inputs_here, targets_here)
-        end = now()
-        loss = pipeline.shared_loss(losses)
-        if timed:
-            seen.losses.append(loss)
-            seen.starts.append(start)
-            seen.ends.append(end)
-            seen.spans.append(pipeline.recorder.spans)
-        if options.saving is not None:
-            options.saving.after(pipeline, number + 1, total)
+    with running(plan, total, quiet=not options.progress or dist.get_rank() > 0) as tell:
+        for number in range(seen.first, total):
+            timed = number >= seen.first + options.warmup
+            if number == seen.first + options.warmup:
+                forget_peak()
+            inputs, targets = draw(pipeline.workload, plan.batch, options.seed, step=number)
+            inputs_here = inputs if pipeline.holds_first else None
+            targets_here = targets if pipeline.holds_last else None
+            pipeline.recorder.clear()
+            dist.barrier()
+            start = now()
+            losses = pipeline.compute(inputs_here, targets_here)
+            end = now()
+            loss = pipeline.shared_loss(losses)
+            if timed:
+                seen.losses.append(loss)
+                seen.starts.append(start)
+                seen.ends.append(end)
+                seen.spans.append(pipeline.recorder.spans)
+            if options.progress:
+                tell(number + 1, loss, end - start, _everyones(peak(), device))
+            if options.saving is not None:
+                options.saving.after(pipeline, number + 1, total)
     seen.peak = peak()
+
+
+def _everyones(value: int, device: torch.device) -> list[int]:
+    """Of all ranks."""
+    values = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
+    values[dist.get_rank()] = value
+    dist.all_reduce(values)
+    return [int(each) for each in values]
 
 
 def _report(everyone: list[_Seen]) -> RunReport:

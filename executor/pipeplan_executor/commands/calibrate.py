@@ -23,6 +23,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a rank that is lost (60)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what ranks run on (auto)")
+    parser.add_argument("--precision", choices=("bf16", "fp16"), help="forward under autocast")
     parser.add_argument("-o", "--output", metavar="MODEL", help="write the calibrated model here")
     parser.add_argument("--save-cluster", metavar="CLUSTER", help="write the calibrated cluster here")
     parser.add_argument("--save-plan", metavar="PLAN", help="write the plan that is best now here")
@@ -57,6 +58,8 @@ def run(options: Namespace) -> int:
         seed=options.seed,
         timeout=options.timeout,
         device=options.device,
+        precision=options.precision,
+        progress=not options.json,
     )
     if int(os.environ.get("RANK", "0")) > 0:
         return 0

@@ -63,6 +63,7 @@ def run(options: Namespace) -> int:
         restarts=options.restarts,
         device=options.device,
         precision=options.precision,
+        progress=not options.json,
     )
     if int(os.environ.get("RANK", "0")) == 0:
         _write(options, plan, report)
