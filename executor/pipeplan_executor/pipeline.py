@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,6 @@ from pipeplan.batch import Batch, samples, split
 from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
 from pipeplan.schedule import Action, Kind
-from pipeplan_executor.checkpoint import Restored, load, save
 from pipeplan_executor.engine import Engine
 from pipeplan_executor.groups import LastReplicas, replica_groups
 from pipeplan_executor.lower import lower
@@ -32,6 +31,9 @@ from pipeplan_executor.stage_module import evaluating
 from pipeplan_executor.stage_optimizers import stage_optimizers
 from pipeplan_executor.updates import Updates
 from pipeplan_executor.weighting import shares
+
+if TYPE_CHECKING:
+    from pipeplan_executor.checkpoint import Restored
 
 LEARNING_RATE = 1e-3
 
@@ -256,10 +258,14 @@ class Pipeline:
 
     def save(self, folder: str | Path, *, keep: int = 3, extra: Any = None) -> Path:
         """Save all that a later run needs, on every rank: see `pipeplan_executor.checkpoint.save`."""
+        from pipeplan_executor.checkpoint import save  # three quarters of a second that few runs need
+
         return save(self, folder, keep=keep, extra=extra)
 
-    def load(self, path: str | Path, *, weights_only: bool = False) -> Restored:
+    def load(self, path: str | Path, *, weights_only: bool = False) -> "Restored":
         """Go on from a checkpoint, on every rank: see `pipeplan_executor.checkpoint.load`."""
+        from pipeplan_executor.checkpoint import load
+
         return load(self, path, weights_only=weights_only)
 
     def optimizer_state(self, stage: int) -> dict[object, dict[str, object]]:
