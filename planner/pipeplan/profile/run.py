@@ -154,7 +154,7 @@ def _rows(module: nn.Module, batches: dict[int, Batch], request: Request) -> dic
     """The module as a row of layers, at every size; a chain is the same at all of them."""
     rows: dict[int, Row] = {}
     for size, inputs in batches.items():
-        row = row_of(module, inputs, group=request.group, front_end=request.front_end)
+        row = row_of(module, inputs, group=request.group, front_end=request.front_end, both_modes=False)
         for other, known in rows.items():
             if known.names != row.names:
                 raise InputError(
