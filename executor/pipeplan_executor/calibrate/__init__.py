@@ -6,7 +6,24 @@
                                                                           └─▶ links: the cluster's links and runtimes
 """
 
-from pipeplan_executor.calibrate.calibration import Calibration, Prediction, calibrated, check_belongs, repriced
+from pipeplan_executor.calibrate.calibration import (
+    Calibration,
+    Prediction,
+    calibrated,
+    check_belongs,
+    predict,
+    repriced,
+)
 from pipeplan_executor.calibrate.observed import Observed, Way, observed
 
-__all__ = ["Calibration", "Observed", "Prediction", "Way", "calibrated", "check_belongs", "observed", "repriced"]
+__all__ = [
+    "Calibration",
+    "Observed",
+    "Prediction",
+    "Way",
+    "calibrated",
+    "check_belongs",
+    "observed",
+    "predict",
+    "repriced",
+]

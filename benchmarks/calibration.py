@@ -1,0 +1,130 @@
+"""How far predictions are off before and after a calibration, on two processes here.
+
+Three real models in two stages, four schedules, 4, 8 and 16 micro-batches. Each plan runs once. Three predictions stand
+beside its later steps:
+
+- before: from the profile alone;
+- own: calibrated from the plan's own first steps;
+- other: calibrated from one other plan of the model, 1F1B with 8 micro-batches, as when a plan is chosen anew.
+
+A peak is one number a run, so that memory has no later steps; there, too, ``other`` is what a new plan can count on. It
+takes about ten minutes, and nothing else should run meanwhile.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+
+from benchmarks.found_schedules import on_devices, plan_of
+from benchmarks.prediction import PROCESSES
+
+from pipeplan.cluster import Cluster
+from pipeplan.found import find
+from pipeplan.model import Model
+from pipeplan.plan import Plan
+from pipeplan.profile import profile_workload
+from pipeplan.schedules import FAMILIES, PLACED
+from pipeplan.schedules.placed import loop
+from pipeplan.simulate import simulate
+from pipeplan_executor import describe_machine, run
+from pipeplan_executor.calibrate import Calibration, Prediction, calibrated, observed, predict, repriced
+from pipeplan_formulations.report import Limits
+
+MODELS = ("decoder", "vgg16", "resnet50")
+MICRO_BATCH, COUNTS = 2, (4, 8, 16)
+WARMUP, FIRST, LATER = 1, 3, 4
+"""Steps that nobody looks at, that calibrate, and that predictions are held against."""
+SEARCH_SECONDS = 5.0
+TEACHER = ("1F1B", 8)
+"""The plan that predicts the others."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A plan, and its steps behind the first ones."""
+
+    name: str
+    plan: Plan
+    time: float
+    peaks: tuple[int, ...]
+    own: Calibration
+
+    def errors(self, prediction: Prediction) -> tuple[float, tuple[float, ...]]:
+        """Of the step time and of every peak: the share of what was measured by which a prediction lies above it."""
+        peaks = tuple(told / seen - 1 for told, seen in zip(prediction.peaks, self.peaks, strict=True))
+        return prediction.step_time / self.time - 1, peaks
+
+
+def main() -> None:
+    """A table for each model, then all together."""
+    cluster = describe_machine(PROCESSES)
+    errors: dict[str, list[tuple[float, tuple[float, ...]]]] = {"before": [], "own": [], "other": []}
+    for name in MODELS:
+        model = profiled(name)
+        print(f"{name}, micro-batches of {MICRO_BATCH}; error of the predicted step time, and of each rank's peak")
+        rows = [measured(label, plan, name, model, cluster) for label, plan in plans(model, cluster, COUNTS)]
+        teacher = next(row for row in rows if (row.name, row.plan.micro_batches) == TEACHER)
+        for row in rows:
+            told = {"before": row.own.before, "own": row.own.after}
+            if row is not teacher:
+                told["other"] = taught(row.plan, teacher.own)
+            print(f"  {row.name:16}{row.plan.micro_batches:3} micro-batches  {row.time / 1e6:8.1f} ms  ", end="")
+            for way, prediction in told.items():
+                errors[way].append(row.errors(prediction))
+                time, peaks = errors[way][-1]
+                print(f"  {way} {time:+6.1%} ({', '.join(f'{peak:+.1%}' for peak in peaks)})", end="")
+            print(f"  stretch {row.own.stretch:.3f}", flush=True)
+    for way, found in errors.items():
+        show(way, found)
+
+
+def profiled(name: str) -> Model:
+    """The model at the one size that runs here, measured as crowded as it will run."""
+    return profile_workload(f"pipeplan_executor.zoo:{name}", micro_batches=(MICRO_BATCH,), name=name, crowd=PROCESSES)
+
+
+def plans(model: Model, cluster: Cluster, counts: tuple[int, ...]) -> Iterator[tuple[str, Plan]]:
+    """The best balanced two stages under GPipe, 1F1B, ZB-H1, and what is found in 1F1B's memory."""
+    boundaries, pipeline = on_devices(model, cluster, loop(PROCESSES, 1))
+    for count in counts:
+        one = FAMILIES["1f1b-sno"].write((1,) * PROCESSES, count)
+        memory = max(simulate(one, pipeline).peaks)
+        tight = replace(pipeline, limits=(memory,) * PROCESSES)
+        found = find(tight, count, Limits(time=SEARCH_SECONDS), split=True).schedule
+        schedules = {
+            "GPipe": FAMILIES["gpipe"].write((1,) * PROCESSES, count),
+            "1F1B": one,
+            "ZB-H1": PLACED["zb-h1"].write(PROCESSES, count),
+            "found": found,
+        }
+        for label, schedule in schedules.items():
+            if schedule is not None:
+                yield label, replace(plan_of(model, cluster, boundaries, pipeline, schedule), micro_batches=count)
+
+
+def measured(label: str, plan: Plan, name: str, model: Model, cluster: Cluster) -> Row:
+    """Run a plan once; its first steps calibrate, its later ones are kept."""
+    report = run(plan, f"pipeplan_executor.zoo:{name}", steps=FIRST + LATER, warmup=WARMUP)
+    seen = observed(report.timelines[:FIRST], report.step_times[:FIRST], report.peaks)
+    own = calibrated(plan, model, cluster, seen)
+    return Row(label, plan, median(report.step_times[FIRST:]), report.peaks, own)
+
+
+def taught(plan: Plan, by: Calibration) -> Prediction:
+    """What another plan's calibration promises of this one."""
+    return predict(plan, repriced(plan, by.model, by.cluster))
+
+
+def show(way: str, found: list[tuple[float, tuple[float, ...]]]) -> None:
+    """Median and worst over all plans."""
+    times = [abs(time) for time, _ in found]
+    peaks = [abs(peak) for _, row in found for peak in row]
+    print(
+        f"{way:7} step time off by {median(times):.1%} (median), {max(times):.1%} (worst); "
+        f"peaks by {median(peaks):.1%}, {max(peaks):.1%}; {len(found)} plans",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
