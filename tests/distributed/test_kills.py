@@ -68,7 +68,7 @@ def test_every_kill_ends_the_run_in_time(tmp_path: Path, undisturbed: dict[str, 
         how = generator.choice([SIGKILL, SIGSTOP])
         folder = tmp_path / str(completed)
         at_once = generator.random() < 0.4
-        with Killer([how], folder, seed=generator.randrange(2**32), at_once) as killer:
+        with Killer([how], folder, generator.randrange(2**32), at_once) as killer:
             said = attempt(folder)
         if said is None:
             assert equal(as_plain(folder)["model"], undisturbed)
