@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instances import equal_devices, model_of
+from pipeplan import solve
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.errors import InputError, PlanError
 from pipeplan.files.cluster_file import read_cluster, write_cluster
@@ -27,6 +28,7 @@ from pipeplan.simulate import simulate
 from pipeplan.timeline import Timeline
 from pipeplan_executor.calibrate import Observed, Way, calibrated, observed, repriced
 from pipeplan_executor.calibrate.costs import apportion
+from pipeplan_executor.calibrate.report import as_json, as_text
 
 MILLI = 10**6
 ROUNDING = 2_000
@@ -167,13 +169,13 @@ def scattered(pipeline: Pipeline, random: Random) -> Pipeline:
     )
 
 
-def one_case() -> tuple[Plan, Model, Cluster, Observed]:
+def one_case(cut: int = 2) -> tuple[Plan, Model, Cluster, Observed]:
     """Two stages of 1F1B whose second one is twice as slow as predicted, and whose tensors take thrice as long."""
     model = model_of(
         [4 * MILLI, 6 * MILLI, 9 * MILLI], output=[50_000] * 3, parameters=[10**6] * 3, update=[MILLI] * 3, sizes=(1, 2)
     )
     cluster = equal_devices(2, link=Link(10**8, 20_000))
-    plan = plan_of(model, cluster, [2], ((0,), (1,)), FAMILIES["1f1b-sno"].write((1, 1), 4))
+    plan = plan_of(model, cluster, [cut], ((0,), (1,)), FAMILIES["1f1b-sno"].write((1, 1), 4))
     timeline = simulate(plan.schedule, real(plan.pipeline, [1.0, 2.0], 3.0, 1.0, 50_000))
     peaks = tuple(peak + 7_000 for peak in simulate(plan.schedule, plan.pipeline).peaks)
     return plan, model, cluster, observed([as_recorded(timeline, 50_000)], [timeline.makespan], peaks)
@@ -256,6 +258,25 @@ def test_estimated_models_get_profiles() -> None:
     found = calibrated(plan, model, cluster, observed([timeline], [timeline.makespan]))
     assert [profile.micro_batch for profile in found.model.profiles] == [1, 2, 4]
     assert abs(found.after.step_time - timeline.makespan) <= ROUNDING
+
+
+def test_a_better_plan_is_told() -> None:
+    """With the true costs another cut wins, and the report says so; asked again for that one, nothing is better."""
+    plan, model, cluster, seen = one_case(1)
+    found = calibrated(plan, model, cluster, seen)
+    best = solve(found.model, found.cluster, batch=4, depths=(2,), micro_batches=(4,), schedules=("1f1b-sno",))
+    assert best.plan.boundaries == (0, 2, 3)
+    assert best.plan.step_time < found.after.step_time
+    text = as_text(plan, found, best)
+    assert "another plan is best now" in text
+    assert "layers 2 | 1, 4 micro-batches of 1, 1f1b-sno; it was layers 1 | 2" in text
+    assert "rank 1: 50 us ahead of an action" in text
+    told = as_json(plan, found, best)
+    assert told["best"]["better"] is True  # type: ignore[index]
+    assert told["measured_step_time_s"] == seen.step_time / 1e9
+    timeline = simulate(best.plan.schedule, best.plan.pipeline)
+    again = calibrated(best.plan, found.model, found.cluster, observed([timeline], [timeline.makespan]))
+    assert "the plan stays" in as_text(best.plan, again, best)
 
 
 def test_waiting_is_no_gap() -> None:

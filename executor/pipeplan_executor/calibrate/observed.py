@@ -84,7 +84,7 @@ def observed(
     Parameters
     ----------
     timelines : sequence of Timeline
-        Of at least one step: what ran when (see `pipeplan_executor.RunReport`).
+        Of at least one step on CPU workers: what ran when (see `pipeplan_executor.RunReport`).
     step_times : sequence of int
         Of the same steps.
     tied : sequence of sequence of int

@@ -22,7 +22,6 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
     parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a rank that is lost (60)")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what ranks run on (auto)")
     parser.add_argument("--precision", choices=("bf16", "fp16"), help="forward under autocast")
     parser.add_argument("-o", "--output", metavar="MODEL", help="write the calibrated model here")
     parser.add_argument("--save-cluster", metavar="CLUSTER", help="write the calibrated cluster here")
@@ -57,7 +56,7 @@ def run(options: Namespace) -> int:
         warmup=options.warmup,
         seed=options.seed,
         timeout=options.timeout,
-        device=options.device,
+        device="cpu",  # on a GPU the recorder sees when actions are handed over, not when they run
         precision=options.precision,
         progress=not options.json,
     )
