@@ -62,7 +62,7 @@ def start_local(
         )
         with Watch(folder, world, timeout) as watch, own_signals(), workers_allocator():
             try:
-                elastic_launch(config, worker)(str(task), name, timeout, device)
+                elastic_launch(config, worker)(str(task), name, timeout, device, os.getpid())
             except ChildFailedError as error:
                 raise cause(folder, error.failures, watch, timeout) from None
             except SignalException as error:

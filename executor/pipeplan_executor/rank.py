@@ -72,8 +72,8 @@ def _first(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0][:300]
 
 
-def worker(task: str, folder: str, timeout: float, device: str) -> None:
-    """What a local rank runs. It leaves files in ``folder``, by which the launcher knows how it fares.
+def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -> None:
+    """What a local rank runs, as long as the process ``launcher`` is there, which knows by files how it fares.
 
     ::
 
@@ -87,7 +87,7 @@ def worker(task: str, folder: str, timeout: float, device: str) -> None:
     import torch.distributed  # noqa: F401  ahead of the pulse, which loading libraries would hold up
 
     (home / f"pid{rank}").write_text(str(os.getpid()))
-    threading.Thread(target=_pulse, args=(home / f"pulse{rank}", os.getppid()), daemon=True).start()
+    threading.Thread(target=_pulse, args=(home / f"pulse{rank}", launcher), daemon=True).start()
     function, arguments = pickle.loads(Path(task).read_bytes())
     try:
         value = as_rank(function, arguments, timeout, device)

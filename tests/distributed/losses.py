@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from pipeplan.errors import InputError
+from pipeplan_executor import launch
 
 
 def misbehaving(how: str, culprit: int) -> None:
@@ -40,3 +41,7 @@ def failing_at_first(folder: str, failures: tuple[str, ...]) -> int:
         misbehave(failures[number])
     dist.barrier()
     return number + 1
+
+
+if __name__ == "__main__":  # a launcher whose ranks are busy for longer than it lives
+    launch(misbehaving, 2, "busy", 1, timeout=300)

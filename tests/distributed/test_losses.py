@@ -1,6 +1,7 @@
 """A rank that is lost: the run ends everywhere in time, says why, and starts again where that was asked for."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the worke
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 import losses
+from joining import ENVIRONMENT, children
 
 from pipeplan.errors import InputError
 from pipeplan_executor import RunError, launch
@@ -40,6 +42,22 @@ def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="rank 1 failed: there is no such file"):
         launch(losses.failing_at_first, 2, str(tmp_path), ways, timeout=20, restarts=9, told=said.append)
     assert said == ["rank 1 failed: ValueError: the data ran out; restart 1 of 9"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_no_rank_outlives_its_launcher() -> None:
+    """Where the launcher itself is killed, at whatever time, nobody is left to end the ranks: they end themselves."""
+    for seconds in (3, 15):
+        launcher = subprocess.Popen([sys.executable, losses.__file__], env=ENVIRONMENT)
+        time.sleep(seconds)
+        ranks = children(launcher.pid)
+        launcher.kill()
+        launcher.wait()
+        end = time.monotonic() + 120
+        while any(Path(f"/proc/{rank}").exists() for rank in ranks):
+            assert time.monotonic() < end
+            time.sleep(0.2)
 
 
 def test_a_wrong_world_size_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
