@@ -32,7 +32,7 @@ from pipeplan_executor.split import describe
 
 WORLD, MICRO_BATCH, WIDTH = 2, 2, 16
 MICRO_BATCHES = (4, 16, 64)
-ROUNDS, WARMUP = 41, 5
+ROUNDS, WARMUP = 81, 5
 
 Times = dict[str, tuple[float, float, float]]
 """Microseconds per micro-batch, by engine: processor time without messages and with them, wall time."""
