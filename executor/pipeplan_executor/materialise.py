@@ -135,8 +135,9 @@ def _draw(whole: nn.Module, path: str) -> None:
         reset()
     line = [whole.get_submodule(each) for each in _prefixes(path)]
     master = next((each for each in line if _initialises_others(each)), None)
-    for each in line if master is not None else ():
-        master._init_weights(each)
+    if master is not None:
+        for each in line:
+            master._init_weights(each)
 
 
 def _initialises_others(module: nn.Module) -> bool:
