@@ -17,7 +17,7 @@ from pipeplan.errors import InputError, PlanError
 from pipeplan.files.cluster_file import read_cluster, write_cluster
 from pipeplan.files.model_file import read_model, write_model
 from pipeplan.job import Job
-from pipeplan.model import Layer, Model, Work
+from pipeplan.model import Layer, Model, Tie, Work
 from pipeplan.pipeline import Pipeline, Stage
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.pricing import assemble, price
@@ -25,6 +25,7 @@ from pipeplan.schedule import Kind, Schedule
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.placed import Placement, vee
 from pipeplan.simulate import simulate
+from pipeplan.tied import with_sums
 from pipeplan.timeline import Timeline
 from pipeplan_executor.calibrate import Observed, Way, calibrated, observed, repriced
 from pipeplan_executor.calibrate.costs import apportion
@@ -35,11 +36,13 @@ ROUNDING = 2_000
 """Nanoseconds: every layer and every tensor is rounded once."""
 
 
-def plan_of(model: Model, cluster: Cluster, cuts: list[int], homes: Placement, schedule: Schedule) -> Plan:
+def plan_of(
+    model: Model, cluster: Cluster, cuts: list[int], homes: Placement, schedule: Schedule, zero1: bool = False
+) -> Plan:
     """Stages cut at ``cuts`` on these devices, the first layer recomputed."""
     boundaries = (0, *cuts, len(model.layers))
     groups = [tuple(cluster.devices[device] for device in own) for own in homes]
-    chain = price(model, cluster, groups, 1, Job(batch=schedule.micro_batches))
+    chain = price(model, cluster, groups, 1, Job(batch=schedule.micro_batches, zero1=zero1))
     apart = assemble(chain, cluster, boundaries, [[0], *[[]] * (len(homes) - 1)])
     ranks = len(cluster.devices)
     pipeline = replace(apart, placement=homes, runtime=(0,) * ranks, limits=apart.limits[:ranks])
@@ -60,6 +63,7 @@ def plan_of(model: Model, cluster: Cluster, cuts: list[int], homes: Placement, s
         step_time=simulate(schedule, pipeline).makespan,
         bound=0,
         pipeline=pipeline,
+        zero1=zero1,
     )
 
 
@@ -179,6 +183,24 @@ def one_case(cut: int = 2) -> tuple[Plan, Model, Cluster, Observed]:
     timeline = simulate(plan.schedule, real(plan.pipeline, [1.0, 2.0], 3.0, 1.0, 50_000))
     peaks = tuple(peak + 7_000 for peak in simulate(plan.schedule, plan.pipeline).peaks)
     return plan, model, cluster, observed([as_recorded(timeline, 50_000)], [timeline.makespan], peaks)
+
+
+@pytest.mark.parametrize(("width", "zero1"), [(1, False), (2, False), (2, True)])
+def test_copies_of_shared_weights_and_shares_of_updates_are_recovered(width: int, zero1: bool) -> None:
+    """Where stages sum gradients of weights they share, and replicas share out updates, the step comes out."""
+    plain = model_of(
+        [4 * MILLI, 6 * MILLI, 9 * MILLI], output=[10_000] * 3, parameters=[10**6] * 3, update=[MILLI, 0, 0]
+    )
+    model = replace(plain, ties=(Tie(("l0", "l2"), 10**6),))
+    cluster = equal_devices(2 * width, link=Link(10**8, 20_000))
+    homes = tuple(tuple(range(width * s, width * (s + 1))) for s in range(2))
+    schedule = with_sums(FAMILIES["1f1b-sno"].write((width, width), 4), [(0, 1)])
+    plan = plan_of(model, cluster, [1], homes, schedule, zero1)
+    timeline = simulate(schedule, real(plan.pipeline, [1.5, 1.5], 2.0, 1.8, 30_000))
+    seen = observed([as_recorded(timeline, 30_000)], [timeline.makespan], tied=plan.pipeline.tied)
+    found = calibrated(plan, model, cluster, seen)
+    assert found.after.step_time == pytest.approx(timeline.makespan, rel=0.001)
+    assert found.stretch == pytest.approx(1, rel=0.02)
 
 
 def test_files_keep_a_calibration(tmp_path: Path) -> None:

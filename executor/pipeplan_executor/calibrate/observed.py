@@ -43,7 +43,7 @@ class Observed:
         The median.
     actions : mapping of (int, Kind) to int
         What an action of a stage takes: the mean over micro-batches and replicas of medians over steps, so that all of
-        them together take what they took. A reduction takes as long as for the last rank that joined it.
+        them together take what they took. A reduction begins when the last rank joins it.
     gaps : tuple of int
         For each rank what lies ahead of an action, beside waiting; the mean over the step.
     flights : mapping of Way to int
@@ -128,18 +128,18 @@ def _actions(rows: Sequence[Times], tied: Sequence[Sequence[int]]) -> dict[tuple
     group = {stage: number for number, stages in enumerate(tied) for stage in stages}
     samples: dict[tuple[int, Action], list[int]] = defaultdict(list)
     for row in rows:
-        least: dict[object, int] = {}
-        for (_, action), (start, end) in row.items():
-            meeting = group.get(action.stage, action)
+        joined: dict[object, int] = {}  # when the last rank came to a reduction
+        for (_, action), (start, _) in row.items():
             if action.kind is Kind.REDUCE:
-                least[meeting] = min(end - start, least.get(meeting, end - start))
+                meeting = group.get(action.stage, action)
+                joined[meeting] = max(start, joined.get(meeting, start))
         for (rank, action), (start, end) in row.items():
             together = action.kind is Kind.REDUCE
-            samples[rank, action].append(least[group.get(action.stage, action)] if together else end - start)
+            samples[rank, action].append(end - (joined[group.get(action.stage, action)] if together else start))
     means: dict[tuple[int, Kind], list[float]] = defaultdict(list)
     for (_, action), times in samples.items():
         means[action.stage, action.kind].append(median(times))
-    return {key: round(fmean(times)) for key, times in means.items()}
+    return {key: max(round(fmean(times)), 0) for key, times in means.items()}
 
 
 def _read(row: Times) -> dict[tuple[int, Action], tuple[int, Action]]:
@@ -181,10 +181,12 @@ def _way(maker: tuple[int, Action], reader: tuple[int, Action]) -> Way:
 
 
 def _gap(rows: Sequence[Times], order: Sequence[Action], rank: int, flights: Mapping[Way, int]) -> int:
-    """From where what the second of two neighbours reads was there when the first one ended."""
+    """From where what the second of two neighbours reads was there when the first one ended; reductions may wait."""
     read = _read(rows[0])
     means = []
     for before, action in pairwise(order):
+        if action.kind is Kind.REDUCE:
+            continue
         maker = read.get((rank, action))
         samples = []
         for row in rows:
