@@ -168,6 +168,11 @@ class Pipeline:
         """Whether this rank reads targets of the batch."""
         return self._last in self.numbers
 
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients of steps without update wait for one."""
+        return not self._updates
+
     def step(self, inputs: Batch | None, targets: Batch | None, *, update: bool = True, weight: float = 1.0) -> float:
         """One training step; the batch's mean loss, the same number on every rank.
 

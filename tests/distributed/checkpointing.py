@@ -174,6 +174,8 @@ def refused(folder: str) -> dict[str, str]:
     said["optimizer"] = _said(lambda: sgd.load(good))
     said["weights only"] = _said(lambda: sgd.load(good, weights_only=True))
     said["extra"] = _said(lambda: pipeline.save(Path(folder) / "good", extra={"when": Path("now")}))
+    pipeline.step(*draw(pipeline.workload, pipeline.plan.batch, 0, torch.float64), update=False)
+    said["gradients"] = _said(lambda: pipeline.save(Path(folder) / "good"))
     said["latest after all that"] = _said(lambda: pipeline.load(Path(folder) / "good"))
     return said
 

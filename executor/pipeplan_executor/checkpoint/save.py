@@ -36,8 +36,6 @@ class _Told:
 def save(pipeline: "Pipeline", folder: str | Path, *, keep: int = 3, extra: Any = None) -> Path:
     """Save all that a later run needs as ``folder/step-N``. Every rank calls this, between two updates.
 
-    Gradients are not saved.
-
     Parameters
     ----------
     folder : path
@@ -56,10 +54,12 @@ def save(pipeline: "Pipeline", folder: str | Path, *, keep: int = 3, extra: Any 
     Raises
     ------
     InputError
-        On every rank, if one of them cannot write. What was saved before stays as it is.
+        On every rank, if one of them cannot write, or gradients wait for an update. What was saved before stays.
     """
     if keep < 1:
         raise InputError(f"keep is {keep}; at least the newest checkpoint must stay")
+    if pipeline.accumulates:
+        raise InputError("gradients of steps without update are not saved; save behind a step that updates")
     step, inventory = pipeline.moment.step, inventory_of(pipeline)
     part = on_first(lambda: places.begin(Path(folder), step))
     stages = held(pipeline, inventory)
