@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 from unittest.mock import patch
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -103,10 +104,7 @@ def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
     )
 
 
-@given(chain_allocations(), st.floats(0, 1))
-@settings(max_examples=150, deadline=None)
-def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
-    """V* and A* are no more than brute force finds, and equal it where every range holds a single excess."""
+def _bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
     problem = chosen_counts(problem)
     sides = [right_sides(problem, stages) for stages in every_allocation(problem) if wished(problem, stages)]
     fitting = [each for each in sides if each is not None]
@@ -128,13 +126,27 @@ def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAlloca
             assert value == best
 
 
-@given(chain_allocations(), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2), st.integers(0, 2))
-@settings(max_examples=120, deadline=None)
-def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
-    problem: ChainAllocation, share: float, least: float, most: float, narrow: int, wide: int
-) -> None:
-    """V* and A* are no more than brute force finds below the ceiling, (5) included, with the largest B in the peak."""
-    problem = chosen_counts(problem)
+@given(chain_allocations(), st.floats(0, 1))
+@settings(max_examples=40, deadline=None)
+def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
+    """V* and A* are no more than brute force finds, and equal it where every range holds a single excess."""
+    _bounds_all_that_fall(problem, share)
+
+
+@pytest.mark.slow
+@given(chain_allocations(), st.floats(0, 1))
+@settings(max_examples=300, deadline=None)
+def test_under_a_ceiling_the_programme_bounds_all_that_fall_in_many(problem: ChainAllocation, share: float) -> None:
+    """The same in three hundred problems."""
+    _bounds_all_that_fall(problem, share)
+
+
+PEAKS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 2), st.integers(0, 2))
+"""The least and the most of a peak, and the narrowest and the widest of its stages, as shares and places of what is."""
+
+
+def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]) -> None:
+    problem, (least, most, narrow, wide) = chosen_counts(problem), drawn
     widths = problem.widths[min(narrow, wide) : max(narrow, wide) + 1]
     assume(widths)
     rows = []
@@ -162,10 +174,26 @@ def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
         assert int(value.min()) <= min(row[number] for row in kept)
 
 
-@given(chain_allocations())
-@settings(max_examples=150, deadline=None)
-def test_the_bound_holds_without_the_search_and_meets_the_optimum_with_it(problem: ChainAllocation) -> None:
-    """Intervals alone never exceed brute force over falling counts; the search closes the rest, also from there on."""
+@given(chain_allocations(), st.floats(0, 1), PEAKS)
+@settings(max_examples=30, deadline=None)
+def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
+    problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]
+) -> None:
+    """V* and A* are no more than brute force finds below the ceiling, (5) included, with the largest B in the peak."""
+    _bounds_all_in_the_peak(problem, share, drawn)
+
+
+@pytest.mark.slow
+@given(chain_allocations(), st.floats(0, 1), PEAKS)
+@settings(max_examples=300, deadline=None)
+def test_with_a_peak_the_programme_bounds_them_in_many(
+    problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]
+) -> None:
+    """The same in three hundred problems."""
+    _bounds_all_in_the_peak(problem, share, drawn)
+
+
+def _bound_and_optimum(problem: ChainAllocation) -> None:
     problem = chosen_counts(problem)
     best = brute_force(problem)
     with patch.object(exact, "best_first", lambda *_: None):
@@ -179,3 +207,18 @@ def test_the_bound_holds_without_the_search_and_meets_the_optimum_with_it(proble
     assert (again.objective, again.bound) == (best, best)
     assert rough.objective is None or rough.objective >= best
     assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, best, best)
+
+
+@given(chain_allocations())
+@settings(max_examples=40, deadline=None)
+def test_the_bound_holds_without_the_search_and_meets_the_optimum_with_it(problem: ChainAllocation) -> None:
+    """Intervals alone never exceed brute force over falling counts; the search closes the rest, also from there on."""
+    _bound_and_optimum(problem)
+
+
+@pytest.mark.slow
+@given(chain_allocations())
+@settings(max_examples=300, deadline=None)
+def test_the_bound_holds_and_meets_the_optimum_of_many(problem: ChainAllocation) -> None:
+    """The same of three hundred problems."""
+    _bound_and_optimum(problem)

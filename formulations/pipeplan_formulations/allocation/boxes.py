@@ -25,8 +25,14 @@ FLAT = 5
 SLIVER = 8
 """No box is cut so that its upper part is less than an eighth of it."""
 
-Corner = Callable[[int, int, Peak | None], tuple[int, int]]
-"""V* and A*: below a ceiling on e, with a floor under the largest e, with a peak; `IMPOSSIBLE` beyond the horizon."""
+SLIM = 256
+"""A box whose e leave open no more than such a part of what is known is cut no further without ranges of excess."""
+
+Corner = Callable[[int, int, Peak | None], tuple[int, int, bool]]
+"""V* and A*: below a ceiling on e, with a floor under the largest e, with a peak; `IMPOSSIBLE` beyond the horizon.
+
+Third, whether they might be larger if ranges of excess were told apart, which takes long.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ class Box:
         V* and A*.
     peak : Peak or None
         None if it is not looked at.
+    rough : bool
+        Whether ranges of excess were taken for one, though they might matter. They are told apart in slim boxes.
     """
 
     bound: int
@@ -51,6 +59,7 @@ class Box:
     value: int
     alone: int
     peak: Peak | None = None
+    rough: bool = False
 
     def __lt__(self, other: "Box") -> bool:
         """Whether it has the lower bound."""
@@ -76,6 +85,8 @@ class Box:
 
     def cut(self, problem: ChainAllocation, corner: Corner, known: int) -> list["Box"]:
         """Parts that hold all that it holds, where no T is below ``known``."""
+        if self.rough and slim(self.low, self.high, self.bound):
+            return [self.below(self.high, corner)]
         wide, tall, broad = self.sides
         if self.peak is not None and broad > max(wide, tall // FLAT):
             return self._by_width(problem, corner, self.peak)
@@ -117,8 +128,13 @@ class Box:
         return parts
 
     def _part(self, corner: Corner, low: int, high: int, peak: Peak | None) -> "Box":
-        value, alone = corner(high, low, peak)
-        return Box(max(self.bound, value, alone + low), low, high, value, alone, peak)
+        value, alone, rough = corner(high, low, peak)
+        return Box(max(self.bound, value, alone + low), low, high, value, alone, peak, rough)
+
+
+def slim(low: int, high: int, bound: int) -> bool:
+    """Whether e in a box from ``low`` to ``high`` leaves little open."""
+    return high - low <= max(1, bound // SLIM)
 
 
 def _largest(problem: ChainAllocation, high: int, widths: tuple[int, ...]) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeplan_formulations.allocation.boxes import Box, Corner
+from pipeplan_formulations.allocation.boxes import Box, Corner, slim
 from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.crowding import overcrowded
 from pipeplan_formulations.allocation.heads import heads_of
@@ -111,27 +111,30 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     reached = bracket.horizon - 1
     heads = heads_of(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
 
-    def corner(ceiling: int, floor: int, peak: Peak | None) -> tuple[int, int]:
-        """V* and A* of a box; `IMPOSSIBLE` beyond the horizon."""
+    def corner(ceiling: int, floor: int, peak: Peak | None) -> tuple[int, int, bool]:
+        """V* and A* of a box; `IMPOSSIBLE` beyond the horizon. Whether it took ranges of excess for one."""
         target = bracket.horizon - 1
         spans, found = base.spans.narrowed(target), base.tables
         for coarse in [True, False] if problem.chooses else [False]:
             tables = run(problem, base.grid, spans, bracket.clock, target, ceiling, floor, heads, found, coarse, peak)
             if tables is None or int(tables.whole.min()) == IMPOSSIBLE:
-                return IMPOSSIBLE, IMPOSSIBLE
+                return IMPOSSIBLE, IMPOSSIBLE, False
             found = tables
             traced = follow(problem, base.grid, spans, found, roots(found, 1)[0], ceiling)
             bracket.offer_traced(traced)
             if traced is not None:  # so telling ranges of excess apart would not raise V*
                 break
-        return int(found.whole.min()), int(found.whole_trip.min())
+            value, alone = int(found.whole.min()), int(found.whole_trip.min())
+            if coarse and value <= alone + floor and not slim(floor, ceiling, bracket.low):
+                return value, alone, True  # A* decides: to cut the box takes less time, and raises more
+        return int(found.whole.min()), int(found.whole_trip.min()), False
 
     value, alone = int(base.tables.whole.min()), int(base.tables.whole_trip.min())
     high = max(bracket.horizon - 1 - alone, 0)
     for _ in range(SHRINKS):  # what stays below the horizon stays below a ceiling, which may make A* larger, and so on
         if bracket.closed:
             return
-        value, alone = corner(high, 0, None)
+        value, alone, _ = corner(high, 0, None)
         bracket.raise_low(min(max(value, alone), bracket.horizon))
         lower = min(high, bracket.horizon - 1 - alone)
         if high - lower <= high // WORTH:
@@ -153,7 +156,7 @@ def _split(problem: ChainAllocation, bracket: Bracket, corner: Corner, boxes: li
             return True
         box = boxes[0]
         bracket.raise_low(min(box.bound, bracket.horizon))
-        small = max(box.sides) <= max(1, box.bound // RESOLUTION)
+        small = max(box.sides) <= max(1, box.bound // RESOLUTION) and not box.rough
         if bracket.closed or box.bound >= bracket.horizon or small:
             return True
         if count == cuts:

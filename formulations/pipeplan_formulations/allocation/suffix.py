@@ -137,7 +137,8 @@ def run(
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
     nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
     below = [Table(nothing, nothing)] * (len(forced) + 1)
-    placed = peak is not None and not forced and not problem.phases  # (5) asks where it stands
+    # (5) asks where it stands; with one width that would tell next to nothing.
+    placed = peak is not None and not forced and not problem.phases and len(problem.widths) > 1
     held = Table(nothing, nothing)
     levels: list[list[Table]] = []
     starts, peaked = [], []
