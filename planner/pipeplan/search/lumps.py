@@ -16,7 +16,7 @@ from pipeplan.structure import Groups, Modes, arrange
 from pipeplan_formulations import allocation
 from pipeplan_formulations.report import Limits, Stop
 
-FIRST_SLICE = 8.0
+FIRST_SLICE = 4.0
 """Seconds that a lump gets at first; four times as many each time it was not enough."""
 
 

@@ -46,7 +46,7 @@ class TilingsNode(Node):
         else:
             asked = self.climb.question(prover, self.bound)
             problem = allocation_problem(self.space, self.size, _best_of(self.layouts), self.alternating)
-            limits = Limits(min(prover.left / 2, FIRST_SLICE / 4), ROUGH * asked.accuracy)
+            limits = Limits(min(prover.left / 2, FIRST_SLICE / 2), ROUGH * asked.accuracy)
             report = allocation.solve(problem, limits, cutoff=asked.cutoff, known=self.bound)
             if not learned(self, report):
                 return
