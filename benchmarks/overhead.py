@@ -28,7 +28,7 @@ from pipeplan.profile.ties import held_by
 from pipeplan.schedules import FAMILIES
 from pipeplan.workload import Workload
 from pipeplan_executor import Pipeline, launch
-from pipeplan_executor.split import describe
+from pipeplan_executor.stages.split import describe
 
 WORLD, MICRO_BATCH, WIDTH = 2, 2, 16
 MICRO_BATCHES = (4, 16, 64)

@@ -13,8 +13,8 @@ from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.profile.ties import Held, held_by
 from pipeplan.schedule import Schedule
 from pipeplan.tied import tied_stages, with_sums
-from pipeplan_executor.order import find_replicas
-from pipeplan_executor.split import describe
+from pipeplan_executor.stages.split import describe
+from pipeplan_executor.steps.order import find_replicas
 
 
 def plan_for(

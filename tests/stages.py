@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from pipeplan.capture.blank import on_meta
 from pipeplan.capture.row import Row
-from pipeplan_executor.materialise import named_tensors
-from pipeplan_executor.shapes import Tensors, trace
-from pipeplan_executor.stage import Boundary, StageWork
-from pipeplan_executor.stage_module import StageModule, treatment_of
+from pipeplan_executor.stages.materialise import named_tensors
+from pipeplan_executor.stages.shapes import Tensors, trace
+from pipeplan_executor.stages.stage import Boundary, StageWork
+from pipeplan_executor.stages.stage_module import StageModule, treatment_of
 
 
 def stage_of(

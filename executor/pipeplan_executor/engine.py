@@ -16,12 +16,12 @@ import torch.distributed as dist
 
 from pipeplan.batch import Batch, tensors
 from pipeplan.schedule import Action, Kind
-from pipeplan_executor.lower import Message, Receive, Send, Settle, Step
 from pipeplan_executor.observe import Recorder
-from pipeplan_executor.order import BACKWARD
-from pipeplan_executor.seeds import Moment
-from pipeplan_executor.shapes import Tensors
-from pipeplan_executor.stage import Boundary, StageWork
+from pipeplan_executor.stages.seeds import Moment
+from pipeplan_executor.stages.shapes import Tensors
+from pipeplan_executor.stages.stage import Boundary, StageWork
+from pipeplan_executor.steps.lower import Message, Receive, Send, Settle, Step
+from pipeplan_executor.steps.order import BACKWARD
 
 OnceAStep = Callable[[Action], None]
 """Does a reduction or an update."""
@@ -51,7 +51,7 @@ class Engine:
     boundaries : sequence of Boundary
         Of every stage of the plan.
     steps : sequence of Step
-        Of this rank, from `pipeplan_executor.lower.lower`.
+        Of this rank, from `pipeplan_executor.steps.lower.lower`.
     only_forward : sequence of Step
         The same for a pass without backwards.
     once_a_step : callable

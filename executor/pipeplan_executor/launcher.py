@@ -4,7 +4,7 @@
 
     RANK and WORLD_SIZE set       torchrun: this process is one rank
     SLURM_PROCID, SLURM_NTASKS    Slurm: the same, translated
-    neither                       local processes, one a rank (`pipeplan_executor.local`)
+    neither                       local processes, one a rank (`pipeplan_executor.processes.local`)
 """
 
 import os
@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeplan.errors import InputError
-from pipeplan_executor.devices import choose
-from pipeplan_executor.local import start_local
-from pipeplan_executor.rank import RunError, as_rank
+from pipeplan_executor.processes.devices import choose
+from pipeplan_executor.processes.local import start_local
+from pipeplan_executor.processes.rank import RunError, as_rank
 
 __all__ = ["RunError", "joined_world", "launch"]
 
@@ -42,7 +42,7 @@ def launch(
         How often all ranks are started again after one was lost; ``function`` goes on from what it has saved. Bad
         input is not tried again.
     device : {'auto', 'cpu', 'cuda'}
-        See `pipeplan_executor.devices.choose`.
+        See `pipeplan_executor.processes.devices.choose`.
     told : callable, optional
         Gets the line that goes to standard error at each restart.
 

@@ -15,22 +15,22 @@ from pipeplan.plan import Plan
 from pipeplan.schedule import Action, Kind
 from pipeplan_executor.engine import Engine
 from pipeplan_executor.groups import LastReplicas, replica_groups
-from pipeplan_executor.lower import lower
-from pipeplan_executor.lower_forward import lower_forward
 from pipeplan_executor.observe import Recorder
-from pipeplan_executor.optimise import OptimizerFactory, SchedulerFactory, planned_optimizer
-from pipeplan_executor.order import find_replicas
-from pipeplan_executor.precision import sharing_casts
-from pipeplan_executor.scaling import LossScale
-from pipeplan_executor.seeds import Moment, seed_layers, undisturbed
-from pipeplan_executor.shapes import Tensors
-from pipeplan_executor.source import Source, converted
-from pipeplan_executor.split import build_stage, fit
-from pipeplan_executor.stage import StageWork
-from pipeplan_executor.stage_module import evaluating
-from pipeplan_executor.stage_optimizers import stage_optimizers
-from pipeplan_executor.updates import Updates
-from pipeplan_executor.weighting import shares
+from pipeplan_executor.stages.precision import sharing_casts
+from pipeplan_executor.stages.scaling import LossScale
+from pipeplan_executor.stages.seeds import Moment, seed_layers, undisturbed
+from pipeplan_executor.stages.shapes import Tensors
+from pipeplan_executor.stages.source import Source, converted
+from pipeplan_executor.stages.split import build_stage, fit
+from pipeplan_executor.stages.stage import StageWork
+from pipeplan_executor.stages.stage_module import evaluating
+from pipeplan_executor.steps.lower import lower
+from pipeplan_executor.steps.lower_forward import lower_forward
+from pipeplan_executor.steps.order import find_replicas
+from pipeplan_executor.training.optimise import OptimizerFactory, SchedulerFactory, planned_optimizer
+from pipeplan_executor.training.stage_optimizers import stage_optimizers
+from pipeplan_executor.training.updates import Updates
+from pipeplan_executor.training.weighting import shares
 
 if TYPE_CHECKING:
     from pipeplan_executor.checkpoint import Restored
@@ -50,10 +50,10 @@ class Pipeline:
     plan : Plan
         Its rank r is this process group's rank r.
     source : Workload, str or callable
-        See `pipeplan_executor.source`.
+        See `pipeplan_executor.stages.source`.
     seed : int
-        Of all that is drawn (see `pipeplan_executor.seeds`); the weights, unless the workload's module or ``weights``
-        has them.
+        Of all that is drawn (see `pipeplan_executor.stages.seeds`); the weights, unless the workload's module or
+        ``weights`` has them.
     weights : path, optional
         A state-dict file of the unsplit model.
     dtype : torch.dtype, optional

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.batch import Batch, call, samples, split, tensors
-from pipeplan_executor.seeds import seeded
-from pipeplan_executor.shapes import as_tuple
-from pipeplan_executor.split import Fitted, find_row, materialised
-from pipeplan_executor.weighting import shares
+from pipeplan_executor.stages.seeds import seeded
+from pipeplan_executor.stages.shapes import as_tuple
+from pipeplan_executor.stages.split import Fitted, find_row, materialised
+from pipeplan_executor.training.weighting import shares
 
 
 def unsplit(

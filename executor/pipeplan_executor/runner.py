@@ -13,15 +13,15 @@ from pipeplan.profile.precision import autocast
 from pipeplan.schedule import Action
 from pipeplan.timeline import Span, Step, Timeline
 from pipeplan.validate import validate_schedule
-from pipeplan_executor.devices import here
 from pipeplan_executor.launcher import launch
 from pipeplan_executor.memory import forget_peak, peak
 from pipeplan_executor.observe import now
 from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.processes.devices import here
 from pipeplan_executor.progress import running
 from pipeplan_executor.saving import Saving
-from pipeplan_executor.source import Source, draw
-from pipeplan_executor.split import fit
+from pipeplan_executor.stages.source import Source, draw
+from pipeplan_executor.stages.split import fit
 from pipeplan_executor.verify import worst_error
 
 
@@ -137,7 +137,7 @@ def run(
     restarts : int
         How often all ranks start again after one was lost, from the latest checkpoint or from the beginning.
     device : {'auto', 'cpu', 'cuda'}
-        See `pipeplan_executor.devices.choose`.
+        See `pipeplan_executor.processes.devices.choose`.
     precision : {'bf16', 'fp16'}, optional
         See `pipeplan_executor.Pipeline`; ``verify`` compares in float64 all the same.
     progress : bool

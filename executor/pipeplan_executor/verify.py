@@ -12,7 +12,7 @@ from pipeplan.errors import PlanError
 from pipeplan.plan import Plan
 from pipeplan_executor.pipeline import Pipeline
 from pipeplan_executor.reference import unsplit
-from pipeplan_executor.source import Source, draw
+from pipeplan_executor.stages.source import Source, draw
 
 if TYPE_CHECKING:
     from pipeplan_executor.runner import RunReport

@@ -17,7 +17,7 @@ from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.workload import Workload
 from pipeplan_executor.checkpoint import as_plain
 from pipeplan_executor.pipeline import Pipeline
-from pipeplan_executor.source import draw
+from pipeplan_executor.stages.source import draw
 from plans import plan_for
 
 STEPS = 3

@@ -16,9 +16,9 @@ from pipeplan.capture import row_of
 from pipeplan.schedules import FAMILIES
 from pipeplan.workload import Workload
 from pipeplan_executor.pipeline import Pipeline
-from pipeplan_executor.seeds import seeded
-from pipeplan_executor.source import draw
-from pipeplan_executor.split import materialised
+from pipeplan_executor.stages.seeds import seeded
+from pipeplan_executor.stages.source import draw
+from pipeplan_executor.stages.split import materialised
 from pipeplan_executor.verify import worst_error
 from plans import plan_for
 from runnable_schedules import halved

@@ -18,8 +18,8 @@ from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.workload import Workload
 from pipeplan_executor import verify
 from pipeplan_executor.pipeline import Pipeline
-from pipeplan_executor.source import draw
-from pipeplan_executor.split import materialised
+from pipeplan_executor.stages.source import draw
+from pipeplan_executor.stages.split import materialised
 from plans import plan_for
 
 RATE = 0.05

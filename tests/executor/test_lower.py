@@ -6,7 +6,7 @@ import pytest
 
 from pipeplan.schedule import Action
 from pipeplan.schedules import FAMILIES
-from pipeplan_executor.lower import Message, Receive, Send, Settle, Step, lower
+from pipeplan_executor.steps.lower import Message, Receive, Send, Settle, Step, lower
 from runnable_schedules import random_schedule
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from pipeplan.capture.blank import on_meta
 from pipeplan.errors import InputError, PlanError
-from pipeplan_executor.materialise import named_tensors, put, values_of
+from pipeplan_executor.stages.materialise import named_tensors, put, values_of
 
 
 class Block(nn.Module):

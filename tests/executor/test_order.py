@@ -5,7 +5,7 @@ import pytest
 from pipeplan.errors import PlanError
 from pipeplan.schedule import Kind, Schedule
 from pipeplan.schedules import FAMILIES
-from pipeplan_executor.order import check_order, find_owners, find_replicas
+from pipeplan_executor.steps.order import check_order, find_owners, find_replicas
 
 
 def of(*lines: str) -> Schedule:

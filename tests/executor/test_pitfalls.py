@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from pipeplan.errors import PlanError
 from pipeplan.schedules import FAMILIES
 from pipeplan.workload import Workload
-from pipeplan_executor.split import fit
+from pipeplan_executor.stages.split import fit
 from plans import plan_for
 from stages import stage_of
 

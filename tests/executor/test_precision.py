@@ -12,7 +12,7 @@ from pipeplan.capture.blank import on_meta
 from pipeplan.capture.row import row_of
 from pipeplan.errors import InputError
 from pipeplan.profile.precision import FORMATS, autocast
-from pipeplan_executor.precision import formats, sharing_casts
+from pipeplan_executor.stages.precision import formats, sharing_casts
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from pipeplan.capture import Stages
 from pipeplan.capture.row import row_of
-from pipeplan_executor.shapes import trace
+from pipeplan_executor.stages.shapes import trace
 
 
 class Mixed(nn.Module):

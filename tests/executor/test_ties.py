@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from pipeplan.errors import PlanError
 from pipeplan.schedules import FAMILIES
 from pipeplan.workload import Workload
-from pipeplan_executor.order import check_order, find_owners
-from pipeplan_executor.split import build_stage, fit, materialised
-from pipeplan_executor.stage_module import StageModule
+from pipeplan_executor.stages.split import build_stage, fit, materialised
+from pipeplan_executor.stages.stage_module import StageModule
+from pipeplan_executor.steps.order import check_order, find_owners
 from pipeplan_executor.zoo import decoder
 from plans import plan_for
 

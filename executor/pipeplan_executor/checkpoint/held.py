@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipeplan.plan import Plan
 from pipeplan_executor.checkpoint.inventory import Inventory, first_names, take
 from pipeplan_executor.checkpoint.optimizer import Part
-from pipeplan_executor.order import find_replicas
+from pipeplan_executor.steps.order import find_replicas
 
 if TYPE_CHECKING:
     from pipeplan_executor.pipeline import Pipeline

@@ -17,7 +17,7 @@ from pipeplan.result import Result
 from pipeplan.solve import solve
 from pipeplan.validate import validate_plan
 from pipeplan_executor import zoo
-from pipeplan_executor.split import fit
+from pipeplan_executor.stages.split import fit
 
 MODEL = model_of([3000, 9000, 3000], output=10)
 CLUSTER = line_cluster([board(), board()])

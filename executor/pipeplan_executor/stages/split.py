@@ -24,13 +24,13 @@ from pipeplan.model import Layer, Model
 from pipeplan.plan import Plan
 from pipeplan.profile.ties import Held, bytes_of, find_ties, own_parameters
 from pipeplan.workload import Workload
-from pipeplan_executor.materialise import named_tensors, put, values_of
-from pipeplan_executor.precision import formats
-from pipeplan_executor.shapes import Flow, Tensors, trace
-from pipeplan_executor.source import Source, build, converted, draw
-from pipeplan_executor.stage import Boundary
-from pipeplan_executor.stage_module import StageModule, treatment_of
-from pipeplan_executor.ties import Copies, find_copies
+from pipeplan_executor.stages.materialise import named_tensors, put, values_of
+from pipeplan_executor.stages.precision import formats
+from pipeplan_executor.stages.shapes import Flow, Tensors, trace
+from pipeplan_executor.stages.source import Source, build, converted, draw
+from pipeplan_executor.stages.stage import Boundary
+from pipeplan_executor.stages.stage_module import StageModule, treatment_of
+from pipeplan_executor.stages.ties import Copies, find_copies
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def build_stage(
     """One stage with its weights; no other layer of the model takes memory.
 
     The weights come from the ``weights`` file, or from the workload's own module where that has values, or from the
-    seed (see `pipeplan_executor.materialise`).
+    seed (see `pipeplan_executor.stages.materialise`).
     """
     span = fitted.span(stage)
     held = fitted.row.parameters[span.start : span.stop]

@@ -9,8 +9,8 @@ from pipeplan.batch import Batch, tensors
 from pipeplan.capture.blank import fake, on_fake
 from pipeplan.capture.row import Row
 from pipeplan.profile.precision import FORMATS, autocast
-from pipeplan_executor.private import FakeTensorMode
-from pipeplan_executor.shapes import Tensors, as_tuple
+from pipeplan_executor.stages.private import FakeTensorMode
+from pipeplan_executor.stages.shapes import Tensors, as_tuple
 
 
 def sharing_casts(precision: str | None, device: torch.device) -> AbstractContextManager[object]:

@@ -6,11 +6,11 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeplan_executor.groups import replica_groups
-from pipeplan_executor.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
-from pipeplan_executor.order import find_replicas
-from pipeplan_executor.reduction import Copied
-from pipeplan_executor.split import Fitted
-from pipeplan_executor.ties import Copies
+from pipeplan_executor.stages.split import Fitted
+from pipeplan_executor.stages.ties import Copies
+from pipeplan_executor.steps.order import find_replicas
+from pipeplan_executor.training.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
+from pipeplan_executor.training.reduction import Copied
 
 
 def stage_optimizers(
@@ -23,7 +23,7 @@ def stage_optimizers(
     Parameters
     ----------
     build, schedule : callable
-        See `pipeplan_executor.optimise.StageOptimizer`.
+        See `pipeplan_executor.training.optimise.StageOptimizer`.
     """
     replicas = find_replicas(fitted.plan.schedule)
     groups = replica_groups(replicas)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.profile.allocator import workers_allocator
-from pipeplan_executor.rank import PULSE, RunError, worker
+from pipeplan_executor.processes.rank import PULSE, RunError, worker
 
 PATIENCE = 0.6
 """The part of the timeout after which a rank without pulse is killed: earlier than its peers give up waiting for it."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pipeplan.batch import Batch, tensors
 from pipeplan.capture.row import Row
 from pipeplan.errors import PlanError
-from pipeplan_executor.draws import Draws
+from pipeplan_executor.stages.draws import Draws
 
 Tensors = tuple[Tensor, ...]
 

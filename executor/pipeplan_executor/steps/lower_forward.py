@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan_executor.lower import Message, Step, arranged
+from pipeplan_executor.steps.lower import Message, Step, arranged
 
 
 def lower_forward(schedule: Schedule, ahead: int = 1) -> tuple[tuple[Step, ...], ...]:

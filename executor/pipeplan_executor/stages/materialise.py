@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.errors import InputError, PlanError
-from pipeplan_executor.seeds import derive
+from pipeplan_executor.stages.seeds import derive
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from pipeplan.errors import InputError
-from pipeplan_executor.clipping import clip, total_norm
-from pipeplan_executor.optimise import StageOptimizer
-from pipeplan_executor.scaling import LossScale
-from pipeplan_executor.state_size import excess
+from pipeplan_executor.stages.scaling import LossScale
+from pipeplan_executor.training.clipping import clip, total_norm
+from pipeplan_executor.training.optimise import StageOptimizer
+from pipeplan_executor.training.state_size import excess
 
 
 class Updates:

@@ -43,8 +43,8 @@ def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: f
     """Join the process group that the environment tells of, call the function, leave the group."""
     import torch.distributed as dist
 
-    from pipeplan_executor.devices import take
-    from pipeplan_executor.meeting import join
+    from pipeplan_executor.processes.devices import take
+    from pipeplan_executor.processes.meeting import join
 
     backend = "cpu:gloo,cuda:nccl" if take(device).type == "cuda" else "gloo"
     try:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeplan_executor.reduction import Flat
+from pipeplan_executor.training.reduction import Flat
 
 TINY = 1e-6
 """Added to the norm, as `torch.nn.utils.clip_grad_norm_` does."""

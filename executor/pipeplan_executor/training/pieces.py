@@ -6,7 +6,7 @@ import torch
 from torch import optim
 
 from pipeplan.errors import InputError
-from pipeplan_executor.reduction import Piece
+from pipeplan_executor.training.reduction import Piece
 
 ELEMENTWISE = (
     optim.SGD,

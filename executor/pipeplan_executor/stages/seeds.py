@@ -5,7 +5,7 @@ of dropout are the same for every cut, order, number of replicas and set of reco
 
 ::
 
-    seed ─┬─ module ──────────────────────── weights       pipeplan_executor.materialise
+    seed ─┬─ module ──────────────────────── weights       pipeplan_executor.stages.materialise
           ├─ step ────────────────────────── batches       of `pipeplan_executor.run`
           ╰─ step ── micro-batch ── layer ── dropout       here
 """

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pipeplan_executor.shapes import Flow, Tensors, as_tuple
+from pipeplan_executor.stages.shapes import Flow, Tensors, as_tuple
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan_executor.order import BACKWARD, Owners, check_order, find_owners
+from pipeplan_executor.steps.order import BACKWARD, Owners, check_order, find_owners
 
 
 class Message(NamedTuple):

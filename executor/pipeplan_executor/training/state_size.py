@@ -2,7 +2,7 @@
 
 from pipeplan.memory import optimizer_bytes
 from pipeplan.units import format_bytes
-from pipeplan_executor.optimise import StageOptimizer
+from pipeplan_executor.training.optimise import StageOptimizer
 
 
 def excess(optimizer: StageOptimizer, planned: str) -> str | None:

@@ -19,10 +19,10 @@ from pipeplan.deferred.attach import attach
 from pipeplan.deferred.queue import WeightQueue, Work, work_off
 from pipeplan.errors import PlanError
 from pipeplan.profile.precision import autocast
-from pipeplan_executor.private import run_backward
-from pipeplan_executor.scaling import LossScale
-from pipeplan_executor.shapes import Tensors
-from pipeplan_executor.stage_module import StageModule
+from pipeplan_executor.stages.private import run_backward
+from pipeplan_executor.stages.scaling import LossScale
+from pipeplan_executor.stages.shapes import Tensors
+from pipeplan_executor.stages.stage_module import StageModule
 
 Loss = Callable[[Tensors, Batch], Tensor]
 
@@ -78,7 +78,7 @@ class StageWork:
     number : int
         Of the stage, for what is said when something is wrong.
     precision : str, optional
-        Of forward and loss: see `pipeplan_executor.precision`.
+        Of forward and loss: see `pipeplan_executor.stages.precision`.
     scale : LossScale, optional
         Scales the gradients.
     """

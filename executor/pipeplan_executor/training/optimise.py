@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipeplan.errors import InputError
-from pipeplan_executor.pieces import onto_pieces
-from pipeplan_executor.reduction import Copied, Named, Piece, flattened
+from pipeplan_executor.training.pieces import onto_pieces
+from pipeplan_executor.training.reduction import Copied, Named, Piece, flattened
 
 OptimizerFactory = Callable[[list[Named]], torch.optim.Optimizer]
 """Builds the optimiser of a stage from its parameters, each behind its name in the unsplit model."""
