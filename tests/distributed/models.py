@@ -11,7 +11,7 @@ from captured_models import tiny_bert, tiny_gnmt, tiny_gpt2, tiny_llama, tiny_t5
 from pipeplan.capture import Stages, row_of
 from pipeplan.profile.ties import Held, held_by
 from pipeplan.workload import Workload
-from pipeplan_executor import source
+from pipeplan_executor.stages import source
 from pipeplan_executor.zoo import decoder, mlp, resnet50, vgg16
 
 
