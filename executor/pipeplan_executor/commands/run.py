@@ -42,6 +42,8 @@ def run(options: Namespace) -> int:
     import os
 
     from pipeplan.plan import Plan
+    from pipeplan_executor.launcher import joined_world
+    from pipeplan_executor.processes.rank import leave
     from pipeplan_executor.runner import run as run_plan
     from pipeplan_executor.spec import Spec
     from pipeplan_executor.verify import check_error
@@ -69,6 +71,8 @@ def run(options: Namespace) -> int:
         _write(options, plan, report)
         print(json.dumps(as_json(plan, report), indent=2) if options.json else as_text(plan, report))
     check_error(report)
+    if joined_world() is not None:
+        leave()
     return 0
 
 

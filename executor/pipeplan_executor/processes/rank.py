@@ -21,7 +21,7 @@ COURTESY = 1.0
 """Seconds that a rank which lost a peer waits before it ends, so that the launcher sees the peer's end first."""
 _SIGNS = ("closed by peer", "timed out", "timeout", "connection reset", "broken pipe", "connect", "lost a peer")
 """What errors say that are consequences of another rank's."""
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parent.parent
 _PYTHON = sysconfig.get_path("stdlib")
 
 
@@ -82,7 +82,7 @@ def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -
     """
     rank, home = int(os.environ["RANK"]), Path(folder)
     succeeded: list[bool] = []
-    atexit.register(_leave, succeeded)  # as the first, so that it is the last to be called
+    atexit.register(lambda: leave() if succeeded else None)  # as the first, so that it is the last to be called
 
     import torch.distributed  # noqa: F401  ahead of the pulse, which loading libraries would hold up
 
@@ -113,12 +113,15 @@ def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -
     succeeded.append(True)
 
 
-def _leave(succeeded: list[bool]) -> None:
-    """Be gone: without this, Python takes modules apart for seconds before a process ends that has loaded torch."""
-    if succeeded:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+def leave() -> None:
+    """Be gone, successfully.
+
+    Without this, Python takes modules apart for seconds before a process ends that has loaded torch, and threads of
+    torch that are still there then may abort a process that has done all its work.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _pulse(path: Path, launcher: int) -> None:
