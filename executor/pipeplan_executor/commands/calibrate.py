@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
 from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+from pipeplan_executor.commands.running import add_run, finished, is_first, run_plan
 
 if TYPE_CHECKING:
     from pipeplan.plan import Plan
@@ -13,16 +14,10 @@ if TYPE_CHECKING:
 
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``calibrate``."""
-    parser.add_argument("plan", metavar="PLAN", help="a file that solve -o wrote")
-    parser.add_argument("workload", metavar="MODULE:FUNCTION", help="builds and returns the model")
+    add_run(parser)
     add_questions(parser)
     add_limits(parser)
     parser.set_defaults(optimizer=None)
-    parser.add_argument("--input", metavar="SPEC", help="one sample of a plain module, like float32:3x224x224")
-    parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
-    parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a rank that is lost (60)")
-    parser.add_argument("--precision", choices=("bf16", "fp16"), help="forward under autocast")
     parser.add_argument("-o", "--output", metavar="MODEL", help="write the calibrated model here")
     parser.add_argument("--save-cluster", metavar="CLUSTER", help="write the calibrated cluster here")
     parser.add_argument("--save-plan", metavar="PLAN", help="write the plan that is best now here")
@@ -32,7 +27,6 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Run, calibrate, write, solve, print."""
-    import os
     from pathlib import Path
 
     from pipeplan.files.cluster_file import write_cluster
@@ -40,8 +34,6 @@ def run(options: Namespace) -> int:
     from pipeplan.plan import Plan
     from pipeplan_executor.calibrate import calibrated, check_belongs, observed
     from pipeplan_executor.calibrate.report import as_json, as_text
-    from pipeplan_executor.runner import run as run_plan
-    from pipeplan_executor.spec import Spec
 
     plan = Plan.load(options.plan)
     _as_planned(options, plan)
@@ -49,19 +41,10 @@ def run(options: Namespace) -> int:
     cluster = read_cluster(options, model)
     job = read_job(options, model)
     check_belongs(plan, model, cluster)
-    report = run_plan(
-        plan,
-        Spec(options.workload, options.input),
-        steps=options.steps,
-        warmup=options.warmup,
-        seed=options.seed,
-        timeout=options.timeout,
-        device="cpu",  # on a GPU the recorder sees when actions are handed over, not when they run
-        precision=options.precision,
-        progress=not options.json,
-    )
-    if int(os.environ.get("RANK", "0")) > 0:
-        return 0
+    # on a GPU the recorder sees when actions are handed over, not when they run
+    report = run_plan(options, plan, device="cpu")
+    if not is_first():
+        return finished()
     seen = observed(report.timelines, report.step_times, report.peaks, plan.pipeline.tied)
     found = calibrated(plan, model, cluster, seen)
     if options.output:
@@ -78,7 +61,7 @@ def run(options: Namespace) -> int:
         if options.save_plan:
             best.plan.save(options.save_plan)
     print(json.dumps(as_json(plan, found, best), indent=2) if options.json else as_text(plan, found, best))
-    return 0
+    return finished()
 
 
 def _as_planned(options: Namespace, plan: "Plan") -> None:

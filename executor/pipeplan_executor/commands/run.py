@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
+from pipeplan_executor.commands.running import add_run, finished, is_first, run_plan
 
 if TYPE_CHECKING:
     from pipeplan.plan import Plan
@@ -15,20 +16,14 @@ if TYPE_CHECKING:
 
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``run``."""
-    parser.add_argument("plan", metavar="PLAN", help="a file that solve -o wrote")
-    parser.add_argument("workload", metavar="MODULE:FUNCTION", help="builds and returns the model")
-    parser.add_argument("--input", metavar="SPEC", help="one sample of a plain module, like float32:3x224x224")
-    parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
-    parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
+    add_run(parser)
     parser.add_argument("--verify", action="store_true", help="compare loss and gradients with the unsplit model")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
     parser.add_argument("--weights", metavar="FILE", help="state dict of the unsplit model (else drawn)")
     parser.add_argument("--trace", metavar="FILE", help="write predicted and measured time line for Perfetto")
     parser.add_argument("--plot", metavar="FILE", help="draw predicted and measured time line (.svg or .png)")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a rank that is lost (60)")
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help="start again so often after a loss (0)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what ranks run on (auto)")
-    parser.add_argument("--precision", choices=("bf16", "fp16"), help="forward under autocast")
     saving = parser.add_argument_group("checkpoints")
     saving.add_argument("--checkpoint", metavar="DIR", help="save the last step there")
     saving.add_argument("--every", type=int, default=0, metavar="N", help="and after every N steps")
@@ -39,13 +34,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Run, print, draw; 1 if the gradients are wrong."""
-    import os
-
     from pipeplan.plan import Plan
-    from pipeplan_executor.launcher import joined_world
-    from pipeplan_executor.processes.rank import leave
-    from pipeplan_executor.runner import run as run_plan
-    from pipeplan_executor.spec import Spec
     from pipeplan_executor.verify import check_error
 
     plan = Plan.load(options.plan)
@@ -53,27 +42,19 @@ def run(options: Namespace) -> int:
     if not options.json:
         print(f"running {plan.model}: {len(plan.ranks)} ranks, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(
+        options,
         plan,
-        Spec(options.workload, options.input),
-        steps=options.steps,
-        warmup=options.warmup,
         verify=options.verify,
-        seed=options.seed,
         weights=options.weights,
-        timeout=options.timeout,
         saving=saving,
         restarts=options.restarts,
         device=options.device,
-        precision=options.precision,
-        progress=not options.json,
     )
-    if int(os.environ.get("RANK", "0")) == 0:
+    if is_first():
         _write(options, plan, report)
         print(json.dumps(as_json(plan, report), indent=2) if options.json else as_text(plan, report))
     check_error(report)
-    if joined_world() is not None:
-        leave()
-    return 0
+    return finished()
 
 
 def _saving(options: Namespace) -> "Saving | None":
