@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from pipeplan.batch import Batch, tensors
 from pipeplan.capture.blank import fake, on_fake
+from pipeplan.capture.private import FakeTensorMode
 from pipeplan.capture.row import Row
 from pipeplan.profile.precision import FORMATS, autocast
-from pipeplan_executor.stages.private import FakeTensorMode
 from pipeplan_executor.stages.shapes import Tensors, as_tuple
 
 

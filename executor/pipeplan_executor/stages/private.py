@@ -1,16 +1,15 @@
 """The one door to names of torch that have an underscore on their way.
 
-Torch 2.13 documents both classes; where they are imported from may change.
+Torch 2.13 documents what is here; where it is imported from may change.
 """
 
 from collections.abc import Sequence
 
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import GradientEdge, _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["FakeTensorMode", "TorchDispatchMode", "run_backward"]
+__all__ = ["TorchDispatchMode", "run_backward"]
 
 
 def run_backward(roots: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> None:
