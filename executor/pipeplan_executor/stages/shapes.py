@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.batch import Batch, tensors
+from pipeplan.capture.private import memory_of
 from pipeplan.capture.row import Row
 from pipeplan.errors import PlanError
+from pipeplan.profile.ties import named_tensors
 from pipeplan_executor.stages.draws import Draws
 
 Tensors = tuple[Tensor, ...]
@@ -90,10 +92,7 @@ def trace(row: Row, inputs: Batch) -> Flow:
 
 
 def _held(layer: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
-    there = {
-        **dict(layer.named_parameters(remove_duplicate=False)),
-        **dict(layer.named_buffers(remove_duplicate=False)),
-    }
+    there = dict(named_tensors(layer))
     return {local: there[local] for local in names}
 
 
@@ -116,7 +115,7 @@ def _differs(versions: Sequence[int], values: Tensors) -> tuple[bool, ...]:
 
 
 def _check_aliases(name: str, given: Tensors, written: Sequence[bool]) -> None:
-    homes = [tensor.untyped_storage()._cdata for tensor in given]
+    homes = [memory_of(tensor) for tensor in given]
     for home, is_written in zip(homes, written, strict=True):
         if is_written and homes.count(home) > 1:
             raise PlanError(

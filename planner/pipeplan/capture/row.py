@@ -12,6 +12,7 @@ from pipeplan.capture.blank import on_meta
 from pipeplan.capture.stages import Stages
 from pipeplan.errors import InputError
 from pipeplan.profile.layers import find_layers
+from pipeplan.profile.ties import held_by
 
 FrontEnd: TypeAlias = Literal["auto", "chain", "graph"]
 
@@ -113,12 +114,7 @@ def _submodules(module: nn.Module, names: tuple[str, ...]) -> Row:
     return Row(
         names,
         layers,
-        tuple({local: f"{name}.{local}" for local in _held(layer)} for name, layer in zip(names, layers, strict=True)),
+        held_by(module, names),
         tuple(type(layer).__name__ for layer in layers),
         lambda outputs: outputs,
     )
-
-
-def _held(layer: nn.Module) -> tuple[str, ...]:
-    named = (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers(remove_duplicate=False))
-    return tuple(name for name, _ in named)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pipeplan.batch import tensors
 from pipeplan.profile.passes import Feed, run_layer
+from pipeplan.profile.ties import bytes_of
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
     for key in kept:
         if owner[key] >= 0:
             saved[owner[key]] += size[key]
-    return SavedBytes(tuple(saved), tuple(map(_bytes, passed)), passed[-1], frozenset(kept))
+    return SavedBytes(tuple(saved), tuple(map(bytes_of, passed)), passed[-1], frozenset(kept))
 
 
 _LASTING, _INPUT = -1, -2
@@ -87,7 +88,3 @@ _LASTING, _INPUT = -1, -2
 def address(tensor: Tensor) -> int:
     """Where the tensor's storage lies, while there is one."""
     return int(tensor.untyped_storage().data_ptr())
-
-
-def _bytes(values: Sequence[Tensor]) -> int:
-    return sum(value.numel() * value.element_size() for value in values)

@@ -7,10 +7,10 @@
     head.weight ──────────────┘
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from pipeplan.model import Tie
 
@@ -18,16 +18,16 @@ Held: TypeAlias = Sequence[Mapping[str, str]]
 """For each layer, what each parameter and buffer in it is called in the unsplit model, by its name in the layer."""
 
 
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All parameters and buffers, under all their names."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
 def held_by(module: nn.Module, layers: Sequence[str]) -> tuple[dict[str, str], ...]:
     """What layers hold that are submodules, from their paths."""
     return tuple(
-        {
-            local: f"{path}.{local}"
-            for part in (module.get_submodule(path),)
-            for named in (part.named_parameters(remove_duplicate=False), part.named_buffers(remove_duplicate=False))
-            for local, _ in named
-        }
-        for path in layers
+        {local: f"{path}.{local}" for local, _ in named_tensors(module.get_submodule(path))} for path in layers
     )
 
 
@@ -78,6 +78,6 @@ def find_ties(module: nn.Module, layers: Sequence[str], held: Held) -> tuple[Tie
     return tuple(Tie(names, size) for names, size in sizes.items() if size)
 
 
-def bytes_of(parameters: Sequence[nn.Parameter]) -> int:
+def bytes_of(tensors: Iterable[Tensor]) -> int:
     """Bytes of all of them."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -11,6 +11,7 @@ from pipeplan.batch import tensors
 from pipeplan.model import Work
 from pipeplan.profile.measure import Segment
 from pipeplan.profile.passes import leaves, run_layer
+from pipeplan.profile.ties import bytes_of
 
 
 def work_of(segment: Segment, size: int) -> list[Work]:
@@ -33,7 +34,7 @@ def work_of(segment: Segment, size: int) -> list[Work]:
                 forward_flops=_per_sample(forward.get_total_flops(), size),
                 input_gradient_flops=_per_sample(to_inputs, size),
                 weight_gradient_flops=_per_sample(_gradient_flops(outputs, [*inputs, *weights]) - to_inputs, size),
-                output=_per_sample(sum(output.numel() * output.element_size() for output in outputs), size),
+                output=_per_sample(bytes_of(outputs), size),
                 saved=0,
             )
         )

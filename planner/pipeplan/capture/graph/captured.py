@@ -14,7 +14,7 @@ from pipeplan.batch import Batch
 from pipeplan.capture.graph.calls import calls_of
 from pipeplan.capture.graph.crossing import Crossings
 from pipeplan.capture.graph.cuts import module_cuts, place_cuts, whole_calls
-from pipeplan.capture.graph.export import Captured, export, held
+from pipeplan.capture.graph.export import Captured, export
 from pipeplan.capture.graph.inplace import functionalise
 from pipeplan.capture.graph.layer import GraphLayer
 from pipeplan.capture.graph.modes import join, only_as_captured
@@ -26,6 +26,7 @@ from pipeplan.capture.graph.write import Source, constants_of, maker_of, module_
 from pipeplan.capture.private import pytree
 from pipeplan.capture.row import Row
 from pipeplan.errors import InputError
+from pipeplan.profile.ties import named_tensors
 
 
 class CapturedModel:
@@ -48,7 +49,7 @@ class CapturedModel:
 
     def __init__(self, module: nn.Module, inputs: Batch, *, both_modes: bool = True) -> None:
         self._module = module
-        self._tensors = dict(held(module))
+        self._tensors = dict(named_tensors(module))
         captured = {module.training: export(module, inputs, training=module.training)}
         if both_modes:
             with suppress(InputError):  # a model that only one mode can be captured of is a model all the same

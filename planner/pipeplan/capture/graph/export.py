@@ -1,7 +1,7 @@
 """One plain graph from torch.export: batch tensors in, tensors out, parameters and buffers by their names."""
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from pipeplan.capture.blank import fake, on_fake
 from pipeplan.capture.graph.trouble import explained
 from pipeplan.capture.private import FakeTensor, FakeTensorMode, pytree
 from pipeplan.errors import InputError
+from pipeplan.profile.ties import named_tensors
 
 WITHIN = "within"
 """Key in a node's meta: the contexts that it runs in, outermost first."""
@@ -214,12 +215,6 @@ def _checks_only(node: fx.Node) -> bool:
 def _names_of_each(module: nn.Module) -> dict[str, tuple[str, ...]]:
     """For each name of a parameter or buffer all names of the same one, in order."""
     groups: dict[int, list[str]] = {}
-    for name, tensor in held(module):
+    for name, tensor in named_tensors(module):
         groups.setdefault(id(tensor), []).append(name)
     return {name: tuple(names) for names in groups.values() for name in names}
-
-
-def held(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """All parameters and buffers, under all their names."""
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)

@@ -63,7 +63,7 @@ def writes(node: fx.Node) -> bool:
 
 def writes_buffer(node: fx.Node) -> bool:
     """Whether what it writes into is a buffer (a constant would be meant for one call only)."""
-    return writes(node) and bool(written(node))
+    return bool(written(node))
 
 
 def written(node: fx.Node) -> tuple[fx.Node, ...]:

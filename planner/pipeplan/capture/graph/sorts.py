@@ -23,6 +23,7 @@ from torch import Tensor, fx, nn
 from pipeplan.capture.graph.export import WITHIN
 from pipeplan.capture.graph.inplace import Pin, writes, written
 from pipeplan.capture.private import OpOverload, memory_of
+from pipeplan.profile.ties import bytes_of
 
 
 class Sort(Enum):
@@ -170,4 +171,4 @@ def touches_state(node: fx.Node) -> tuple[str, ...]:
 def size_of(node: fx.Node) -> int | None:
     """Bytes of a node's value when it is sent; None if it is no tensor."""
     value = node.meta.get("val")
-    return value.numel() * value.element_size() if isinstance(value, Tensor) else None
+    return bytes_of((value,)) if isinstance(value, Tensor) else None

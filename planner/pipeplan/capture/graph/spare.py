@@ -7,12 +7,12 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 from torch import nn
 
-from pipeplan.capture.graph.export import held
+from pipeplan.profile.ties import named_tensors
 
 
 def keep_unused(module: nn.Module, layers: Sequence[nn.Module], parameters: Sequence[MutableMapping[str, str]]) -> None:
     """Give each unused tensor to a layer, and its name to that layer's mapping (see `pipeplan.capture.row.Row`)."""
-    tensors = dict(held(module))
+    tensors = dict(named_tensors(module))
     used = {id(tensors[name]) for names in parameters for name in names.values()}
     for name, tensor in tensors.items():
         if id(tensor) in used:
