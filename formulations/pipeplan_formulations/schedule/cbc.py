@@ -12,8 +12,9 @@ it, one that is 1 only where that has ended:
      takes its least head, its work and its least tail. CBC would find neither by itself.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from graphlib import TopologicalSorter
 from itertools import combinations, permutations
 from typing import Any
@@ -25,7 +26,7 @@ from pipeplan_formulations.schedule.chains import heads, precedes, tails
 from pipeplan_formulations.schedule.evaluate import makespan, starts
 from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.positive import Stretched, stretched
-from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule, Row
+from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.start import SHARE, start
 from pipeplan_formulations.solvers import cbc_version, pulp
 
@@ -91,7 +92,7 @@ def _variables(problem: PipelineSchedule, high: int, unit: float) -> _Model:
     first: dict[tuple[Op, Op], Any] = {}
     for op in problem.everything():
         begins[op] = lp.add_variable(f"t{len(begins)}", least[op.kind][op.stage] / unit)
-    apart = (pair for rows in problem.machines for pair in combinations(_operations(problem, rows), 2))
+    apart = (pair for rows in problem.machines for pair in combinations(problem.all_of(rows), 2))
     beside = (pair for d in range(problem.devices) if problem.has_lanes(d) for pair in _beside(problem, d))
     for a, b in (*apart, *beside):
         if (a, b) not in first and not precedes(problem, a, b) and not precedes(problem, b, a):
@@ -100,13 +101,9 @@ def _variables(problem: PipelineSchedule, high: int, unit: float) -> _Model:
     return _Model(lp, begins, first, objective)
 
 
-def _operations(problem: PipelineSchedule, rows: Iterable[Row]) -> list[Op]:
-    return [Op(*row, i) for row in rows for i in range(problem.micro_batches)]
-
-
 def _beside(problem: PipelineSchedule, device: int) -> Iterator[tuple[Op, Op]]:
     """Of a device with two lanes whatever frees memory, and the forwards that may need it."""
-    operations = list(problem.operations(device))
+    operations = problem.operations(device)
     return ((a, b) for b in operations if b.kind == "F" for a in operations if a.kind != "F")
 
 
@@ -114,12 +111,8 @@ def _constraints(problem: PipelineSchedule, model: _Model, high: int, unit: floa
     """(a) to (c), one after the other."""
     lp, begins = model.lp, model.begins
 
-    def transfer(op: Op) -> Op | None:
-        row = problem.sent.get((op.kind, op.stage))
-        return None if row is None else Op(*row, op.micro_batch)
-
     def end(op: Op) -> Any:
-        sent = transfer(op) if problem.overlap == "none" else None
+        sent = problem.transfer(op) if problem.overlap == "none" else None
         last = sent or op
         return begins[last] + problem.duration(last) / unit
 
@@ -129,7 +122,7 @@ def _constraints(problem: PipelineSchedule, model: _Model, high: int, unit: floa
     def needs(b: Op, a: Op, lag: int) -> None:
         """The tensor of a."""
         follows(b, a, lag)
-        sent = transfer(a)
+        sent = problem.transfer(a)
         if sent is not None:
             follows(b, sent, lag)
 
@@ -145,7 +138,7 @@ def _constraints(problem: PipelineSchedule, model: _Model, high: int, unit: floa
                 needs(op, Op("I", s + 1, i), problem.lag_back[s])
         if kind == "W":
             follows(op, Op("I", s, i))
-        sent = transfer(op)
+        sent = problem.transfer(op)
         if sent is not None:
             lp.addConstraint(begins[sent] - begins[op] >= problem.ready[sent.kind, s] / unit)
         if i == problem.micro_batches - 1 and kind in ("F", "I", "W"):
@@ -163,7 +156,7 @@ def _constraints(problem: PipelineSchedule, model: _Model, high: int, unit: floa
         for forward in problem.operations(d):
             if forward.kind == "F":
                 held = problem.taken[forward.stage] + pulp().lpSum(
-                    problem.delta[op.kind][op.stage] * _ends_before(problem, model, op, forward)
+                    problem.delta[op.kind][op.stage] * _comes_first(problem, model.first, op, forward)
                     for op in problem.operations(d)
                     if op != forward
                 )
@@ -184,27 +177,24 @@ def _implied(problem: PipelineSchedule, model: _Model, unit: float) -> None:
         lp.addConstraint(model.objective >= (ends + work) / unit)
 
 
-def _ends_before(problem: PipelineSchedule, model: _Model, a: Op, b: Op) -> Any:
-    """0 or 1, or the flag that tells."""
-    if (a, b) in model.first:
-        return model.first[a, b]
-    if (b, a) in model.first:
-        return 1 - model.first[b, a]
+def _comes_first(problem: PipelineSchedule, first: Mapping[tuple[Op, Op], Any], a: Op, b: Op) -> Any:
+    """Whether a ends before b: 0 or 1, or the flag that tells."""
+    if (a, b) in first:
+        return first[a, b]
+    if (b, a) in first:
+        return 1 - first[b, a]
     return int(precedes(problem, a, b))
 
 
 def _extract(problem: PipelineSchedule, model: _Model, flags: list[float], state: Incumbent) -> None:
     """Each lane by how many of its operations come before; a forward behind what has ended on the lane beside it."""
-    first = {pair: flag > 0.5 for pair, flag in zip(model.first, flags, strict=True)}
-
-    def comes_first(a: Op, b: Op) -> bool:
-        if (a, b) in first:
-            return first[a, b]
-        return not first[b, a] if (b, a) in first else precedes(problem, a, b)
+    comes_first = partial(
+        _comes_first, problem, {pair: int(flag > 0.5) for pair, flag in zip(model.first, flags, strict=True)}
+    )
 
     lanes = [
         sorted(own, key=lambda b: sum(comes_first(a, b) for a in own if a != b))
-        for own in (_operations(problem, rows) for rows in problem.lanes)
+        for own in (problem.all_of(rows) for rows in problem.lanes)
     ]
     orders, left = [], iter(lanes)
     for d in range(problem.devices):
@@ -213,7 +203,7 @@ def _extract(problem: PipelineSchedule, model: _Model, flags: list[float], state
     if problem.sent:
         before: dict[Op, list[Op]] = {op: [] for op in problem.transfers()}
         for rows in problem.carried.values():
-            for a, b in permutations(_operations(problem, rows), 2):
+            for a, b in permutations(problem.all_of(rows), 2):
                 if comes_first(a, b):
                     before[b].append(a)
         orders.append(tuple(TopologicalSorter(before).static_order()))

@@ -14,7 +14,7 @@ from pipeplan_formulations.schedule.positive import Stretched, stretched
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.start import SHARE, start
 from pipeplan_formulations.schedule.windows import Windows, windows
-from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
+from pipeplan_formulations.solvers import cp_model, cpsat_version
 
 NAME = "cpsat"
 SUBSOLVERS = ("objective_lb_search", "quick_restart")
@@ -86,11 +86,7 @@ def _search(form: Stretched, known: Windows, low: int, state: Incumbent) -> Stop
     model.hint(begun, value)
     if state.clock.left <= 0:
         return Stop.TIME
-    solver = cpsat_solver(replace(state.limits, time=state.clock.left))
-    if state.limits.workers > 1:
-        solver.parameters.subsolvers.extend(SUBSOLVERS)
-    solver.parameters.cp_model_probing_level = 0
-    solver.parameters.symmetry_level = 0
+    solver = model.solver(replace(state.limits, time=state.clock.left), SUBSOLVERS)
     watcher = _watcher(cp, model, form, state)
     solver.best_bound_callback = watcher.on_bound
     status = solver.solve(model.sat, watcher)

@@ -21,14 +21,16 @@ value.
 (d) and (e) follow from the others and are told for the sake of propagation.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+from pipeplan_formulations.report import Limits
 from pipeplan_formulations.schedule.admitting import Admission
 from pipeplan_formulations.schedule.chains import precedes
 from pipeplan_formulations.schedule.evaluate import Starts
 from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
 from pipeplan_formulations.schedule.windows import Windows
-from pipeplan_formulations.solvers import cp_model
+from pipeplan_formulations.solvers import cp_model, cpsat_solver
 
 
 def binds(problem: PipelineSchedule, device: int) -> bool:
@@ -66,6 +68,15 @@ class CpsatModel:
         self._admissions()
         self.sat.minimize(self.objective)
 
+    def solver(self, limits: Limits, subsolvers: Sequence[str]) -> Any:
+        """One for this model: several threads run these and local search, one runs the default."""
+        solver = cpsat_solver(limits)
+        if limits.workers > 1:
+            solver.parameters.subsolvers.extend(subsolvers)
+        solver.parameters.cp_model_probing_level = 0
+        solver.parameters.symmetry_level = 0
+        return solver
+
     def hint(self, begun: Starts, value: int) -> None:
         """A complete one: starts, literals and objective."""
         for op, variable in self.begins.items():
@@ -74,7 +85,7 @@ class CpsatModel:
             duration = self.problem.duration(a) if self._beside(a, b) else 1
             self.sat.add_hint(literal, begun[a] + duration <= begun[b])
         for op, size in self._sizes.items():
-            transfer = self._transfer(op)
+            transfer = self.problem.transfer(op)
             assert transfer is not None
             self.sat.add_hint(size, begun[transfer] + self.problem.duration(transfer) - begun[op])
         self.sat.add_hint(self.objective, value)
@@ -90,18 +101,14 @@ class CpsatModel:
     def _end(self, op: Op) -> Any:
         """When its lane or wire is free again, and it frees what it frees."""
         if self.problem.overlap == "none":
-            transfer = self._transfer(op)
+            transfer = self.problem.transfer(op)
             if transfer is not None:
                 return self._end(transfer)
         return self.begins[op] + self.problem.duration(op)
 
-    def _transfer(self, op: Op) -> Op | None:
-        row = self.problem.sent.get((op.kind, op.stage))
-        return None if row is None else Op(*row, op.micro_batch)
-
     def _arrives(self, begin: Any, op: Op, lag: int) -> None:
         """What needs the tensor of an operation begins no earlier."""
-        transfer = self._transfer(op)
+        transfer = self.problem.transfer(op)
         if transfer is not None:
             self.sat.add(begin >= self._end(transfer) + lag)
         if transfer is None or self.problem.overlap == "stream":
@@ -122,7 +129,7 @@ class CpsatModel:
                     self._arrives(begin, Op("I", s + 1, i), problem.lag_back[s])
             if kind == "W":
                 add(begin >= self._end(Op("I", s, i)))
-            transfer = self._transfer(op)
+            transfer = problem.transfer(op)
             if transfer is not None:
                 add(self.begins[transfer] >= begin + problem.ready[transfer.kind, s])
             if i == problem.micro_batches - 1 and kind in ("F", "I", "W"):
@@ -132,11 +139,10 @@ class CpsatModel:
         """(b)."""
         wires = [rows for rows in self.problem.carried.values() if len(rows) > 1]  # what passes alone keeps its order
         for rows in (*self.problem.lanes, *wires):
-            operations = [Op(*row, i) for row in rows for i in range(self.problem.micro_batches)]
-            self.sat.add_no_overlap(list(map(self._interval, operations)))
+            self.sat.add_no_overlap(list(map(self._interval, self.problem.all_of(rows))))
 
     def _interval(self, op: Op) -> Any:
-        if self.problem.overlap != "none" or self._transfer(op) is None:
+        if self.problem.overlap != "none" or self.problem.transfer(op) is None:
             return self.sat.new_fixed_size_interval_var(self.begins[op], self.problem.duration(op), "")
         # A tail counts from where the operation ended if it did not wait: the end itself need only be in time.
         least = self.problem.duration(op)

@@ -22,10 +22,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from pipeplan_formulations.clock import Clock, OutOfTimeError
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.clock import OutOfTimeError
+from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.schedule.chains import tails
-from pipeplan_formulations.schedule.evaluate import evaluate, feasible, listed
+from pipeplan_formulations.schedule.evaluate import listed
+from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.problem import Kind, Op, Orders, PipelineSchedule, Row
 
 NAME = "exact"
@@ -63,35 +64,30 @@ def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
 ) -> Report[Orders]:
     """Minimise (5). Of the limits only the time counts; see `cpsat.solve` for the parameters."""
-    clock = Clock(limits)
-    search = _Search(problem, clock, progress)
-    if hint is not None and feasible(problem, hint):
-        search.offer(hint)
+    state = Incumbent(problem, limits, progress)
+    if hint is not None:
+        state.offer_foreign(hint)
     stop = Stop.OPTIMALITY
     try:
+        search = _Search(problem, state)
         search.run(BEAM)
         search.run(None)
     except OutOfTimeError:
         stop = Stop.TIME
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    best, value, bound = search.best, search.value, search.bound
     if stop is Stop.OPTIMALITY:
-        status = Status.INFEASIBLE if value is None else Status.OPTIMAL
-        bound = bound if value is None else value
-    else:
-        status = Status.UNKNOWN if value is None else Status.FEASIBLE
-        bound = bound if value is None else min(bound, value)
-        if bound == value:
-            status = Status.OPTIMAL
-    return Report(status, stop, value, bound, clock.wall, NAME, "1", 0, best)
+        if state.value is None:
+            return state.infeasible(NAME, "1")
+        state.raise_bound(state.value)
+    return state.report(stop, NAME, "1")
 
 
 class _Search:
-    def __init__(self, problem: PipelineSchedule, clock: Clock, progress: Progress | None) -> None:
-        self._problem, self._clock, self._progress = problem, clock, progress
+    def __init__(self, problem: PipelineSchedule, state: Incumbent) -> None:
+        self._problem, self._state = problem, state
         self._tails = tails(problem)
-        self._operations = sum(1 for _ in problem.everything())
+        self._operations = len(problem.everything())
         self._machines = problem.machines
         self._rows = list(dict.fromkeys(row for rows in problem.machines for row in rows))
         self._homes = {row: [n for n, rows in enumerate(self._machines) if row in rows] for row in self._rows}
@@ -100,15 +96,6 @@ class _Search:
         made: list[Box] = [(*row, "made") for row in self._source]
         self._box = {box: n for n, box in enumerate(chain(*awaited.values(), made))}
         self._needs = {row: [self._box[box] for box in boxes] for row, boxes in awaited.items()}
-        self.best: Orders | None = None
-        self.value: int | None = None
-        self.bound = 0
-
-    def offer(self, orders: Orders) -> None:
-        value = evaluate(self._problem, orders)
-        if value is not None and (self.value is None or value < self.value):
-            self.best, self.value = orders, value
-            self._tell()
 
     def run(self, width: int | None) -> None:
         """Layer after layer; with a width only that many nodes of least bound go on, and nothing is proved."""
@@ -120,33 +107,24 @@ class _Search:
             if width is not None:
                 layer = sorted(layer, key=lambda node: node.bound)[:width]
             elif layer:
-                self._raise(min(node.bound for node in layer))
+                self._state.raise_bound(min(node.bound for node in layer))
         for node in layer:
-            self.offer(_orders(self._problem, node))
-
-    def _raise(self, bound: int) -> None:
-        bound = bound if self.value is None else min(bound, self.value)
-        if bound > self.bound:
-            self.bound = bound
-            self._tell()
-
-    def _tell(self) -> None:
-        if self._progress is not None:
-            self._progress(self.value, self.bound)
+            self._state.offer(_orders(self._problem, node))
 
     def _next(self, layer: list[_Node]) -> list[_Node]:
         groups: dict[tuple[tuple[int, ...], tuple[Row | None, ...]], list[_Node]] = {}
+        value = self._state.value
         for node in layer:
-            self._clock.check()
+            self._state.clock.check()
             for after in self._after(node):
-                if self.value is None or after.bound < self.value:
+                if value is None or after.bound < value:
                     groups.setdefault((after.done, after.running), []).append(after)
         return [node for group in groups.values() for node in self._undominated(group)]
 
     def _undominated(self, nodes: list[_Node]) -> Iterator[_Node]:
         kept: list[tuple[int, ...]] = []
         for node in sorted(nodes, key=lambda node: node.times):
-            self._clock.check()
+            self._state.clock.check()
             times = node.times
             if not any(all(a <= b for a, b in zip(other, times, strict=True)) for other in kept):
                 kept.append(times)

@@ -53,7 +53,7 @@ i-th had; (4) and (5), lanes and wires do not know the numbers. Under none a tra
 of the stage starts between the two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -218,12 +218,12 @@ class PipelineSchedule:
     def lanes(self) -> tuple[tuple[Row, ...], ...]:
         """What runs on each lane, device by device; of a device with two its forwards come first."""
         found: list[tuple[Row, ...]] = []
-        for d, stages in enumerate(self.hosted):
-            rows = [(kind, s) for s in stages for kind in self.kinds(s)]
+        for d in range(self.devices):
+            rows = self.rows(d)
             if self.has_lanes(d):
                 found.append(tuple(row for row in rows if row[0] == "F"))
-                rows = [row for row in rows if row[0] != "F"]
-            found.append(tuple(rows))
+                rows = tuple(row for row in rows if row[0] != "F")
+            found.append(rows)
         return tuple(found)
 
     @cached_property
@@ -253,28 +253,34 @@ class PipelineSchedule:
         """What a stage runs of every micro-batch."""
         return ("F", "I", "W") if self.split[stage] else ("F", "I")
 
-    def operations(self, device: int) -> Iterator[Op]:
+    def rows(self, device: int) -> tuple[Row, ...]:
+        """What a device runs of every micro-batch, by stage and kind."""
+        return tuple((kind, s) for s in self.hosted[device] for kind in self.kinds(s))
+
+    def all_of(self, rows: Iterable[Row]) -> list[Op]:
+        """Rows of operations or transfers, one after the other."""
+        return [Op(*row, i) for row in rows for i in range(self.micro_batches)]
+
+    def operations(self, device: int) -> list[Op]:
         """All that a device must run, by stage, kind and micro-batch."""
-        for s in self.hosted[device]:
-            for kind in self.kinds(s):
-                for i in range(self.micro_batches):
-                    yield Op(kind, s, i)
+        return self.all_of(self.rows(device))
 
     def duration(self, op: Op) -> int:
         """Time that an operation occupies its device."""
         return self.time[op.kind][op.stage]
 
-    def transfers(self) -> Iterator[Op]:
-        """All that occupies wires, by stage, kind and micro-batch."""
-        for kind, s in self.sent.values():
-            for i in range(self.micro_batches):
-                yield Op(kind, s, i)
+    def transfer(self, op: Op) -> Op | None:
+        """The transfer of what an operation sends, if that occupies wires."""
+        row = self.sent.get((op.kind, op.stage))
+        return None if row is None else Op(*row, op.micro_batch)
 
-    def everything(self) -> Iterator[Op]:
+    def transfers(self) -> list[Op]:
+        """All that occupies wires, by stage, kind and micro-batch."""
+        return self.all_of(self.sent.values())
+
+    def everything(self) -> list[Op]:
         """The operations of all devices, then the transfers."""
-        for d in range(self.devices):
-            yield from self.operations(d)
-        yield from self.transfers()
+        return [*(op for d in range(self.devices) for op in self.operations(d)), *self.transfers()]
 
     @cached_property
     def work(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from pipeplan_formulations.report import Limits
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel
 from pipeplan_formulations.schedule.problem import PipelineSchedule
 from pipeplan_formulations.schedule.windows import Windows
-from pipeplan_formulations.solvers import cp_model, cpsat_solver
+from pipeplan_formulations.solvers import cp_model
 
 SUBSOLVERS = ("no_lp", "quick_restart_no_lp")
 """What several threads run; one runs the first. Linear programmes say little here, and cost half of the time."""
@@ -40,14 +40,10 @@ def answered(problem: PipelineSchedule, known: Windows, time: int, limits: Limit
     cp, clock = cp_model(), Clock(limits)
     model = CpsatModel(problem, known, 0, time)
     model.sat.clear_objective()
-    solver = cpsat_solver(limits)
+    solver = model.solver(limits, SUBSOLVERS)
     solver.parameters.linearization_level = 0
-    if limits.workers > 1:
-        solver.parameters.subsolvers.extend(SUBSOLVERS)
     # This propagator finds less than it costs: without it proofs take half as long, with half as many conflicts again.
     solver.parameters.use_precedences_in_disjunctive_constraint = False
-    solver.parameters.cp_model_probing_level = 0
-    solver.parameters.symmetry_level = 0
     status = solver.solve(model.sat)
     if status == cp.INFEASIBLE:
         return time + 1

@@ -33,9 +33,9 @@ class FirstCome(_Wires):
         super().__init__(problem)
         self._place: dict[Op, tuple[int, int]] = {}
         for d, order in enumerate(orders if problem.sent else ()):
-            for n, (kind, s, i) in enumerate(order):
-                if (kind, s) in problem.sent:
-                    self._place[Op(*problem.sent[kind, s], i)] = d, n
+            for n, op in enumerate(order):
+                if (transfer := problem.transfer(op)) is not None:
+                    self._place[transfer] = d, n
         self._alone = {row for row, wires in self._wires.items() if all(len(problem.carried[w]) == 1 for w in wires)}
         self._at_once: list[tuple[int, Op]] = []
         self._queue: list[tuple[int, tuple[int, int], Op]] = []

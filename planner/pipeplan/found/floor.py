@@ -62,9 +62,7 @@ def floor(problem: PipelineSchedule) -> int:
         return bound
     first = heads(problem)
     for device, stages in enumerate(problem.hosted):
-        rows = [(kind, s) for s in stages for kind in problem.kinds(s)]
-        if problem.has_lanes(device):
-            rows = [(kind, s) for kind, s in rows if kind != "F"]
+        rows = [row for row in problem.rows(device) if row[0] != "F" or not problem.has_lanes(device)]
         if rows:
             work = problem.micro_batches * sum(problem.time[kind][s] for kind, s in rows)
             ends = sum(problem.ending[s] for s in stages)

@@ -29,7 +29,7 @@ from pipeplan_formulations.schedule.cyclic.drain import drain_bound
 from pipeplan_formulations.schedule.cyclic.holding import holdings, period_bound, step_bound
 from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
 from pipeplan_formulations.schedule.windows import windows
-from pipeplan_formulations.solvers import cp_model, cpsat_solver
+from pipeplan_formulations.solvers import cp_model
 
 PAIRS = 16_000
 """So many pairs of a forward and an operation that memory may put behind it are what CP-SAT proves something for."""
@@ -82,11 +82,7 @@ def stride(problem: PipelineSchedule, n: int, limits: Limits) -> int:
     model = CpsatModel(few, known, 0, few.largest)
     _full_memory_waits(model)
     model.sat.minimize(model.begins[Op("F", 0, n)])
-    solver = cpsat_solver(limits)
-    if limits.workers > 1:
-        solver.parameters.subsolvers.extend(SUBSOLVERS)
-    solver.parameters.cp_model_probing_level = 0
-    solver.parameters.symmetry_level = 0
+    solver = model.solver(limits, SUBSOLVERS)
     least = known.head["F"][0][n]
     if solver.solve(model.sat) == cp_model().MODEL_INVALID:
         return least
