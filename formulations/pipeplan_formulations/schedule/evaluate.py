@@ -4,7 +4,7 @@ from pipeplan_formulations.schedule.chains import depth
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.timed import Starts, timed
 
-__all__ = ["Starts", "evaluate", "feasible", "listed", "makespan", "orders_of", "peaks", "starts"]
+__all__ = ["Starts", "evaluate", "feasible", "listed", "makespan", "orders_of", "peaks", "starts", "worth"]
 
 
 def peaks(problem: PipelineSchedule, orders: Orders) -> tuple[int, ...]:
@@ -53,10 +53,16 @@ def evaluate(problem: PipelineSchedule, orders: Orders) -> int | None:
     ValueError
         If a device's list is not exactly what it must run.
     """
-    begun = starts(problem, orders)
-    if begun is None or any(peak > limit for peak, limit in zip(peaks(problem, orders), problem.limit, strict=True)):
+    _check(problem, orders)
+    return worth(problem, orders)
+
+
+def worth(problem: PipelineSchedule, orders: Orders) -> int | None:
+    """`evaluate` of lists that are known to be complete."""
+    if any(peak > limit for peak, limit in zip(peaks(problem, orders), problem.limit, strict=True)):
         return None
-    return makespan(problem, begun)
+    begun = timed(problem, orders)
+    return None if begun is None else makespan(problem, begun)
 
 
 def feasible(problem: PipelineSchedule, orders: Orders) -> bool:

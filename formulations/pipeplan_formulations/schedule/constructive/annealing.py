@@ -15,7 +15,7 @@ import time
 from math import exp
 from random import Random
 
-from pipeplan_formulations.schedule.evaluate import evaluate
+from pipeplan_formulations.schedule.evaluate import evaluate, worth
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
 
 _FAR = 3  # places
@@ -44,7 +44,7 @@ def annealed(
     while least > bound and stale < _STALE and (left := 1 - (time.monotonic() - begin) / max(seconds, 1e-9)) > 0:
         stale += 1
         trial = _moved(here, random)
-        after = None if trial is None else evaluate(problem, trial)
+        after = None if trial is None else worth(problem, trial)
         if trial is None or after is None:
             continue
         if after <= value or random.random() < exp((value - after) / (_WARM * value * left)):
