@@ -24,10 +24,11 @@ class Workload:
     ----------
     module : torch.nn.Module
     draw : callable
-        ``draw(samples, generator) -> (inputs, targets)``: two tensors whose first axis has ``samples`` entries, drawn
-        with the given ``torch.Generator``.
+        ``draw(samples, generator) -> (inputs, targets)``, drawn with the given ``torch.Generator``: each a tensor, or a
+        tuple, list or dict of tensors (see `pipeplan.batch`) whose first axis has ``samples`` entries.
     loss : callable
-        ``loss(outputs, targets) -> scalar tensor``: the mean over the samples it is given.
+        ``loss(outputs, targets) -> scalar tensor``: the mean over the samples it is given. ``outputs`` are what the
+        module returns, whatever their structure.
     weight : callable, optional
         ``weight(targets) -> number``: over how much a loss is a mean, where that is not the number of samples: for a
         mean over words that leaves out padding, the number of words that are none. Micro-batches count in proportion.
