@@ -21,11 +21,12 @@ class Judge:
     value : int or None
         Its simulated nanoseconds.
     kept : list of Schedule
-        All that fit, those that it was offered first.
+        All that fit, each once, those that it was offered first.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
+        self._values: dict[object, int | None] = {}  # of all that it was offered
         self.kept: list[Schedule] = []
         self.best: Schedule | None = None
         self.value: int | None = None
@@ -38,6 +39,12 @@ class Judge:
         PlanError
             If it is no schedule of the pipeline.
         """
+        same = schedule.orders, schedule.two_lanes
+        if same not in self._values:
+            self._values[same] = self._judged(schedule)
+        return self._values[same]
+
+    def _judged(self, schedule: Schedule) -> int | None:
         if not self.fits(schedule) or not self.comparable(schedule):
             return None
         value = makespan(schedule, self._pipeline)
