@@ -28,6 +28,11 @@ class Incumbent:
         """Whether the gap is as small as asked."""
         return self.value is not None and self.value - self.bound <= self.limits.gap * self.value
 
+    @property
+    def enough(self) -> int:
+        """About the largest value at which it is."""
+        return int(self.bound / (1 - self.limits.gap)) if self.limits.gap else self.bound
+
     def offer(self, orders: Orders) -> None:
         """Keep the orders if they are feasible and better."""
         value = evaluate(self.problem, orders)

@@ -7,8 +7,6 @@ from pipeplan_formulations.schedule.serial import serial
 
 SHARE = 0.1
 """Part of the time limit that list scheduling may take."""
-GLANCE = 0.1
-"""Part of that share after which it is asked whether the bound is met already."""
 
 
 def start(state: Incumbent, hint: Orders | None, seconds: float) -> None:
@@ -16,8 +14,7 @@ def start(state: Incumbent, hint: Orders | None, seconds: float) -> None:
     state.offer(serial(state.problem))
     if hint is not None:
         state.offer_foreign(hint)
-    for part in (GLANCE, 1 - GLANCE):
-        if not state.close:
-            found = constructive(state.problem, part * seconds)
-            if found is not None:
-                state.offer(found[1])
+    if not state.close:
+        found = constructive(state.problem, seconds, state.enough)
+        if found is not None:
+            state.offer(found[1])

@@ -62,7 +62,8 @@ def constructive(problem: PipelineSchedule, seconds: float, bound: int = 0) -> t
         found.add(value, orders)
     rules = _run(problem, found, begin + _PORTFOLIO * seconds, bound)
     for number, rule in enumerate(rules):
-        found.add(*tuned(problem, rule, _share(begin + _TUNING * seconds, len(rules) - number)))
+        if found.least > bound:
+            found.add(*tuned(problem, rule, _share(begin + _TUNING * seconds, len(rules) - number)))
     (_swap if problem.plain else _anneal)(problem, found, begin + seconds, bound)
     return found.least, to_orders(problem, found.sorted()[0][1])
 
