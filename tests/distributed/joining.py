@@ -6,13 +6,8 @@ from pathlib import Path
 
 from lasting import lasting_plan
 
-HERE = Path(__file__).parent
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
-    "OMP_NUM_THREADS": "1",
-}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def pipeplan_run(folder: Path, *options: str) -> tuple[str, ...]:

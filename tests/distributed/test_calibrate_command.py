@@ -1,18 +1,10 @@
 """``pipeplan calibrate`` on real processes."""
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the models by the same name
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-)
-
 from models import tiny_mlp
 
 from pipeplan import Plan, solve

@@ -1,18 +1,10 @@
 """Checkpoints: a run that is broken off and goes on, under the same plan, another one, or none."""
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the workers by the same name
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-)
-
 import checkpointing
+import pytest
 from models import HAS_TRANSFORMERS
 
 from pipeplan_executor import launch

@@ -9,9 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from joining import ENVIRONMENT, TORCHRUN, children, pipeplan_run
 from lasting import STEPS
 

@@ -1,19 +1,10 @@
 """Plans on real processes: exact gradients."""
 
-import os
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the workers by the same name
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-)
-
 import models
+import pytest
 import workers
 from found_cases import KINDS, found_cases
 from models import layers_of, tiny_mlp, tiny_vgg

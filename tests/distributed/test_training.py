@@ -1,17 +1,8 @@
 """Training as people do it, on real processes: everything beside the unsplit model in a loop of plain torch."""
 
-import os
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the workers by the same name
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-)
-
 import training_workers
 from training_workers import LOW, Found, cases
 

@@ -5,15 +5,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from joining import ENVIRONMENT, TORCHRUN, children, pipeplan_run
 from lasting import STEPS, lasting_plan, unhurried
 
