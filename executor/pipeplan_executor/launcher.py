@@ -3,7 +3,7 @@
 ::
 
     RANK and WORLD_SIZE set       torchrun: this process is one rank
-    SLURM_PROCID, SLURM_NTASKS    Slurm: the same, translated
+    SLURM_STEP_NUM_TASKS          Slurm: this process is one task of several, as srun starts them
     neither                       local processes, one a rank (`pipeplan_executor.processes.local`)
 """
 
@@ -96,10 +96,10 @@ def joined_world() -> int | None:
     environment = os.environ
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return int(environment["WORLD_SIZE"])
-    if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
+    if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:  # batch scripts have SLURM_PROCID and SLURM_NTASKS too
         environment.update(
             RANK=environment["SLURM_PROCID"],
-            WORLD_SIZE=environment["SLURM_NTASKS"],
+            WORLD_SIZE=environment["SLURM_STEP_NUM_TASKS"],
             LOCAL_RANK=environment.get("SLURM_LOCALID", "0"),
         )
         nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or "127.0.0.1"

@@ -63,7 +63,7 @@ def slurm(rank: int) -> dict[str, str]:
     return {
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": str(rank),
-        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NUM_TASKS": "2",
         "SLURM_JOB_ID": str(os.getpid()),
         "SLURM_STEP_NODELIST": "localhost",
         "GLOO_SOCKET_IFNAME": "lo",

@@ -35,11 +35,12 @@ def choose(wanted: str, local: int) -> str:
 
 def take(wanted: str) -> torch.device:
     """This rank's device, made the current one; ranks of a machine know their place by ``LOCAL_RANK``."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    kind = choose(wanted, int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", str(world)))))
+    place = int(os.environ.get("LOCAL_RANK", "0"))
+    local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or place + 1
+    kind = choose(wanted, int(local))
     if kind == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    device = torch.device("cuda", place)
     torch.cuda.set_device(device)
     return device
 
@@ -50,3 +51,8 @@ def here() -> torch.device:
 
     on_gpu = "nccl" in dist.get_backend_config()
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
