@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pipeplan: {error}", file=sys.stderr)
         return 2
     except PipeplanError as error:
-        print(f"pipeplan: {error}", file=sys.stderr)
+        print(f"pipeplan: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("pipeplan: interrupted", file=sys.stderr)

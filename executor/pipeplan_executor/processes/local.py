@@ -19,8 +19,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pipeplan.profile.allocator import workers_allocator
-from pipeplan_executor.processes.rank import PULSE, RunError, worker
+from pipeplan.errors import InputError
+from pipeplan.profile.allocator import allocator_settings, inherited
+from pipeplan_executor.processes.devices import cores
+from pipeplan_executor.processes.pulse import PULSE
+from pipeplan_executor.processes.rank import RunError, worker
 
 PATIENCE = 0.6
 """The part of the timeout after which a rank without pulse is killed: earlier than its peers give up waiting for it."""
@@ -43,12 +46,12 @@ def start_local(
 
     for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the one error is ours to tell
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // world)))
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    threads = max(1, cores() // world)
+    settings = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo", **allocator_settings()}
     with tempfile.TemporaryDirectory(prefix="pipeplan-run-") as name:
         folder = Path(name)
         task = folder / "task"
-        task.write_bytes(pickle.dumps((function, arguments)))
+        task.write_bytes(_packed((function, arguments)))
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -60,7 +63,7 @@ def start_local(
             start_method="spawn",
             monitor_interval=0.1,
         )
-        with Watch(folder, world, timeout) as watch, own_signals(), workers_allocator():
+        with Watch(folder, world, timeout) as watch, own_signals(), inherited(settings):
             try:
                 elastic_launch(config, worker)(str(task), name, timeout, device, os.getpid())
             except ChildFailedError as error:
@@ -70,6 +73,16 @@ def start_local(
                     raise KeyboardInterrupt from None
                 raise RunError(f"ended by {error.sigval.name}, on every rank", again=False) from None
         return pickle.loads((folder / "value").read_bytes())
+
+
+def _packed(task: object) -> bytes:
+    try:
+        return pickle.dumps(task)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"ranks are processes of their own, and what they are to run cannot be sent there: {error}; name a model "
+            "as 'module:function', and define functions and classes at the top level of a module"
+        ) from error
 
 
 @contextmanager
@@ -178,7 +191,10 @@ def cause(folder: Path, failures: dict[int, Any], watch: Watch, timeout: float) 
     own = [note for note in notes.values() if not note["consequence"]]
     if own:
         first = min(own, key=lambda note: note["time"])
-        return RunError(f"rank {first['rank']} failed: {first['error']}", again=first["again"])
+        failed = RunError(f"rank {first['rank']} failed: {first['error']}", again=first["again"])
+        if first["trace"]:
+            failed.add_note(first["trace"])
+        return failed
     if notes:
         return _unanswered(notes, watch, timeout)
     rank, failure = min(failures.items(), key=lambda item: item[1].timestamp)

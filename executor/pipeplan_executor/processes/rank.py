@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import sys
-import sysconfig
 import threading
 import time
 import traceback
@@ -14,15 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.errors import PipeplanError
+from pipeplan_executor.processes.pulse import PULSE, place
 
-PULSE = 0.5
-"""Seconds between two signs of life of a rank."""
 COURTESY = 1.0
 """Seconds that a rank which lost a peer waits before it ends, so that the launcher sees the peer's end first."""
-_SIGNS = ("closed by peer", "timed out", "timeout", "connection reset", "broken pipe", "connect", "lost a peer")
-"""What errors say that are consequences of another rank's."""
-_PACKAGE = Path(__file__).parent.parent
-_PYTHON = sysconfig.get_path("stdlib")
+_SIGNS = ("closed by peer", "timed out", "timeout", "broken pipe", "connect")
+"""What torch says where another rank is to blame."""
 
 
 class RunError(PipeplanError):
@@ -40,7 +36,13 @@ class RunError(PipeplanError):
 
 
 def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float, device: str) -> Any:
-    """Join the process group that the environment tells of, call the function, leave the group."""
+    """Join the process group that the environment tells of, call the function, leave the group.
+
+    Raises
+    ------
+    RunError
+        If another rank is to blame.
+    """
     import torch.distributed as dist
 
     from pipeplan_executor.processes.devices import take
@@ -50,10 +52,8 @@ def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: f
     try:
         join(backend, timeout)
         return function(*arguments)
-    except PipeplanError:
-        raise
-    except (RuntimeError, dist.DistError) as error:
-        if lost_a_peer(error):
+    except RuntimeError as error:  # those of torch.distributed are of this kind; a user's own timeouts are not
+        if any(sign in str(error).lower() for sign in _SIGNS):
             raise RunError(
                 f"rank {os.environ['RANK']} lost a peer or waited {timeout:.0f} s for it: {_first(error)}"
             ) from error
@@ -61,11 +61,6 @@ def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: f
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def lost_a_peer(error: BaseException) -> bool:
-    """Whether an error is the consequence of another rank's."""
-    return any(sign in str(error).lower() for sign in _SIGNS)
 
 
 def _first(error: BaseException) -> str:
@@ -88,19 +83,20 @@ def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -
 
     (home / f"pid{rank}").write_text(str(os.getpid()))
     threading.Thread(target=_pulse, args=(home / f"pulse{rank}", launcher), daemon=True).start()
-    function, arguments = pickle.loads(Path(task).read_bytes())
     try:
+        function, arguments = pickle.loads(Path(task).read_bytes())
         value = as_rank(function, arguments, timeout, device)
+        if rank == 0:
+            (home / "value").write_bytes(pickle.dumps(value))
     except BaseException as error:
-        consequence = isinstance(error, RunError) or lost_a_peer(error)
-        told = isinstance(error, PipeplanError)
+        consequence, told = isinstance(error, RunError), isinstance(error, PipeplanError)
         note = {
             "rank": rank,
             "time": time.time(),
             "consequence": consequence,
             "again": consequence or not told,
             "error": str(error) if told else f"{type(error).__name__}: {error}",
-            "trace": traceback.format_exc(),
+            "trace": "" if told else traceback.format_exc(),
         }
         part = home / f"error{rank}.part"
         part.write_text(json.dumps(note))
@@ -108,8 +104,6 @@ def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -
         if consequence:
             time.sleep(COURTESY)
         os._exit(1)  # neither the interpreter's exit nor a peer's can hold this rank back any more
-    if rank == 0:
-        (home / "value").write_bytes(pickle.dumps(value))
     succeeded.append(True)
 
 
@@ -125,23 +119,10 @@ def leave() -> None:
 
 
 def _pulse(path: Path, launcher: int) -> None:
-    main, part = threading.main_thread().ident, path.with_suffix(".part")
+    part = path.with_suffix(".part")
     while True:
         if os.getppid() != launcher:
             os._exit(1)  # nobody is left to end this rank
-        part.write_text(_place(sys._current_frames().get(main or 0)))
+        part.write_text(place())
         part.replace(path)
         time.sleep(PULSE)
-
-
-def _place(frame: Any) -> str:
-    """Where in the user's code a thread is; empty if it is at work here, or waits for other ranks."""
-    while frame is not None:
-        file = Path(frame.f_code.co_filename)
-        ours = _PACKAGE in file.parents and "zoo" not in file.parts
-        if ours or "torch/distributed" in file.as_posix():
-            return ""
-        if file.suffix == ".py" and "site-packages" not in file.parts and not file.is_relative_to(_PYTHON):
-            return f"{file.name}:{frame.f_lineno} in {frame.f_code.co_name}"
-        frame = frame.f_back
-    return ""

@@ -10,7 +10,7 @@ than a profile from the default heap had promised, and 3 % more than one from th
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,9 +30,9 @@ def allocator_settings() -> dict[str, str]:
 
 
 @contextmanager
-def workers_allocator() -> Iterator[None]:
-    """Processes that are started meanwhile get `allocator_settings`, unless the user has settings of their own."""
-    added = {name: value for name, value in allocator_settings().items() if name not in os.environ}
+def inherited(settings: Mapping[str, str]) -> Iterator[None]:
+    """Processes that are started meanwhile get these environment variables, unless the user has set them."""
+    added = {name: value for name, value in settings.items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield
@@ -44,7 +44,7 @@ def workers_allocator() -> Iterator[None]:
 def allocator_here() -> str:
     """How this process hands out memory, in a few words for a profile's provenance.
 
-    The C library reads the variable once, when a process starts; `workers_allocator` sets it for others only.
+    The C library reads the variable once, when a process starts; `inherited` sets it for others only.
     """
     setting = os.environ.get(VARIABLE)
     if setting == allocator_settings().get(VARIABLE):

@@ -18,7 +18,7 @@ from typing import Any
 
 from pipeplan.errors import InputError, PipeplanError
 from pipeplan.model import Model
-from pipeplan.profile.allocator import workers_allocator
+from pipeplan.profile.allocator import allocator_settings, inherited
 from pipeplan.workload import Workload, load_workload
 
 
@@ -78,7 +78,7 @@ def _ask_process(task: bytes, progress: Callable[[str], None]) -> Model:
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(theirs, task))
     try:
-        with workers_allocator():
+        with inherited(allocator_settings()):
             process.start()
         theirs.close()  # so that the end of the process is the end of what can be read
         while True:

@@ -14,7 +14,7 @@ from pipeplan.cli import main
 from pipeplan.errors import InputError, PipeplanError
 from pipeplan.files.model_file import read_model
 from pipeplan.profile import profile_workload
-from pipeplan.profile.allocator import VARIABLE, allocator_here, allocator_settings, workers_allocator
+from pipeplan.profile.allocator import VARIABLE, allocator_here, allocator_settings, inherited
 from torch_chains import fatal_workload, perceptron, perceptron_workload
 
 TESTS = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def test_it_is_measured_under_a_workers_allocator() -> None:
 def test_a_users_own_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has set the variable knows why: workers and profiles then run with that."""
     monkeypatch.setenv(VARIABLE, "glibc.malloc.arena_max=2")
-    with workers_allocator():
+    with inherited(allocator_settings()):
         assert os.environ[VARIABLE] == "glibc.malloc.arena_max=2"
     assert os.environ[VARIABLE] == "glibc.malloc.arena_max=2"
 
