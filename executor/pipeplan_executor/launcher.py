@@ -15,6 +15,7 @@ from typing import Any
 
 from pipeplan.errors import InputError
 from pipeplan_executor.processes.devices import choose
+from pipeplan_executor.processes.joined import in_touch
 from pipeplan_executor.processes.local import start_local
 from pipeplan_executor.processes.rank import RunError, as_rank
 
@@ -66,7 +67,8 @@ def launch(
         raise InputError(
             "restarts are up to the launcher that started this rank: torchrun --max-restarts N, or sbatch --requeue"
         )
-    return as_rank(function, arguments, timeout, device)
+    with in_touch(timeout):
+        return as_rank(function, arguments, timeout, device)
 
 
 def _restarted(

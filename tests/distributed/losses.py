@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def misbehaving(how: str, culprit: int) -> None:
 def misbehave(how: str) -> None:
     """In one of four ways."""
     if how == "raise":
-        raise ValueError("the data ran out")
+        raise TimeoutError("the data timed out")
     if how == "busy":
         time.sleep(600)
     time.sleep(0.3)
@@ -43,5 +44,10 @@ def failing_at_first(folder: str, failures: tuple[str, ...]) -> int:
     return number + 1
 
 
-if __name__ == "__main__":  # a launcher whose ranks are busy for longer than it lives
-    launch(misbehaving, 2, "busy", 1, timeout=300)
+def returning_what_stays() -> object:
+    """Something that no other process can have."""
+    return lambda: None
+
+
+if __name__ == "__main__":  # one of two ranks that misbehaves so, and the timeout
+    launch(misbehaving, 2, sys.argv[1], 1, timeout=float(sys.argv[2]))

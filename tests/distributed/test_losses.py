@@ -1,17 +1,15 @@
 """A rank that is lost: the run ends everywhere in time, says why, and starts again where that was asked for."""
 
 import os
+import re
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the workers by the same name
-os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-
 import losses
+import pytest
 from joining import ENVIRONMENT, children
 
 from pipeplan.errors import InputError
@@ -39,9 +37,49 @@ def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
     """Each loss is told with its cause, then all ranks start again; what would only fail again ends the run."""
     said: list[str] = []
     ways = ("raise", "input")
+    before = dict(os.environ)
     with pytest.raises(RunError, match="rank 1 failed: there is no such file"):
         launch(losses.failing_at_first, 2, str(tmp_path), ways, timeout=20, restarts=9, told=said.append)
-    assert said == ["rank 1 failed: ValueError: the data ran out; restart 1 of 9"]
+    assert said == ["rank 1 failed: TimeoutError: the data timed out; restart 1 of 9"]
+    assert dict(os.environ) == before
+
+
+def test_what_cannot_travel_is_told() -> None:
+    """Neither what ranks are to run nor what rank 0 returns may be known to one process only."""
+    with pytest.raises(InputError, match="top level of a module"):
+        launch(lambda: None, 2)
+    with pytest.raises(RunError, match=r"rank 0 failed: .*local") as caught:
+        launch(losses.returning_what_stays, 1)
+    assert "Traceback" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("stop", "rank 1 gives no sign of life"),
+        ("kill", "rank 1 gives no sign of life"),
+        ("busy", r"rank 1 is busy at losses.py:\d+ in misbehave"),
+    ],
+)
+def test_ranks_that_joined_name_the_one_that_is_missing(how: str, said: str) -> None:
+    """Where somebody else started the ranks, the one that waited says for whom, and where that one was."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, losses.__file__, how, "6"]
+    ranks = [
+        subprocess.Popen(command, env={**ENVIRONMENT, **where, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        _, errors = ranks[0].communicate(timeout=120)
+    finally:
+        ranks[1].kill()
+        ranks[1].communicate()
+    assert ranks[0].returncode == 1
+    assert re.search(f"RunError: rank 0 lost a peer .*; {said}", errors), errors
 
 
 @pytest.mark.slow
@@ -49,7 +87,7 @@ def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
 def test_no_rank_outlives_its_launcher() -> None:
     """Where the launcher itself is killed, at whatever time, nobody is left to end the ranks: they end themselves."""
     for seconds in (3, 15):
-        launcher = subprocess.Popen([sys.executable, losses.__file__], env=ENVIRONMENT)
+        launcher = subprocess.Popen([sys.executable, losses.__file__, "busy", "300"], env=ENVIRONMENT)
         time.sleep(seconds)
         ranks = children(launcher.pid)
         launcher.kill()

@@ -1,0 +1,93 @@
+"""Ranks that somebody else started, whom nobody here watches: through the store they tell each other where they are.
+
+::
+
+    rank 1   pulse/1 = "17 my_data.py:33 in draw"      every half a second; the number grows
+    rank 0   waited in vain ──▶ reads every pulse, and a little later once more: what has not changed is no sign of life
+"""
+
+import datetime
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+
+import torch.distributed as dist
+
+from pipeplan_executor.processes.pulse import PULSE, place
+from pipeplan_executor.processes.rank import RunError
+
+LOST = "lost"
+"""The pulse of a rank that ends because of another one."""
+ANSWER = 5.0
+"""Seconds within which the store answers, if it is there."""
+
+
+@contextmanager
+def in_touch(timeout: float) -> Iterator[None]:
+    """Tell the others where this rank is; a `RunError` says which of them are to blame, if that can be found out."""
+    try:
+        with _beating(timeout):
+            yield
+    except RunError as error:
+        raise RunError(f"{error}; {_asked()}".removesuffix("; ")) from error
+
+
+@contextmanager
+def _beating(timeout: float) -> Iterator[None]:
+    done = threading.Event()
+    thread = threading.Thread(target=_beat, args=(done, timeout), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(ANSWER)
+
+
+def _beat(done: threading.Event, timeout: float) -> None:
+    with suppress(RuntimeError):  # no store any more: the run has ended
+        store = _store(timeout)
+        for number in count():
+            store.set(os.environ["RANK"], f"{number} {place()}")
+            if done.wait(PULSE):
+                return
+
+
+def _store(timeout: float) -> dist.Store:
+    """A connection of its own to where the ranks met, since a rank that waits keeps its one busy."""
+    patience = datetime.timedelta(seconds=timeout)
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.PrefixStore("pulse", dist.TCPStore(address, port, None, False, patience, wait_for_workers=False))
+
+
+def _asked() -> str:
+    try:
+        return missed(_store(ANSWER), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    except RuntimeError:
+        return f"{os.environ['MASTER_ADDR']}, where the ranks met, does not answer"
+
+
+def missed(store: dist.Store, own: int, world: int) -> str:
+    """Which other ranks give no sign of life, or else are busy in the user's code; empty if there are none."""
+    store.set(str(own), LOST)
+    before = _pulses(store, world)
+    time.sleep(3 * PULSE)
+    after = _pulses(store, world)
+    others = [rank for rank in range(world) if after[rank] != LOST]
+    places = {rank: after[rank].partition(" ")[2] for rank in others}
+    still = [rank for rank in others if before[rank] == after[rank]]
+    if still:
+        return ", ".join(f"rank {rank} gives no sign of life{_last(places[rank])}" for rank in still)
+    return ", ".join(f"rank {rank} is busy at {places[rank]}" for rank in others if places[rank])
+
+
+def _pulses(store: dist.Store, world: int) -> list[str]:
+    names = [str(rank) for rank in range(world)]
+    return [store.get(name).decode() if store.check([name]) else "" for name in names]
+
+
+def _last(at: str) -> str:
+    return f" (it was at {at})" if at else ""
