@@ -20,6 +20,13 @@ def configure(parser: ArgumentParser) -> None:
         help="layers are modules that pass one tensor on (chain), or runs of torch.export's graph (graph); auto: the "
         "chain where the model is one",
     )
+    parser.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="a module whose path or class is like this is one layer: 'blocks.*', Bottleneck; may be given again",
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--kind", metavar="NAME", help="name of the device kind that the numbers belong to")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU worker (1)")
@@ -55,6 +62,7 @@ def run(options: Namespace) -> int:
         device_name=options.kind,
         threads=options.threads,
         crowd=options.crowd,
+        group=options.group,
         front_end=options.front_end,
         precision=options.precision,
         name=options.workload.partition(":")[2],

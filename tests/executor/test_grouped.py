@@ -1,0 +1,19 @@
+"""Plans of layers that a profile kept whole."""
+
+from captured_models import tiny_unet
+from pipeplan.capture import row_of
+from pipeplan.schedules import FAMILIES
+from pipeplan_executor.stages.source import draw
+from pipeplan_executor.stages.split import fit
+from plans import plan_for
+
+
+def test_a_plan_of_modules_kept_whole_finds_them_again() -> None:
+    """Its layers' names tell which modules were not cut, so running it takes no patterns."""
+    workload = tiny_unet()
+    inputs = draw(workload, 2, 0)[0]
+    names = row_of(workload.module, inputs, both_modes=False).names
+    row = row_of(workload.module, inputs, both_modes=False, group=["Twice", "up.*"])
+    assert set(row.names) - set(names)
+    plan = plan_for(workload.module, row.names, (0, 3, 6), FAMILIES["gpipe"].write((1, 1), 2), held=row.parameters)
+    assert fit(plan, tiny_unet).names == row.names
