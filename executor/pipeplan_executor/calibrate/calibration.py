@@ -84,9 +84,6 @@ def check_belongs(plan: Plan, model: Model, cluster: Cluster) -> None:
             f"the plan was made for the devices {_counted(plan.device_kinds)}, and {cluster.name} has "
             f"{_counted(kinds)}; calibrate with the cluster file that it was solved with"
         )
-    divided = [name for stage in plan.stages for name, _ in stage.shares]
-    if divided:
-        raise PlanError(f"neighbours divide layer {divided[0]}; only plans of whole layers can be run and calibrated")
 
 
 def _counted(kinds: tuple[str, ...]) -> str:

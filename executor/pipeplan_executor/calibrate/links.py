@@ -51,7 +51,7 @@ def calibrated_cluster(
     )
 
 
-def with_times(link: Link, way: Pair, total: Pair | None = None, rounds: int = 0) -> Link:
+def with_times(link: Link, way: Pair, total: Pair | None, rounds: int) -> Link:
     """The link on which a tensor takes as long as was measured, and so does a reduction of so many rounds.
 
     A free link gets the tensor's time as its latency.

@@ -15,8 +15,9 @@ def excess(optimizer: StageOptimizer, planned: str) -> str | None:
     kept = sum(tensor.nbytes for tensor in tensors if tensor.dim())
     if kept <= counted:
         return None
+    more = "" if planned == "adam" else ", or solve again with --optimizer adam"
     return (
         f"{type(optimizer.optimizer).__name__} keeps {format_bytes(kept)} of state, and the plan counted on "
-        f"{format_bytes(counted)} ({planned}): it may run out of memory, and updates take longer than predicted. Solve "
-        "again with --optimizer adam, or choose an optimiser that keeps less"
+        f"{format_bytes(counted)} ({planned}): it may run out of memory, and updates take longer than predicted. "
+        f"Choose an optimiser that keeps less{more}"
     )
