@@ -104,7 +104,7 @@ def plans(model: Model, cluster: Cluster, counts: tuple[int, ...]) -> Iterator[t
 
 def measured(label: str, plan: Plan, name: str, model: Model, cluster: Cluster) -> Row:
     """Run a plan once; its first steps calibrate, its later ones are kept."""
-    report = run(plan, f"pipeplan_executor.zoo:{name}", steps=FIRST + LATER, warmup=WARMUP)
+    report = run(plan, f"pipeplan_executor.zoo:{name}", steps=FIRST + LATER, warmup=WARMUP, device="cpu")
     seen = observed(report.timelines[:FIRST], report.step_times[:FIRST], report.peaks)
     own = calibrated(plan, model, cluster, seen)
     return Row(label, plan, median(report.step_times[FIRST:]), report.peaks, own)

@@ -63,7 +63,7 @@ def main() -> None:
             rows = [row for where in PLACEMENTS for row in contestants(model, cluster, where, memory)]
             for _ in range(ROUNDS):
                 for row in rows:
-                    row.times += run(row.plan, f"pipeplan_executor.zoo:{name}", steps=STEPS).step_times
+                    row.times += run(row.plan, f"pipeplan_executor.zoo:{name}", steps=STEPS, device="cpu").step_times
             show(f"{name}, {format_bytes(memory)} a process ({count:+g} micro-batches beside what 1F1B needs)", rows)
 
 

@@ -42,7 +42,7 @@ def main() -> None:
     """Print a table."""
     print(f"{'m':>4} {'':23} {'model':>8} {'torch':>8} {'pipeplan':>9} {'ratio':>6}   µs per micro-batch")
     for count in MICRO_BATCHES:
-        times: Times = launch(measured, WORLD, count, timeout=120)
+        times: Times = launch(measured, WORLD, count, timeout=120, device="cpu")
         for place, what in enumerate(("processor, no messages", "processor", "wall")):
             model, torchs, ours = (times[name][place] for name in ("model", "torch", "pipeplan"))
             print(f"{count:4} {what:23} {model:8.0f} {torchs:8.0f} {ours:9.0f} {ours / torchs:6.2f}")

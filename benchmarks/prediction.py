@@ -75,7 +75,7 @@ def main() -> None:
         others, began = all_cpu() - own_cpu(), monotonic()
         for _ in range(ROUNDS):
             for row in rows:
-                report = run(row.plan, f"pipeplan_executor.zoo:{name}", steps=STEPS)
+                report = run(row.plan, f"pipeplan_executor.zoo:{name}", steps=STEPS, device="cpu")
                 row.times += report.step_times
                 row.peaks.append(report.peaks)
                 row.busy.append(busy(report.timeline))

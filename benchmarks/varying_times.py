@@ -61,7 +61,7 @@ def main() -> None:
         rows.append(Seen(result.plan))
     for _ in range(ROUNDS):
         for row in rows:
-            row.timelines.append(run(row.plan, name, steps=STEPS).timeline)
+            row.timelines.append(run(row.plan, name, steps=STEPS, device="cpu").timeline)
     print(f"{MODEL}, batch {BATCH}, micro-batches of {SIZE}, {PROCESSES} stages; typical steps of {ROUNDS} runs")
     print("  schedule   spread  devices'    as planned   with measured means   disturbed   measured")
     for row in rows:

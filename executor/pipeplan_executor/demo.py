@@ -20,7 +20,7 @@ from pipeplan.search.baselines import ranked
 from pipeplan.simulate import simulate
 from pipeplan.units import format_bytes, format_time
 from pipeplan_executor.commands.run import predicted_peak
-from pipeplan_executor.machine import describe_machine
+from pipeplan_executor.machine import describe_machine, in_words
 from pipeplan_executor.runner import RunReport, run
 from pipeplan_executor.verify import check_error
 
@@ -36,10 +36,7 @@ def demonstrate(folder: Path, names: tuple[str, ...], batch: int, steps: int) ->
     _title(f"This machine as {PROCESSES} worker processes")
     cluster = describe_machine(PROCESSES)
     write_cluster(cluster, folder / "cluster.yaml")
-    kind, link = cluster.devices[0].kind, cluster.nodes[0].link
-    rate = f"{(link.bandwidth or 0) / 1e9:.2f} GB/s, {link.collective_efficiency:.0%} of it in an all-reduce"
-    print(f"{cluster.notes[0]}: {rate}, latency {format_time(link.latency)}")
-    print(f"memory {format_bytes(kind.memory or 0)} a worker, of which the runtime takes {format_bytes(kind.runtime)}")
+    print(in_words(cluster))
     for name in names:
         _one(name, cluster, folder, batch, steps)
     print(f"\nModels, cluster, plans, pictures and traces lie in {folder}/; open a trace at ui.perfetto.dev.")
@@ -60,7 +57,7 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
     for label, plan in _contestants(model, cluster, comparison):
         path = folder / f"{name}-{label}.json"
         plan.save(path)
-        report = run(plan, spec, steps=steps, verify=True)
+        report = run(plan, spec, steps=steps, verify=True, device="cpu")
         check_error(report)
         rows.append(_row(label, plan, report))
         timelines = {"predicted": simulate(plan.schedule, plan.pipeline), "measured": report.timeline}

@@ -23,9 +23,11 @@ import torch.distributed as dist
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.errors import InputError
 from pipeplan.network import Ring
+from pipeplan.units import format_bytes, format_time
 from pipeplan_executor.launcher import launch
 from pipeplan_executor.memory import resident
 from pipeplan_executor.observe import now
+from pipeplan_executor.processes.devices import cores
 
 SIZES = tuple(2**power for power in range(12, 25, 2))
 """Bytes: 4 KiB to 16 MiB."""
@@ -45,17 +47,27 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
     """
     if processes < 1:
         raise InputError(f"{processes} processes: at least one worker is needed")
-    measured = launch(_measure, max(2, processes), timeout=timeout)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    measured = launch(_measure, max(2, processes), timeout=timeout, device="cpu")
+    count = cores()
     kind = DeviceKind(
         name=KIND,
         memory=free_memory() // processes,
         runtime=measured.bare,
-        source=f"measured on {platform.node() or 'this machine'}, {cores} cores for {processes} processes",
+        source=f"measured on {platform.node() or 'this machine'}, {count} cores for {processes} processes",
     )
     node = Node((KIND,) * processes, measured.link())
-    notes = (f"{cores} cores; link measured over gloo, both ways at once; all-reduce among {max(2, processes)}",)
+    notes = (f"{count} cores; link measured over gloo, both ways at once; all-reduce among {max(2, processes)}",)
     return Cluster(f"{processes} workers of this machine", {KIND: kind}, (node,), overlap=Overlap.COPY, notes=notes)
+
+
+def in_words(cluster: Cluster) -> str:
+    """What `describe_machine` found, in two lines."""
+    kind, link = cluster.devices[0].kind, cluster.nodes[0].link
+    return (
+        f"{cluster.name}: {format_bytes(kind.memory or 0)} each, {format_bytes(kind.runtime)} of them taken by the "
+        f"runtime\nlink: {(link.bandwidth or 0) / 1e9:.2f} GB/s, {link.collective_efficiency:.0%} of it in an "
+        f"all-reduce, latency {format_time(link.latency)}"
+    )
 
 
 def free_memory() -> int:

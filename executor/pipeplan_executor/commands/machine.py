@@ -16,17 +16,11 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Measure and write."""
     from pipeplan.files.cluster_file import write_cluster
-    from pipeplan.units import format_bytes, format_time
-    from pipeplan_executor.machine import describe_machine
+    from pipeplan_executor.machine import describe_machine, in_words
 
     cluster = describe_machine(options.processes, options.timeout)
     write_cluster(cluster, Path(options.output))
-    kind, link = cluster.devices[0].kind, cluster.nodes[0].link
-    rate = (link.bandwidth or 0) / 1e9
-    memory = format_bytes(kind.memory or 0)
-    print(f"{cluster.name}: {memory} each, {format_bytes(kind.runtime)} of them taken by the runtime")
-    share = f"{link.collective_efficiency:.0%} of it in an all-reduce"
-    print(f"link: {rate:.2f} GB/s, {share}, latency {format_time(link.latency)}; written to {options.output}")
+    print(f"{in_words(cluster)}; written to {options.output}")
     return 0
 
 
