@@ -25,8 +25,7 @@ from pipeplan.simulate import simulate
 from pipeplan.solve import solve
 from pipeplan.timeline import Timeline
 from pipeplan_executor import describe_machine, run
-from pipeplan_executor.commands.run import predicted_peak
-from pipeplan_executor.demo import layers_by_stage
+from pipeplan_executor.report import layers_by_stage, predicted_peak
 
 MODELS = ("decoder", "vgg16", "resnet50")
 PROCESSES, BATCH, SIZES = 2, 16, (1, 2, 4)

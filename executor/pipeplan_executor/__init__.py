@@ -10,13 +10,14 @@ from typing import Any
 _HOMES = {
     "Pipeline": "pipeline",
     "RunError": "launcher",
-    "RunReport": "runner",
+    "RunReport": "report",
+    "Saving": "saving",
     "describe_machine": "machine",
     "launch": "launcher",
     "run": "runner",
 }
 
-__all__ = ["Pipeline", "RunError", "RunReport", "describe_machine", "launch", "run"]
+__all__ = ["Pipeline", "RunError", "RunReport", "Saving", "describe_machine", "launch", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,21 +7,17 @@ from pipeplan.commands.compare import show
 from pipeplan.commands.progress import solving
 from pipeplan.compare import Comparison, compare
 from pipeplan.drafting import draft
-from pipeplan.export.trace import write_trace
 from pipeplan.files.cluster_file import write_cluster
 from pipeplan.files.model_file import write_model
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
-from pipeplan.plot.gantt import save_gantt
-from pipeplan.plot.labels import device_labels
 from pipeplan.profile import profile_workload
 from pipeplan.search.baselines import ranked
-from pipeplan.simulate import simulate
 from pipeplan.units import format_bytes, format_time
-from pipeplan_executor.commands.run import predicted_peak
 from pipeplan_executor.machine import describe_machine, in_words
-from pipeplan_executor.runner import RunReport, run
+from pipeplan_executor.report import RunReport, layers_by_stage, predicted_peak, write_pictures
+from pipeplan_executor.runner import run
 from pipeplan_executor.verify import check_error
 
 PROCESSES = 2
@@ -60,11 +56,9 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
         report = run(plan, spec, steps=steps, verify=True, device="cpu")
         check_error(report)
         rows.append(_row(label, plan, report))
-        timelines = {"predicted": simulate(plan.schedule, plan.pipeline), "measured": report.timeline}
-        for suffix in ("svg", "png"):
-            limits, picture = plan.pipeline.limits, folder / f"{name}-{label}.{suffix}"
-            save_gantt(picture, timelines, limits=limits, devices=device_labels(plan))
-        write_trace(folder / f"{name}-{label}.trace.json", timelines, device_labels(plan))
+        beside = folder / f"{name}-{label}"
+        plots = [f"{beside}.svg", f"{beside}.png"]
+        write_pictures(plan, report, trace=f"{beside}.trace.json", plots=plots)
     _table(rows)
 
 
@@ -108,16 +102,6 @@ def _row(label: str, plan: Plan, report: RunReport) -> tuple[str, ...]:
         ", ".join(format_bytes(predicted_peak(plan, rank)) for rank in range(len(plan.ranks))),
         ", ".join(format_bytes(peak) for peak in report.peaks),
         "" if report.error is None else f"{report.error:.0e}",
-    )
-
-
-def layers_by_stage(plan: Plan) -> str:
-    """``8 | 2 × 14``: 8 layers, then 14 on two replicas; ``8 (3 again)`` recomputes three of them."""
-    return " | ".join(
-        (f"{stage.replicas} × " if stage.replicas > 1 else "")
-        + str(len(stage.layers))
-        + (f" ({len(stage.recompute)} again)" if stage.recompute else "")
-        for stage in plan.stages
     )
 
 

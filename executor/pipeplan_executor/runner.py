@@ -1,8 +1,7 @@
-"""Runs a plan for a few steps and reports what happened beside what was promised."""
+"""Runs a plan for a few steps and reports what happened."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -10,15 +9,14 @@ import torch.distributed as dist
 from pipeplan.errors import InputError
 from pipeplan.plan import Plan
 from pipeplan.profile.precision import autocast
-from pipeplan.schedule import Action
-from pipeplan.timeline import Span, Step, Timeline
 from pipeplan.validate import validate_schedule
 from pipeplan_executor.launcher import launch
 from pipeplan_executor.memory import forget_peak, peak
 from pipeplan_executor.observe import now
-from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.pipeline import LEARNING_RATE, Pipeline
 from pipeplan_executor.processes.devices import here
 from pipeplan_executor.progress import running
+from pipeplan_executor.report import RunReport, Seen, report_of
 from pipeplan_executor.saving import Saving
 from pipeplan_executor.stages.source import Source, draw
 from pipeplan_executor.stages.split import fit
@@ -26,75 +24,18 @@ from pipeplan_executor.verify import worst_error
 
 
 @dataclass(frozen=True)
-class RunReport:
-    """What a run showed. Times are nanoseconds, sizes bytes.
+class _Options:
+    """What every rank is told of `run`'s arguments."""
 
-    Attributes
-    ----------
-    losses : tuple of float
-        One a timed step.
-    step_times : tuple of int
-        From the first rank's start to the last rank's end, one a timed step.
-    peaks : tuple of int
-        Peak memory of each rank over the timed steps (see `pipeplan_executor.memory`).
-    timelines : tuple of Timeline
-        What ranks did in each timed step; memory lines are empty.
-    error : float or None
-        Largest relative difference of loss and gradients to the unsplit model in float64, if that was asked for.
-    first : int
-        Steps that were done before: those of the checkpoint that the run went on from.
-    restarts : tuple of str
-        What the launcher told of ranks that were lost before the run came to its end.
-    """
-
-    losses: tuple[float, ...]
-    step_times: tuple[int, ...]
-    peaks: tuple[int, ...]
-    timelines: tuple[Timeline, ...]
-    error: float | None = None
-    first: int = 0
-    restarts: tuple[str, ...] = ()
-
-    @property
-    def step_time(self) -> int:
-        """The median."""
-        return round(median(self.step_times)) if self.step_times else 0
-
-    @property
-    def timeline(self) -> Timeline:
-        """The step of median duration as it really ran; empty if none was timed."""
-        if not self.timelines:
-            return Timeline((), (), (), ())
-        order = sorted(range(len(self.step_times)), key=self.step_times.__getitem__)
-        return self.timelines[order[len(order) // 2]]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run: see `run`."""
-
-    steps: int = 5
-    warmup: int = 2
-    verify: bool = False
-    seed: int = 0
-    weights: str | None = None
-    learning_rate: float = 1e-3
-    saving: Saving | None = None
-    precision: str | None = None
-    progress: bool = False
-
-
-@dataclass
-class _Seen:
-    """What one rank saw of the timed steps."""
-
-    losses: list[float] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    spans: list[list[tuple[Action, int, int]]] = field(default_factory=list)
-    peak: int = 0
-    error: float | None = None
-    first: int = 0
+    steps: int
+    warmup: int
+    verify: bool
+    seed: int
+    weights: str | None
+    learning_rate: float
+    saving: Saving | None
+    precision: str | None
+    progress: bool
 
 
 def run(
@@ -106,7 +47,7 @@ def run(
     verify: bool = False,
     seed: int = 0,
     weights: str | Path | None = None,
-    learning_rate: float = 1e-3,
+    learning_rate: float = LEARNING_RATE,
     timeout: float = 60.0,
     saving: Saving | None = None,
     restarts: int = 0,
@@ -160,7 +101,7 @@ def run(
     if saving is not None:
         saving.check()
     path = None if weights is None else str(weights)
-    options = Options(steps, warmup, verify, seed, path, learning_rate, saving, precision, progress)
+    options = _Options(steps, warmup, verify, seed, path, learning_rate, saving, precision, progress)
     lost: list[str] = []
     report: RunReport = launch(
         _rank,
@@ -176,21 +117,19 @@ def run(
     return replace(report, restarts=tuple(lost))
 
 
-def _rank(plan: Plan, source: Source, options: Options) -> RunReport:
+def _rank(plan: Plan, source: Source, options: _Options) -> RunReport:
     """What every rank does."""
-    if not torch.cuda.is_available():
-        torch.set_num_threads(max(1, torch.get_num_threads()))
-    seen = _Seen()
+    seen = Seen()
     if options.steps:
         _train(plan, source, options, seen)
     if options.verify:  # last, so that the unsplit model does not count into the peaks
         seen.error = worst_error(plan, source, options.seed, options.weights)
-    everyone: list[_Seen | None] = [None] * dist.get_world_size()
+    everyone: list[Seen | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, seen)
-    return _report([one for one in everyone if one is not None])
+    return report_of([one for one in everyone if one is not None])
 
 
-def _train(plan: Plan, source: Source, options: Options, seen: _Seen) -> None:
+def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
     device = here()
     pipeline = Pipeline(
         plan,
@@ -236,29 +175,3 @@ def _everyones(value: int, device: torch.device) -> list[int]:
     values[dist.get_rank()] = value
     dist.all_reduce(values)
     return [int(each) for each in values]
-
-
-def _report(everyone: list[_Seen]) -> RunReport:
-    first = everyone[0]
-    numbers = range(len(first.losses))
-    times = [max(one.ends[i] for one in everyone) - min(one.starts[i] for one in everyone) for i in numbers]
-    return RunReport(
-        losses=tuple(first.losses),
-        step_times=tuple(times),
-        peaks=tuple(one.peak for one in everyone),
-        timelines=tuple(_timeline(everyone, i) for i in numbers),
-        error=first.error,
-        first=first.first,
-    )
-
-
-def _timeline(everyone: list[_Seen], number: int) -> Timeline:
-    """A timed step, from the first rank's start on."""
-    zero = min(one.starts[number] for one in everyone)
-    spans = [
-        Span(rank, 0, action, start - zero, end - zero)
-        for rank, one in enumerate(everyone)
-        for action, start, end in one.spans[number]
-    ]
-    empty: tuple[Step, ...] = ()
-    return Timeline(tuple(sorted(spans, key=lambda span: span.start)), (), (empty,) * len(everyone), ())

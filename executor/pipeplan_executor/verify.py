@@ -15,7 +15,7 @@ from pipeplan_executor.reference import unsplit
 from pipeplan_executor.stages.source import Source, draw
 
 if TYPE_CHECKING:
-    from pipeplan_executor.runner import RunReport
+    from pipeplan_executor.report import RunReport
 
 TOLERANCE = 1e-10
 """Largest relative difference of loss and gradients that float64 rounding explains."""

@@ -7,6 +7,7 @@ from pipeplan.schedule import Kind
 from pipeplan.units import format_bytes, format_time
 from pipeplan_executor.calibrate.calibration import Calibration
 from pipeplan_executor.calibrate.costs import FIELDS
+from pipeplan_executor.report import layers_by_stage
 
 SAME = 0.01
 """A plan that promises less than this share of the step is not called better: runs differ by more."""
@@ -75,10 +76,8 @@ def _verdict(plan: Plan, found: Calibration, best: Result) -> str:
 
 
 def _shape(plan: Plan) -> str:
-    widths = " | ".join(
-        (f"{stage.replicas} x " if stage.replicas > 1 else "") + str(len(stage.layers)) for stage in plan.stages
-    )
-    return f"layers {widths}, {plan.micro_batches} micro-batches of {plan.micro_batch}, {plan.schedule.family}"
+    layers = layers_by_stage(plan)
+    return f"layers {layers}, {plan.micro_batches} micro-batches of {plan.micro_batch}, {plan.schedule.family}"
 
 
 def as_json(plan: Plan, found: Calibration, best: Result | None = None) -> dict[str, object]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
 from pipeplan_executor.commands.running import add_run, finished, is_first, run_plan
+from pipeplan_executor.report import predicted_peak, write_pictures
 
 if TYPE_CHECKING:
     from pipeplan.plan import Plan
-    from pipeplan_executor.runner import RunReport
+    from pipeplan_executor.report import RunReport
     from pipeplan_executor.saving import Saving
 
 
@@ -39,7 +40,7 @@ def run(options: Namespace) -> int:
 
     plan = Plan.load(options.plan)
     saving = _saving(options)
-    if not options.json:
+    if is_first() and not options.json:
         print(f"running {plan.model}: {len(plan.ranks)} ranks, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(
         options,
@@ -51,7 +52,8 @@ def run(options: Namespace) -> int:
         device=options.device,
     )
     if is_first():
-        _write(options, plan, report)
+        if options.trace or options.plot:
+            write_pictures(plan, report, trace=options.trace, plots=[options.plot] if options.plot else [])
         print(json.dumps(as_json(plan, report), indent=2) if options.json else as_text(plan, report))
     check_error(report)
     return finished()
@@ -66,24 +68,6 @@ def _saving(options: Namespace) -> "Saving | None":
             raise InputError("--every and --resume need a folder for the checkpoints: --checkpoint DIR")
         return None
     return Saving(options.checkpoint, options.every, options.keep, options.resume)
-
-
-def _write(options: Namespace, plan: "Plan", report: "RunReport") -> None:
-    if not (options.trace or options.plot):
-        return
-    from pipeplan.plot.labels import device_labels
-    from pipeplan.simulate import simulate
-
-    labels = device_labels(plan)
-    lines = {"predicted": simulate(plan.schedule, plan.pipeline), "measured": report.timeline}
-    if options.trace:
-        from pipeplan.export.trace import write_trace
-
-        write_trace(options.trace, lines, labels)
-    if options.plot:
-        from pipeplan.plot.gantt import save_gantt
-
-        save_gantt(options.plot, lines, limits=plan.pipeline.limits, devices=labels)
 
 
 def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
@@ -124,11 +108,6 @@ def as_text(plan: "Plan", report: "RunReport") -> str:
                 f"rank {rank}: peak {format_bytes(peak)} measured, {format_bytes(promised)} predicted: {off:+.1%}"
             )
     return "\n".join(lines)
-
-
-def predicted_peak(plan: "Plan", rank: int) -> int:
-    """Bytes that the plan promised for a rank."""
-    return sum(stage.memory.total for stage in plan.stages if plan.ranks[rank] in stage.devices)
 
 
 command = Command("run", "run a plan with torch, beside what it promised", configure, run)

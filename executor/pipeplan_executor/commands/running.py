@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeplan.plan import Plan
-    from pipeplan_executor.runner import RunReport
+    from pipeplan_executor.report import RunReport
 
 
 def add_run(parser: ArgumentParser) -> None:
