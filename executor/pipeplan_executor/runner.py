@@ -10,7 +10,7 @@ from pipeplan.errors import InputError
 from pipeplan.plan import Plan
 from pipeplan.profile.precision import autocast
 from pipeplan.validate import validate_schedule
-from pipeplan_executor.launcher import launch
+from pipeplan_executor.launcher import joined_world, launch
 from pipeplan_executor.memory import forget_peak, peak
 from pipeplan_executor.observe import now
 from pipeplan_executor.pipeline import LEARNING_RATE, Pipeline
@@ -97,7 +97,8 @@ def run(
         raise InputError(f"nothing to do: {steps} steps after {warmup} warm-up steps, verify {verify}")
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
     autocast(precision, torch.device("cpu"))  # refuses what is not known
-    fit(plan, source)
+    if joined_world() is None:  # otherwise this is a rank, which is about to do so itself
+        fit(plan, source)
     if saving is not None:
         saving.check()
     path = None if weights is None else str(weights)
@@ -148,7 +149,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
             timed = number >= seen.first + options.warmup
             if number == seen.first + options.warmup:
                 forget_peak()
-            inputs, targets = draw(pipeline.workload, plan.batch, options.seed, step=number)
+            inputs, targets = draw(pipeline.workload, plan.batch, pipeline.moment.seed, step=number)
             inputs_here = inputs if pipeline.holds_first else None
             targets_here = targets if pipeline.holds_last else None
             pipeline.recorder.clear()

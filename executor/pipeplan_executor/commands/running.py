@@ -40,7 +40,9 @@ def run_plan(options: Namespace, plan: "Plan", **more: Any) -> "RunReport":
 
 def is_first() -> bool:
     """Whether this process tells of the run: the only one, or rank 0 of those that somebody else started."""
-    return int(os.environ.get("RANK", "0")) == 0
+    from pipeplan_executor.launcher import joined_world
+
+    return joined_world() is None or os.environ["RANK"] == "0"
 
 
 def finished() -> int:
