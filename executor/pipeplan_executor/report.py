@@ -20,17 +20,20 @@ class RunReport:
     losses : tuple of float
         One a timed step.
     step_times : tuple of int
-        From the first rank's start to the last rank's end, one a timed step.
+        From the first process's start to the last one's end, one a timed step.
     peaks : tuple of int
-        Peak memory of each rank over the timed steps (see `pipeplan_executor.memory`).
+        Peak memory of each rank over the timed steps (see `pipeplan_executor.memory`): that of the process that needed
+        most, where several share a rank.
     timelines : tuple of Timeline
-        What ranks did in each timed step; memory lines are empty.
+        What ranks did in each timed step, where several processes share one its first; memory lines are empty.
     error : float or None
         Largest relative difference of loss and gradients to the unsplit model in float64, if that was asked for.
     first : int
         Steps that were done before: those of the checkpoint that the run went on from.
     restarts : tuple of str
         What the launcher told of ranks that were lost before the run came to its end.
+    tensor_parallel : int
+        Processes that shared a rank.
     """
 
     losses: tuple[float, ...]
@@ -40,6 +43,7 @@ class RunReport:
     error: float | None = None
     first: int = 0
     restarts: tuple[str, ...] = ()
+    tensor_parallel: int = 1
 
     @property
     def step_time(self) -> int:
@@ -57,7 +61,7 @@ class RunReport:
 
 @dataclass
 class Seen:
-    """What one rank saw of the timed steps, by the clock of its host."""
+    """What one process saw of the timed steps, by the clock of its host."""
 
     host: str = field(default_factory=host)
     losses: list[float] = field(default_factory=list)
@@ -69,10 +73,10 @@ class Seen:
     first: int = 0
 
 
-def report_of(everyone: Sequence[Seen]) -> RunReport:
-    """What all ranks saw, by rank, as one report.
+def report_of(everyone: Sequence[Seen], members: int = 1) -> RunReport:
+    """What all processes saw, so many of each rank behind one another, as one report.
 
-    Every host has a clock of its own, which says 0 when the first of its ranks begins the step: all ranks come from one
+    Every host has a clock of its own, which says 0 when the first of its processes begins the step: all come from one
     barrier.
     """
     first = everyone[0]
@@ -83,15 +87,16 @@ def report_of(everyone: Sequence[Seen]) -> RunReport:
             max(one.ends[number] - zero for one, zero in zip(everyone, row, strict=True))
             for number, row in enumerate(zeros)
         ),
-        peaks=tuple(one.peak for one in everyone),
-        timelines=tuple(_timeline(everyone, number, row) for number, row in enumerate(zeros)),
+        peaks=tuple(max(one.peak for one in everyone[i : i + members]) for i in range(0, len(everyone), members)),
+        timelines=tuple(_timeline(everyone[::members], number, row[::members]) for number, row in enumerate(zeros)),
         error=first.error,
         first=first.first,
+        tensor_parallel=members,
     )
 
 
 def _zeros(everyone: Sequence[Seen], number: int) -> list[int]:
-    """When a timed step begins, for each rank by its host's clock."""
+    """When a timed step begins, for each process by its host's clock."""
     begins: dict[str, int] = {}
     for one in everyone:
         begins[one.host] = min(one.starts[number], begins.get(one.host, one.starts[number]))
