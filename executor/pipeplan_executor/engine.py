@@ -22,6 +22,7 @@ from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.stage import Boundary, StageWork
 from pipeplan_executor.steps.lower import Message, Receive, Send, Settle, Step
 from pipeplan_executor.steps.order import BACKWARD
+from pipeplan_executor.traffic import carried
 
 OnceAStep = Callable[[Action], None]
 """Does a reduction or an update."""
@@ -75,7 +76,6 @@ class Engine:
         actions = [step for step in steps if isinstance(step, Action)]
         self._backwards = {(a.stage, a.micro_batch): a for a in actions if a.kind in BACKWARD}
         self._last = len(boundaries) - 1
-        self._returned = [tuple(t for t in boundary.outputs if t.requires_grad) for boundary in boundaries]
         assert dist.group.WORLD is not None
         self._group = dist.group.WORLD  # asked directly: isend and irecv do the same and take twice as long
         self._inbox: dict[Action, _Arrival] = {}
@@ -168,13 +168,7 @@ class Engine:
         elif isinstance(step, Settle):
             for work in self._under_way.pop(message)[0]:
                 work.wait()
-        elif expected := self._expected(message):
+        elif expected := carried(message, self._boundaries):
             buffers = tuple(torch.empty(t.shape, dtype=t.dtype, device=self._device) for t in expected)
             works = [self._group.recv([buffer], message.source, 0) for buffer in buffers]
             self._inbox[message.reads] = _Arrival(buffers, works)
-
-    def _expected(self, message: Message) -> Tensors:
-        """What a message carries: the outputs of the earlier one of its two stages, or the gradients that they want."""
-        if message.made.kind is Kind.FORWARD:
-            return self._boundaries[message.made.stage].outputs
-        return self._returned[message.reads.stage]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from pipeplan_executor.stages.stage_module import evaluating
 from pipeplan_executor.steps.lower import lower
 from pipeplan_executor.steps.lower_forward import lower_forward
 from pipeplan_executor.steps.order import find_replicas
+from pipeplan_executor.traffic import lead
 from pipeplan_executor.training.optimise import OptimizerFactory, SchedulerFactory, planned_optimizer
 from pipeplan_executor.training.stage_optimizers import stage_optimizers
 from pipeplan_executor.training.updates import Updates
@@ -122,14 +124,15 @@ class Pipeline:
         self._last = len(plan.stages) - 1
         self._last_replicas = LastReplicas(plan.schedule, replica_groups(find_replicas(plan.schedule)).get(self._last))
         self._stages = self._make_stages()
-        steps = lower(plan.schedule, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
+        early = partial(lead, boundaries=fitted.boundaries)
+        steps = lower(plan.schedule, early, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
         if self.updates.together:
             steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
         self._engine = Engine(
             self._stages,
             fitted.boundaries,
             steps,
-            lower_forward(plan.schedule)[rank],
+            lower_forward(plan.schedule, early)[rank],
             self._once_a_step,
             self.recorder,
             self.device,
