@@ -1,0 +1,37 @@
+"""What is exported for torch runs in torch: its own runtime takes our orders from the file."""
+
+from pathlib import Path
+
+import pytest
+import torch_runtime
+from found_cases import found_cases
+
+from pipeplan.export.torch_csv import write_torch_csv
+from pipeplan.schedule import Schedule
+from pipeplan.schedules import FAMILIES, PLACED
+from pipeplan_executor import launch
+
+WORLD, MICRO_BATCHES = 2, 4
+
+
+def orders() -> dict[str, Schedule]:
+    """Families on one stage a rank and on two, and orders that were found."""
+    found = {name: FAMILIES[name].write((1,) * WORLD, MICRO_BATCHES) for name in ("gpipe", "1f1b-sno")}
+    for name in ("zb-h1", "interleaved", "zb-v", "v-half"):
+        found[name] = PLACED[name].write(WORLD, MICRO_BATCHES, PLACED[name].chunks or 2)
+    for number, case in enumerate(found_cases(WORLD, seed=5)):
+        schedule = case.plan.schedule
+        if all(len(homes) == 1 for homes in schedule.homes):
+            found[f"found {number}"] = schedule
+    return found
+
+
+def test_torchs_runtime_runs_our_orders(tmp_path: Path) -> None:
+    """Exported, loaded by torch and run there, every order gives the gradients of the unsplit model."""
+    files = {}
+    for name, schedule in orders().items():
+        write_torch_csv(schedule, tmp_path / f"{name}.csv")
+        files[name] = str(tmp_path / f"{name}.csv"), schedule.stages, schedule.micro_batches
+    assert len(files) >= 9
+    errors = launch(torch_runtime.worst_errors, WORLD, files, timeout=90)
+    assert errors == {name: pytest.approx(0, abs=1e-12) for name in files}
