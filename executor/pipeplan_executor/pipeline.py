@@ -71,6 +71,8 @@ class Pipeline:
         The largest norm of all gradients of the model together.
     precision : {'bf16', 'fp16'}, optional
         Forward under autocast; with fp16 the loss is scaled too.
+    evaluates : bool
+        Whether `evaluate` and `predict` will be called; otherwise a captured model is captured once, not twice.
 
     Attributes
     ----------
@@ -101,12 +103,13 @@ class Pipeline:
         scheduler: SchedulerFactory | None = None,
         clip: float | None = None,
         precision: str | None = None,
+        evaluates: bool = True,
     ) -> None:
         check_world(plan, dist.get_world_size())
         self.plan, self.dtype, self.device, self.precision = plan, dtype, torch.device(device), precision
         self.recorder = Recorder()
         rank = dist.get_rank()
-        self.fitted = fitted = fit(plan, source, dtype, precision, self.device)
+        self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.workload = fitted.workload
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.modules = {

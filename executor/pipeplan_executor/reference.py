@@ -29,7 +29,7 @@ def unsplit(
     size = fitted.plan.micro_batch if normalises_batches(whole) else samples(inputs)
     if any(fitted.flow.draws):
         size = fitted.plan.micro_batch
-        layers = find_row(fitted.plan, whole, split(inputs, size)[0]).layers
+        layers = find_row(fitted.plan, whole, split(inputs, size)[0], both_modes=False).layers
         forward = partial(_by_layers, fitted, layers)
     parts = split(targets, size)
     total = 0.0

@@ -98,7 +98,7 @@ def run(
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
     autocast(precision, torch.device("cpu"))  # refuses what is not known
     if joined_world() is None:  # otherwise this is a rank, which is about to do so itself
-        fit(plan, source)
+        fit(plan, source, both_modes=False)
     if saving is not None:
         saving.check()
     path = None if weights is None else str(weights)
@@ -140,6 +140,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
         device=device,
         learning_rate=options.learning_rate,
         precision=options.precision,
+        evaluates=False,
     )
     total = options.warmup + options.steps
     if options.saving is not None:

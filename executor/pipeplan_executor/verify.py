@@ -30,7 +30,8 @@ def worst_error(plan: Plan, source: Source, seed: int, weights: str | Path | Non
     Every rank of the process group takes part; it computes the unsplit model once and compares its own stages, so
     nothing large travels. Under ZeRO-1 no rank has all sums of its gradients; they are then compared without it.
     """
-    pipeline = Pipeline(replace(plan, zero1=False), source, seed=seed, weights=weights, dtype=torch.float64)
+    plan = replace(plan, zero1=False)
+    pipeline = Pipeline(plan, source, seed=seed, weights=weights, dtype=torch.float64, evaluates=False)
     inputs, targets = draw(pipeline.workload, plan.batch, seed, torch.float64)
     loss = pipeline.step(inputs, targets, update=False)
     reference, gradients = unsplit(pipeline.fitted, inputs, targets, seed, weights)

@@ -84,8 +84,11 @@ def fit(
     dtype: torch.dtype | None = None,
     precision: str | None = None,
     device: torch.device | str = "cpu",
+    both_modes: bool = True,
 ) -> Fitted:
     """Check that the plan was made for the model; find what passes between the stages, on what kind of device.
+
+    ``both_modes``: see `pipeplan.capture.row_of`.
 
     Raises
     ------
@@ -103,7 +106,7 @@ def fit(
     original = on_meta(workload.module)
     blank = original if dtype is None else on_meta(original).to(dtype)
     inputs = converted(draw(workload, plan.micro_batch, seed=0)[0], dtype)
-    row = find_row(plan, blank, inputs)
+    row = find_row(plan, blank, inputs, both_modes)
     described = describe(plan.model, original, row.names, row.parameters)
     if described.fingerprint != plan.fingerprint:
         raise PlanError(
@@ -135,7 +138,7 @@ def _check_plain(module: nn.Module) -> None:
             )
 
 
-def find_row(plan: Plan, blank: nn.Module, inputs: Batch) -> Row:
+def find_row(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = True) -> Row:
     """The model as the row of layers that the plan lists, by the front end that gives it.
 
     Raises
@@ -149,7 +152,7 @@ def find_row(plan: Plan, blank: nn.Module, inputs: Batch) -> Row:
     ways: tuple[tuple[FrontEnd, tuple[str, ...]], ...] = (("chain", names), ("graph", ()), ("graph", names))
     for front_end, group in ways:
         try:
-            row = row_of(blank, inputs, group=group, front_end=front_end)
+            row = row_of(blank, inputs, group=group, front_end=front_end, both_modes=both_modes)
         except Exception as error:  # what is no chain may fail in any way when it is called as one
             if front_end != "chain" and not isinstance(error, InputError):
                 raise
