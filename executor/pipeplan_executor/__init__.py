@@ -12,12 +12,13 @@ _HOMES = {
     "RunError": "launcher",
     "RunReport": "report",
     "Saving": "saving",
+    "TensorParallel": "tensor",
     "describe_machine": "machine",
     "launch": "launcher",
     "run": "runner",
 }
 
-__all__ = ["Pipeline", "RunError", "RunReport", "Saving", "describe_machine", "launch", "run"]
+__all__ = ["Pipeline", "RunError", "RunReport", "Saving", "TensorParallel", "describe_machine", "launch", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -58,6 +58,8 @@ class Engine:
     once_a_step : callable
     moment : Moment
         Is told the micro-batch of every action.
+    group : ProcessGroup
+        Its ranks are the plan's.
     """
 
     def __init__(
@@ -70,14 +72,14 @@ class Engine:
         recorder: Recorder,
         device: torch.device,
         moment: Moment,
+        group: dist.ProcessGroup,
     ) -> None:
         self._stages, self._boundaries, self._steps, self._only_forward = stages, boundaries, steps, only_forward
         self._once_a_step, self._recorder, self._device, self._moment = once_a_step, recorder, device, moment
         actions = [step for step in steps if isinstance(step, Action)]
         self._backwards = {(a.stage, a.micro_batch): a for a in actions if a.kind in BACKWARD}
         self._last = len(boundaries) - 1
-        assert dist.group.WORLD is not None
-        self._group = dist.group.WORLD  # asked directly: isend and irecv do the same and take twice as long
+        self._group = group  # asked directly: isend and irecv do the same and take twice as long
         self._inbox: dict[Action, _Arrival] = {}
         self._outbox: dict[Action, Tensors] = {}
         self._under_way: dict[Message, tuple[Sequence[Any], Tensors]] = {}

@@ -8,27 +8,32 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipeplan.schedule import Kind, Schedule
+from pipeplan_executor.steps.order import find_replicas
 
 _MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = WeakKeyDictionary()
 """Groups by their ranks, for every world: making one takes time and threads, so it is made once."""
 
 
-def replica_groups(replicas: Sequence[tuple[int, ...]]) -> dict[int, dist.ProcessGroup]:
+def replica_groups(replicas: Sequence[tuple[int, ...]], members: int = 1) -> dict[int, dist.ProcessGroup]:
     """A group for each stage (or whatever else is listed) that has several ranks.
 
-    Every rank calls this with the same argument, and gets the groups of which it is no member too.
+    Every process calls this with the same arguments, and gets the groups of which it is no member too; but where a rank
+    has several ``members``, those only of its own column.
     """
     world = dist.group.WORLD
     assert world is not None
     made = _MADE.setdefault(world, {})
     found = {}
     for stage, ranks in enumerate(replicas):
-        if len(ranks) == dist.get_world_size() > 1:
-            found[stage] = world
-        elif len(ranks) > 1:
-            if ranks not in made:
-                made[ranks] = dist.new_group(list(ranks))
-            found[stage] = made[ranks]
+        for member in range(members):
+            processes = tuple(rank * members + member for rank in ranks)
+            if len(processes) == dist.get_world_size() > 1:
+                found[stage] = world
+            elif len(processes) > 1:
+                if processes not in made:
+                    made[processes] = dist.new_group(list(processes))
+                if member == dist.get_rank() % members:
+                    found[stage] = made[processes]
     return found
 
 
@@ -50,6 +55,7 @@ class LastReplicas:
             for action in order
             if action.stage == last and action.kind is Kind.FORWARD
         }
+        self._ranks = find_replicas(schedule)[last]
 
     def gathered(
         self, found: Mapping[int, tuple[Tensor, ...]], shapes: Sequence[Tensor], device: torch.device
@@ -61,6 +67,6 @@ class LastReplicas:
             if self._group is not None:
                 row = tuple(tensor.contiguous() for tensor in row)
                 for tensor in row:
-                    dist.broadcast(tensor, self._owners[number], group=self._group)
+                    dist.broadcast(tensor, group=self._group, group_src=self._ranks.index(self._owners[number]))
             rows.append(row)
         return rows

@@ -28,6 +28,9 @@ from pipeplan_executor.stages.stage_module import evaluating
 from pipeplan_executor.steps.lower import lower
 from pipeplan_executor.steps.lower_forward import lower_forward
 from pipeplan_executor.steps.order import find_replicas
+from pipeplan_executor.tensor.cuts import find_cuts
+from pipeplan_executor.tensor.declared import TensorParallel, declared
+from pipeplan_executor.tensor.team import find_team
 from pipeplan_executor.traffic import lead
 from pipeplan_executor.training.optimise import OptimizerFactory, SchedulerFactory, planned_optimizer
 from pipeplan_executor.training.stage_optimizers import stage_optimizers
@@ -50,7 +53,7 @@ class Pipeline:
     Parameters
     ----------
     plan : Plan
-        Its rank r is this process group's rank r.
+        Its rank r is this process group's rank r, or the r-th team of as many processes as ``tensor_parallel`` says.
     source : Workload, str or callable
         See `pipeplan_executor.stages.source`.
     seed : int
@@ -71,11 +74,17 @@ class Pipeline:
         The largest norm of all gradients of the model together.
     precision : {'bf16', 'fp16'}, optional
         Forward under autocast; with fp16 the loss is scaled too.
+    tensor_parallel : TensorParallel or int, optional
+        Processes that share a rank, and how parameters are cut for them (see `pipeplan_executor.tensor`).
     evaluates : bool
         Whether `evaluate` and `predict` will be called; otherwise a captured model is captured once, not twice.
 
     Attributes
     ----------
+    team : Team
+        Which rank of the plan this process belongs to.
+    cuts : dict of str to Cut
+        By name, the parameters of which a part is here.
     updates : Updates
         Optimisers, schedules, loss scale, and the norm of the gradients.
     moment : Moment
@@ -86,7 +95,7 @@ class Pipeline:
     PlanError
         If the plan does not belong to the model or to this process group.
     InputError
-        If options make no sense, or an optimiser cannot work under ZeRO-1.
+        If options make no sense, an optimiser cannot work on parts of parameters, or these cannot be cut as asked for.
     """
 
     def __init__(
@@ -103,21 +112,34 @@ class Pipeline:
         scheduler: SchedulerFactory | None = None,
         clip: float | None = None,
         precision: str | None = None,
+        tensor_parallel: TensorParallel | int | None = None,
         evaluates: bool = True,
     ) -> None:
-        check_world(plan, dist.get_world_size())
+        wanted = declared(tensor_parallel)
+        check_world(plan, dist.get_world_size(), wanted.size)
         self.plan, self.dtype, self.device, self.precision = plan, dtype, torch.device(device), precision
         self.recorder = Recorder()
-        rank = dist.get_rank()
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.workload = fitted.workload
+        self.cuts = find_cuts(fitted, wanted, dist.get_rank() % wanted.size)
+        self.team = team = find_team(wanted.size, self.device)
+        rank = team.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.modules = {
-            number: build_stage(fitted, number, seed=seed, weights=weights, device=self.device, dtype=dtype)
+            number: build_stage(
+                fitted,
+                number,
+                seed=seed,
+                weights=weights,
+                device=self.device,
+                dtype=dtype,
+                cuts=self.cuts,
+                mesh=team.mesh,
+            )
             for number in self.numbers
         }
         build = optimizer or planned_optimizer(plan.optimizer, learning_rate)
-        optimizers = stage_optimizers(fitted, self.modules, build, scheduler)
+        optimizers = stage_optimizers(fitted, self.modules, build, scheduler, team, self.cuts)
         scale = LossScale(self.device) if precision == "fp16" else None
         self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale)
         self.moment = Moment(seed)
@@ -125,7 +147,8 @@ class Pipeline:
             layers = zip(fitted.span(number), module.row, strict=True)
             seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
         self._last = len(plan.stages) - 1
-        self._last_replicas = LastReplicas(plan.schedule, replica_groups(find_replicas(plan.schedule)).get(self._last))
+        groups = replica_groups(find_replicas(plan.schedule), team.size)
+        self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
         self._stages = self._make_stages()
         early = partial(lead, boundaries=fitted.boundaries)
         steps = lower(plan.schedule, early, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
@@ -140,13 +163,14 @@ class Pipeline:
             self.recorder,
             self.device,
             self.moment,
+            team.column,
         )
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
 
     def _make_stages(self) -> dict[int, StageWork]:
         halved: dict[int, set[int]] = {number: set() for number in self.numbers}
-        for action in self.plan.schedule.orders[dist.get_rank()]:
+        for action in self.plan.schedule.orders[self.team.rank]:
             if action.kind is Kind.INPUT_GRADIENT:
                 halved[action.stage].add(action.micro_batch)
         boundaries = self.fitted.boundaries
@@ -250,7 +274,7 @@ class Pipeline:
     def shared_loss(self, losses: dict[int, float]) -> float:
         """The sum of all losses, told to every rank."""
         total = torch.tensor([sum(losses.values())], dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.team.column)
         return float(total)
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -264,7 +288,7 @@ class Pipeline:
             yield from module.named_parameters()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Of the local stages, with the unsplit names."""
+        """Of the local stages, with the unsplit names; parts of what is cut."""
         return {name: value for module in self.modules.values() for name, value in module.state_dict().items()}
 
     def save(self, folder: str | Path, *, keep: int = 3, extra: Any = None) -> Path:
@@ -312,10 +336,12 @@ class Pipeline:
         return self.workload.loss(self.fitted.restored(outputs), targets)
 
 
-def check_world(plan: Plan, world: int) -> None:
-    """Refuse a process group of another size than the plan's."""
-    if world != len(plan.ranks):
+def check_world(plan: Plan, world: int, members: int = 1) -> None:
+    """Refuse a process group of another size than the plan's, whose ranks have so many members each."""
+    needed = len(plan.ranks) * members
+    if world != needed:
+        each = f" of {members} processes" if members > 1 else ""
         raise PlanError(
-            f"the plan has {len(plan.ranks)} ranks, but {world} processes were started; start {len(plan.ranks)} "
-            f"(torchrun --nproc-per-node {len(plan.ranks)}), or solve for {world} devices"
+            f"the plan has {len(plan.ranks)} ranks{each}, but {world} processes were started; start {needed} "
+            f"(torchrun --nproc-per-node {needed}), or solve for {world // members or 1} devices"
         )

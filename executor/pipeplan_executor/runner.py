@@ -20,12 +20,14 @@ from pipeplan_executor.report import RunReport, Seen, report_of
 from pipeplan_executor.saving import Saving
 from pipeplan_executor.stages.source import Source, draw
 from pipeplan_executor.stages.split import fit
+from pipeplan_executor.tensor.cuts import find_cuts
+from pipeplan_executor.tensor.declared import TensorParallel, declared
 from pipeplan_executor.verify import worst_error
 
 
 @dataclass(frozen=True)
 class _Options:
-    """What every rank is told of `run`'s arguments."""
+    """What every process is told of `run`'s arguments."""
 
     steps: int
     warmup: int
@@ -36,6 +38,7 @@ class _Options:
     saving: Saving | None
     precision: str | None
     progress: bool
+    tensor_parallel: TensorParallel
 
 
 def run(
@@ -54,6 +57,7 @@ def run(
     device: str = "auto",
     precision: str | None = None,
     progress: bool = False,
+    tensor_parallel: TensorParallel | int | None = None,
 ) -> RunReport:
     """Train for a few steps on random batches of the workload.
 
@@ -83,11 +87,13 @@ def run(
         See `pipeplan_executor.Pipeline`; ``verify`` compares in float64 all the same.
     progress : bool
         Rank 0 tells of its steps on standard error (see `pipeplan_executor.progress`).
+    tensor_parallel : TensorParallel or int, optional
+        Processes that share a rank: see `pipeplan_executor.Pipeline`.
 
     Raises
     ------
     InputError
-        If devices are missing, or a folder has checkpoints of another run.
+        If devices are missing, a folder has checkpoints of another run, or parameters cannot be cut as asked for.
     PlanError
         If the plan is broken or does not belong to the model: before anything is started.
     RunError
@@ -97,16 +103,17 @@ def run(
         raise InputError(f"nothing to do: {steps} steps after {warmup} warm-up steps, verify {verify}")
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
     autocast(precision, torch.device("cpu"))  # refuses what is not known
+    wanted = declared(tensor_parallel)
     if joined_world() is None:  # otherwise this is a rank, which is about to do so itself
-        fit(plan, source, both_modes=False)
+        find_cuts(fit(plan, source, both_modes=False), wanted)
     if saving is not None:
         saving.check()
     path = None if weights is None else str(weights)
-    options = _Options(steps, warmup, verify, seed, path, learning_rate, saving, precision, progress)
+    options = _Options(steps, warmup, verify, seed, path, learning_rate, saving, precision, progress, wanted)
     lost: list[str] = []
     report: RunReport = launch(
         _rank,
-        len(plan.ranks),
+        len(plan.ranks) * wanted.size,
         plan,
         source,
         options,
@@ -119,15 +126,15 @@ def run(
 
 
 def _rank(plan: Plan, source: Source, options: _Options) -> RunReport:
-    """What every rank does."""
+    """What every process does."""
     seen = Seen()
     if options.steps:
         _train(plan, source, options, seen)
     if options.verify:  # last, so that the unsplit model does not count into the peaks
-        seen.error = worst_error(plan, source, options.seed, options.weights)
+        seen.error = worst_error(plan, source, options.seed, options.weights, options.tensor_parallel)
     everyone: list[Seen | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, seen)
-    return report_of([one for one in everyone if one is not None])
+    return report_of([one for one in everyone if one is not None], options.tensor_parallel.size)
 
 
 def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
@@ -140,12 +147,14 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
         device=device,
         learning_rate=options.learning_rate,
         precision=options.precision,
+        tensor_parallel=options.tensor_parallel,
         evaluates=False,
     )
     total = options.warmup + options.steps
     if options.saving is not None:
         seen.first = options.saving.restore(pipeline)
-    with running(plan, total, quiet=not options.progress or dist.get_rank() > 0) as tell:
+    told = plan if pipeline.team.size == 1 else replace(plan, step_time=0)  # it was predicted for one process a rank
+    with running(told, total, quiet=not options.progress or dist.get_rank() > 0) as tell:
         for number in range(seen.first, total):
             timed = number >= seen.first + options.warmup
             if number == seen.first + options.warmup:
@@ -165,15 +174,15 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
                 seen.ends.append(end)
                 seen.spans.append(pipeline.recorder.spans)
             if options.progress:
-                tell(number + 1, loss, end - start, _everyones(peak(), device))
+                tell(number + 1, loss, end - start, _largest(peak(), pipeline.team.rank, len(plan.ranks), device))
             if options.saving is not None:
                 options.saving.after(pipeline, number + 1, total)
     seen.peak = peak()
 
 
-def _everyones(value: int, device: torch.device) -> list[int]:
-    """Of all ranks."""
-    values = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
-    values[dist.get_rank()] = value
-    dist.all_reduce(values)
+def _largest(value: int, rank: int, ranks: int, device: torch.device) -> list[int]:
+    """Of each rank's processes."""
+    values = torch.zeros(ranks, dtype=torch.int64, device=device)
+    values[rank] = value
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
     return [int(each) for each in values]

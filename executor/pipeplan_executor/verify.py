@@ -13,6 +13,7 @@ from pipeplan.plan import Plan
 from pipeplan_executor.pipeline import Pipeline
 from pipeplan_executor.reference import unsplit
 from pipeplan_executor.stages.source import Source, draw
+from pipeplan_executor.tensor.declared import TensorParallel
 
 if TYPE_CHECKING:
     from pipeplan_executor.report import RunReport
@@ -24,14 +25,27 @@ SMALL = 1e-6
 like those of a bias that a softmax takes off again."""
 
 
-def worst_error(plan: Plan, source: Source, seed: int, weights: str | Path | None = None) -> float:
+def worst_error(
+    plan: Plan,
+    source: Source,
+    seed: int,
+    weights: str | Path | None = None,
+    tensor_parallel: TensorParallel | int | None = None,
+) -> float:
     """Largest relative difference to the unsplit model, over loss and all gradients of all ranks.
 
-    Every rank of the process group takes part; it computes the unsplit model once and compares its own stages, so
+    Every process of the group takes part; it computes the unsplit model once and compares its own stages, so
     nothing large travels. Under ZeRO-1 no rank has all sums of its gradients; they are then compared without it.
     """
-    plan = replace(plan, zero1=False)
-    pipeline = Pipeline(plan, source, seed=seed, weights=weights, dtype=torch.float64, evaluates=False)
+    pipeline = Pipeline(
+        replace(plan, zero1=False),
+        source,
+        seed=seed,
+        weights=weights,
+        dtype=torch.float64,
+        tensor_parallel=tensor_parallel,
+        evaluates=False,
+    )
     inputs, targets = draw(pipeline.workload, plan.batch, seed, torch.float64)
     loss = pipeline.step(inputs, targets, update=False)
     reference, gradients = unsplit(pipeline.fitted, inputs, targets, seed, weights)
@@ -39,7 +53,9 @@ def worst_error(plan: Plan, source: Source, seed: int, weights: str | Path | Non
     least = max(SMALL * max(map(_largest, gradients.values())), 1e-300)
     for name, parameter in pipeline.named_parameters():
         found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        worst = max(worst, _relative(found, gradients[name], least))
+        cut = pipeline.cuts.get(name)
+        wanted = gradients[name] if cut is None else cut.of(gradients[name])
+        worst = max(worst, _relative(found, wanted, least))
     shared = torch.tensor([worst], dtype=torch.float64)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     return float(shared)

@@ -8,7 +8,7 @@
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,16 @@ class Workload:
     weight : callable, optional
         ``weight(targets) -> number``: over how much a loss is a mean, where that is not the number of samples: for a
         mean over words that leaves out padding, the number of words that are none. Micro-batches count in proportion.
+    shards : mapping of str to int, optional
+        How processes may share a rank: by glob patterns of parameters' names, the axis along which they are cut
+        (``pipeplan run --tensor-parallel``).
     """
 
     module: Any
     draw: Callable[[int, Any], tuple[Any, Any]]
     loss: Callable[[Any, Any], Any]
     weight: Callable[[Any], float] | None = None
+    shards: Mapping[str, int] | None = None
 
 
 _INPUT = re.compile(r"(float32|float64|int64):(\d+(?:x\d+)*)(?:@(\d+))?")

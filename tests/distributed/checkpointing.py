@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import row, tiny_decoder, tiny_dropping, tiny_resnet, tiny_t5, tiny_tied, tiny_unet
+from models import row, tiny_decoder, tiny_dropping, tiny_resnet, tiny_shared, tiny_t5, tiny_tied, tiny_unet
 
 from pipeplan.errors import InputError
 from pipeplan.plan import Plan
@@ -27,6 +27,7 @@ MODELS: dict[str, Callable[[], Workload]] = {
     "tied": tiny_tied,
     "dropping": tiny_dropping,
     "resnet": tiny_resnet,
+    "shared": tiny_shared,
     "unet": tiny_unet,
     "t5": tiny_t5,
 }
@@ -35,16 +36,17 @@ RATE = 0.01
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model is cut: replicas of every stage, or a family that places its stages itself."""
+    """How a model is cut: replicas of every stage, or a family that places its stages itself; processes a rank."""
 
     replicas: tuple[int, ...] = ()
     family: str = "1f1b-sno"
     zero1: bool = False
+    team: int = 1
 
     def plan(self, build: Callable[[], Workload], optimizer: str) -> Plan:
-        """On all ranks, for batches of 8 samples."""
+        """On all processes, for batches of 8 samples."""
         module, names, held = row(build)
-        schedule = self._schedule(dist.get_world_size())
+        schedule = self._schedule(dist.get_world_size() // self.team)
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
         plan = plan_for(module, names, cuts, schedule, 2, optimizer, held=held)
         return replace(plan, zero1=self.zero1)
@@ -58,6 +60,7 @@ class Layout:
 LAYOUTS = {
     2: (Layout((1, 1)), Layout((2,)), Layout((2,), zero1=True), Layout(family="interleaved")),
     3: (Layout((1, 1, 1)), Layout((2, 1), zero1=True), Layout((3,), zero1=True), Layout((1, 2))),
+    4: (Layout((1, 1), team=2), Layout((1, 1, 2)), Layout((2,), zero1=True, team=2)),
 }
 
 
@@ -202,7 +205,15 @@ def _said(attempt: Callable[[], object]) -> str:
 
 
 def _pipeline(plan: Plan, model: str, seed: int = 0) -> Pipeline:
-    return Pipeline(plan, MODELS[model], seed=seed, dtype=torch.float64, learning_rate=RATE, scheduler=_schedule)
+    return Pipeline(
+        plan,
+        MODELS[model],
+        seed=seed,
+        dtype=torch.float64,
+        learning_rate=RATE,
+        scheduler=_schedule,
+        tensor_parallel=dist.get_world_size() // len(plan.ranks),
+    )
 
 
 def _schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 
 import torch
@@ -23,6 +24,12 @@ def tiny_decoder() -> Workload:
 def tiny_tied() -> Workload:
     """The same with embedding and head tied."""
     return decoder(blocks=3, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)
+
+
+def tiny_shared() -> Workload:
+    """A block between embedding and head that share a matrix, which teams of processes cut too."""
+    workload = decoder(blocks=1, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)
+    return replace(workload, shards={**(workload.shards or {}), "head.weight": 1})
 
 
 def tiny_dropping() -> Workload:

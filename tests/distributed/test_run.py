@@ -110,7 +110,7 @@ def test_training_follows_the_unsplit_model(name: str, count: int, results: Resu
     for case, (ours, theirs, apart) in found.items():
         assert ours == pytest.approx(theirs, rel=1e-10), case
         assert theirs[0] != theirs[-1], case
-        assert apart < 1e-10, case
+        assert apart < 1e-9, case  # some gradients are but rounding, and Adam divides by their size
 
 
 @on(2)

@@ -1,6 +1,7 @@
 """Small models for tests of training: with dropout, and with padded sentences."""
 
 from collections import OrderedDict
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,12 @@ def dropped() -> Workload:
         head=nn.Linear(16, 30),
     )
     return Workload(nn.Sequential(layers), _text, _loss)
+
+
+def dropped_apart() -> Workload:
+    """The same, cut for teams: heads apart, and hidden neurons, and what dropout is called on."""
+    by_columns = dict.fromkeys(("*.in_proj_*", "*.linear1.*", "noisy.linear.*"), 0)
+    return replace(dropped(), shards={**by_columns, "*.out_proj.weight": 1, "*.linear2.weight": 1})
 
 
 class Skipping(nn.Module):
@@ -83,6 +90,11 @@ def steep() -> Workload:
         return torch.randn(samples, 16, generator=generator), torch.randn(samples, 4, generator=generator)
 
     return Workload(nn.Sequential(layers), draw, lambda outputs, targets: 10 * functional.mse_loss(outputs, targets))
+
+
+def steep_apart() -> Workload:
+    """The same, cut for teams."""
+    return replace(steep(), shards={"first.*": 0, "second.weight": 1})
 
 
 def _text(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import tiny_decoder, tiny_tied
+from models import tiny_decoder, tiny_shared, tiny_tied
 from torch import nn
-from training_models import dropped, forking, padded, skipping, steep
+from training_models import dropped, dropped_apart, forking, padded, skipping, steep, steep_apart
 
 from pipeplan.capture import row_of
 from pipeplan.schedules import FAMILIES
@@ -125,6 +125,20 @@ LOW = {
 """In mixed precision, on two ranks."""
 
 
+TEAMS = {
+    "team, own optimiser": Case(tiny_shared, (1, 1), USERS, accumulated=(1,)),
+    "team, split": Case(tiny_shared, (1, 1), {"optimizer": sgd, "clip": 0.1}, split=True),
+    "team, ZeRO-1, recomputed": Case(tiny_shared, (2,), USERS, zero1=True, recompute=True, accumulated=(1,)),
+    "team, planned": Case(tiny_decoder, (2,), {"scheduler": falling, "learning_rate": 0.05}, optimizer="momentum"),
+    "team, dropout": Case(dropped_apart, (1, 1), {"optimizer": sgd, "clip": 0.1}, split=True),
+}
+"""Two processes a rank, on four."""
+TEAMS_LOW = {
+    "team, bf16": Case(tiny_decoder, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
+    "team, fp16": Case(steep_apart, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}),
+}
+
+
 Found = dict[str, tuple[Seen, Seen, float]]
 """Of each case what was seen of the pipeline and of plain training, and how far their weights are apart."""
 
@@ -136,6 +150,12 @@ def everything() -> tuple[Found, dict[str, float]]:
     if dist.get_world_size() > 2:
         return found, {}
     return {**found, **{name: compare(case, torch.float32) for name, case in LOW.items()}}, verified()
+
+
+def teams() -> Found:
+    """What teams of two processes do, beside plain training."""
+    found = {name: compare(case, torch.float64) for name, case in TEAMS.items()}
+    return {**found, **{name: compare(case, torch.float32) for name, case in TEAMS_LOW.items()}}
 
 
 def verified() -> dict[str, float]:
@@ -167,7 +187,9 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
         recompute=names if case.recompute else (),
         held=row.parameters,
     )
-    pipeline = Pipeline(replace(plan, zero1=case.zero1), case.build, seed=SEED, dtype=dtype, **case.options)
+    team = dist.get_world_size() // len(plan.ranks)
+    options = {**case.options, "tensor_parallel": team}
+    pipeline = Pipeline(replace(plan, zero1=case.zero1), case.build, seed=SEED, dtype=dtype, **options)
     whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
     plain = Plain(whole, workload, case.options, row_of(whole, draw(workload, 2, SEED, dtype)[0]).layers)
     ours, theirs = Seen(), Seen()
@@ -185,7 +207,8 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     ours.evaluated.append(pipeline.evaluate(inputs, targets))
     theirs.evaluated.append(plain.evaluate(inputs, targets))
     expected = dict(whole.named_parameters(remove_duplicate=False))
-    apart = [float((p - expected[name]).detach().abs().max()) for name, p in pipeline.named_parameters()]
+    wanted = {name: pipeline.cuts[name].of(p) if name in pipeline.cuts else p for name, p in expected.items()}
+    apart = [float((p - wanted[name]).detach().abs().max()) for name, p in pipeline.named_parameters()]
     shared = torch.tensor([max(apart, default=0.0)], dtype=torch.float64)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     return ours, theirs, float(shared)

@@ -1,17 +1,19 @@
 """What this rank holds of a model in training: the only place where checkpoints look into a pipeline."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeplan.plan import Plan
+from pipeplan_executor.checkpoint.boxes import boxes_of
 from pipeplan_executor.checkpoint.inventory import Inventory, first_names, take
 from pipeplan_executor.checkpoint.optimizer import Part
+from pipeplan_executor.checkpoint.slices import Slice
 from pipeplan_executor.steps.order import find_replicas
+from pipeplan_executor.tensor.cut import Cut
 
 if TYPE_CHECKING:
     from pipeplan_executor.pipeline import Pipeline
@@ -37,6 +39,8 @@ class Held:
         What the optimiser holds.
     copied : frozenset of str
         Names of weights that an earlier stage has too.
+    cuts : mapping of str to Cut
+        By name, of parameters of which a part is here.
     """
 
     stage: int
@@ -46,16 +50,20 @@ class Held:
     scheduler: Any
     parts: tuple[Part, ...]
     copied: frozenset[str]
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
 
     def own_parts(self) -> tuple[Part, ...]:
         """Those whose state this stage saves: of a weight that several stages copy, the first one does."""
         return tuple(part for part in self.parts if part.name not in self.copied)
 
-    def parameters(self, inventory: Inventory) -> Iterator[tuple[str, Tensor]]:
+    def parameters(self, inventory: Inventory) -> Iterator[tuple[str, Tensor | Slice]]:
         """Each once, by the name it is kept under."""
         firsts = first_names(inventory)
         for name, parameter in self.module.named_parameters():
-            yield firsts[name], parameter.detach()
+            value: Tensor | Slice = parameter.detach()
+            if name in self.cuts:
+                value = _part(name, parameter, parameter, self.cuts).sliced(parameter.detach())
+            yield firsts[name], value
 
     def buffers(self, inventory: Inventory) -> Iterator[tuple[str, Tensor]]:
         """Those that state dicts have, by name."""
@@ -76,15 +84,28 @@ def held(pipeline: "Pipeline", inventory: Inventory) -> list[Held]:
         found.append(
             Held(
                 number,
-                replicas[number].index(dist.get_rank()),
+                replicas[number].index(pipeline.team.rank),
                 module,
                 updates.optimizer,
                 updates.scheduler,
-                tuple(Part(firsts[p.name], p.updated, p.start, p.parameter.numel()) for p in updates.pieces),
+                tuple(
+                    _part(firsts[p.name], p.updated, p.parameter, pipeline.cuts, p.start, p.end) for p in updates.pieces
+                ),
                 frozenset(firsts[name] for copies in later for name in copies.on(number)),
+                pipeline.cuts,
             )
         )
     return found
+
+
+def _part(
+    name: str, held: Tensor, parameter: Tensor, cuts: Mapping[str, Cut], first: int = 0, end: int | None = None
+) -> Part:
+    """Some numbers of what is here of a parameter, by default all."""
+    cut = cuts.get(name)
+    corner, whole = (cut.offsets, cut.shape) if cut is not None else ((), tuple(parameter.shape))
+    boxes = boxes_of(parameter.shape, first, parameter.numel() if end is None else end, corner)
+    return Part(name, held, boxes, whole)
 
 
 def inventory_of(pipeline: "Pipeline") -> Inventory:

@@ -12,7 +12,7 @@ def replica_key(replica: int, name: str) -> str:
 
 
 def numbers_key(name: str, key: str) -> str:
-    """What an optimiser keeps for every number of a parameter, flattened."""
+    """What an optimiser keeps for every number of a parameter, in its shape."""
     return f"optimizer/{name}/{key}"
 
 

@@ -1,17 +1,20 @@
 """The state of optimisers by the names of parameters: out of the optimisers of stages, and back into them.
 
-What an optimiser keeps for each number of a parameter is a slice of a flattened tensor, whatever share of the parameter
-the optimiser has. What it keeps for the parameter as a whole (a step count) is the same in every share.
+What an optimiser keeps for each number of a parameter is a slice of a tensor of the parameter's shape, whatever share
+of the parameter the optimiser has. What it keeps for the parameter as a whole (a step count) is the same in every
+share.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pipeplan.errors import InputError
+from pipeplan_executor.checkpoint.boxes import Box
 from pipeplan_executor.checkpoint.keys import numbers_key, optimizer_key, whole_key
 from pipeplan_executor.checkpoint.record import Group
 from pipeplan_executor.checkpoint.slices import Slice, Stored
@@ -19,7 +22,7 @@ from pipeplan_executor.checkpoint.slices import Slice, Stored
 
 @dataclass(frozen=True)
 class Part:
-    """A parameter as an optimiser has it: whole, or (ZeRO-1) some of its flattened numbers.
+    """A parameter as an optimiser has it: whole, or (in a team, or under ZeRO-1) some of its numbers.
 
     Attributes
     ----------
@@ -27,16 +30,20 @@ class Part:
         In the unsplit model; the first one where several layers share it.
     held : Tensor
         What the optimiser holds.
-    first : int
-        Where its numbers begin in the parameter.
-    total : int
-        Numbers of the parameter.
+    boxes : tuple of Box
+        Where these numbers lie in the parameter.
+    shape : tuple of int
+        Of the parameter.
     """
 
     name: str
     held: Tensor
-    first: int
-    total: int
+    boxes: tuple[Box, ...]
+    shape: tuple[int, ...]
+
+    def sliced(self, values: Tensor) -> Slice:
+        """What is kept for each of these numbers."""
+        return Slice(values.reshape(-1), self.boxes, self.shape)
 
 
 @dataclass(frozen=True)
@@ -72,8 +79,8 @@ def take(optimizer: torch.optim.Optimizer, parts: Iterable[Part], stage: int) ->
                 if not isinstance(value, Tensor):
                     values.setdefault(part.name, {})[key] = value
                 elif key != "step" and value.shape == part.held.shape:
-                    tensors[numbers_key(part.name, key)] = Slice(value.detach().reshape(-1), part.first, part.total)
-                elif value.dim() and part.held.numel() != part.total:
+                    tensors[numbers_key(part.name, key)] = part.sliced(value.detach())
+                elif value.dim() and part.held.numel() != prod(part.shape):
                     raise InputError(
                         f"{type(optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for a share of "
                         f"{part.name}; what it keeps must go number by number (or plan without ZeRO-1)"
@@ -114,7 +121,7 @@ class Kept:
             device = "cpu" if key == "step" else part.held.device
             if by_number:
                 numbers = torch.empty(part.held.numel(), dtype=seen.dtype, device=device)
-                wanted[full], state[key] = Slice(numbers, part.first, part.total), numbers.view(part.held.shape)
+                wanted[full], state[key] = part.sliced(numbers), numbers.view(part.held.shape)
             else:
                 wanted[full] = state[key] = torch.empty(seen.shape, dtype=seen.dtype, device=device)
         return wanted, state

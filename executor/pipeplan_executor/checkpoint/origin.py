@@ -64,7 +64,7 @@ class Plain:
 
     @property
     def stored(self) -> Mapping[str, Stored]:
-        """What there is; what goes number by number is flattened."""
+        """What there is."""
         return {key: Stored(tuple(value.shape), value.dtype) for key, value in self.tensors.items()}
 
     def read(self, wanted: Tensors) -> None:
@@ -72,7 +72,8 @@ class Plain:
         with torch.no_grad():
             for key, target in wanted.items():
                 if isinstance(target, Slice):
-                    target.values.copy_(self.tensors[key].narrow(0, target.first, target.values.numel()))
+                    for box, values in target.parts():
+                        values.copy_(box.of(self.tensors[key]))
                 else:
                     target.copy_(self.tensors[key])
 
@@ -144,7 +145,7 @@ def _by_key(name: str, state: Mapping[str, Any], parameter: Tensor) -> tuple[dic
         if not isinstance(value, Tensor):
             values[key] = value
         elif key != "step" and value.shape == parameter.shape:
-            tensors[numbers_key(name, key)] = value.reshape(-1)
+            tensors[numbers_key(name, key)] = value
         else:
             tensors[whole_key(name, key)] = value
     return tensors, values

@@ -54,13 +54,12 @@ def as_plain(path: str | Path) -> dict[str, Any]:
 
 
 def _optimizer(record: Record, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    shapes = {entry.name: entry.shape for entry in record.inventory}
     states: dict[str, dict[str, Any]] = {name: dict(values) for name, values in record.values.items()}
     for full, value in tensors.items():
         said = optimizer_key(full)
         if said is not None:
-            by_number, name, key = said
-            states.setdefault(name, {})[key] = value.view(shapes[name]) if by_number else value
+            _, name, key = said
+            states.setdefault(name, {})[key] = value
     groups, state, count = [], {}, 0
     for options, names in _groups(record):
         numbers = list(range(count, count + len(names)))

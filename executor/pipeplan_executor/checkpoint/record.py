@@ -18,7 +18,7 @@ from pipeplan.files.atomic import write_whole
 from pipeplan_executor.checkpoint.folder import MANIFEST
 from pipeplan_executor.checkpoint.inventory import Entry, Inventory
 
-FORMAT = 1
+FORMAT = 2
 STATE = "state.pt"
 
 

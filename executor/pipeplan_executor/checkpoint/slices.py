@@ -2,16 +2,17 @@
 
 ::
 
-    exp_avg of a weight of 10 numbers, flattened       0 1 2 3 4 5 6 7 8 9
-    saved by two replicas (ZeRO-1)                     ╰── 0 ──╯╰─── 1 ──╯      two chunks of one tensor
-    loaded by one                                      ╰──────── 0 ──────╯      read from both
+    a weight of 2 x 4 numbers           0 0 0 0       0 0 1 1
+                                        0 0 1 1       0 0 1 1
+    saved by two processes              ZeRO-1        a team, each of whose members has two columns
+    as boxes                            2 and 1       1 and 1
+    loaded by one, or others            each reads what it needs from all of these
 
-What an optimiser keeps for each number of a parameter is stored flattened, since ZeRO-1 cuts through rows. Torch's
-planners find out which chunks a slice needs; here they only learn what a slice is.
+Torch's planners find out which boxes (their chunks) a slice needs; here they only learn what a slice is.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,30 +39,35 @@ from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWrite
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from pipeplan.errors import InputError
+from pipeplan_executor.checkpoint.boxes import Box
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Consecutive numbers of a flattened tensor.
+    """Some of a tensor's numbers.
 
     Attributes
     ----------
     values : Tensor
-        One axis.
-    first : int
-        Where they begin.
-    total : int
-        Numbers of the whole tensor.
+        One axis: the first box's numbers, row by row, then those of the next.
+    boxes : tuple of Box
+    shape : tuple of int
+        Of the whole tensor.
     """
 
     values: Tensor
-    first: int
-    total: int
+    boxes: tuple[Box, ...]
+    shape: tuple[int, ...]
 
-    @property
-    def chunk(self) -> ChunkStorageMetadata:
-        """The same in torch's words."""
-        return ChunkStorageMetadata(torch.Size([self.first]), torch.Size([self.values.numel()]))
+    def parts(self) -> Iterator[tuple[Box, Tensor]]:
+        """Each box and its numbers, which can be written into."""
+        rows = self.values.split([box.numbers for box in self.boxes])
+        for box, row in zip(self.boxes, rows, strict=True):
+            yield box, row.view(box.sizes)
+
+    def at(self, offsets: Sequence[int]) -> Tensor:
+        """The numbers of the box that begins there."""
+        return next(values for box, values in self.parts() if box.offsets == tuple(offsets))
 
 
 Tensors = Mapping[str, Tensor | Slice]
@@ -139,12 +145,12 @@ class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
 
     def create_local_plan(self) -> SavePlan:
         tensors = {key: value for key, value in self.state_dict.items() if isinstance(value, Tensor)}
-        items = [_to_write(key, value) for key, value in self.state_dict.items() if isinstance(value, Slice)]
+        items = [each for key, v in self.state_dict.items() if isinstance(v, Slice) for each in _to_write(key, v)]
         self.plan = SavePlan([*create_default_local_save_plan(tensors, self.is_coordinator).items, *items])
         return self.plan
 
     def lookup_object(self, index: MetadataIndex) -> Tensor:
-        return _values(self.state_dict[index.fqn])
+        return _values(self.state_dict[index.fqn], index)
 
 
 class _LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
@@ -163,17 +169,28 @@ class _LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
         items = create_default_local_load_plan(tensors, self.metadata).items
         for key, value in self.state_dict.items():
             if isinstance(value, Slice):
-                items = [*items, *create_read_items_for_chunk_list(key, known[key], [value.chunk])]
+                chunks = [_chunk(box) for box in value.boxes]
+                items = [*items, *create_read_items_for_chunk_list(key, known[key], chunks)]
         return LoadPlan(items)
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
-        return _values(self.state_dict[index.fqn])
+        return _values(self.state_dict[index.fqn], index)
 
 
-def _values(value: Tensor | Slice) -> Tensor:
-    return value.values if isinstance(value, Slice) else value
+def _values(value: Tensor | Slice, index: MetadataIndex) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    assert index.offset is not None
+    return value.at(index.offset)
 
 
-def _to_write(key: str, part: Slice) -> WriteItem:
-    data = TensorWriteData(part.chunk, TensorProperties.create_from_tensor(part.values), torch.Size([part.total]))
-    return WriteItem(MetadataIndex(key, torch.Size([part.first])), WriteItemType.SHARD, tensor_data=data)
+def _chunk(box: Box) -> ChunkStorageMetadata:
+    """A box in torch's words."""
+    return ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))
+
+
+def _to_write(key: str, part: Slice) -> Iterator[WriteItem]:
+    properties = TensorProperties.create_from_tensor(part.values)
+    for box in part.boxes:
+        data = TensorWriteData(_chunk(box), properties, torch.Size(part.shape))
+        yield WriteItem(MetadataIndex(key, torch.Size(box.offsets)), WriteItemType.SHARD, tensor_data=data)

@@ -10,6 +10,8 @@ from pipeplan_executor.commands.running import add_run, finished, is_first, run_
 from pipeplan_executor.report import predicted_peak, write_pictures
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pipeplan.plan import Plan
     from pipeplan_executor.report import RunReport
     from pipeplan_executor.saving import Saving
@@ -24,6 +26,13 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help="write predicted and measured time line for Perfetto")
     parser.add_argument("--plot", metavar="FILE", help="draw predicted and measured time line (.svg or .png)")
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help="start again so often after a loss (0)")
+    parser.add_argument(
+        "--tensor-parallel",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that share a rank, by the model's shards (1)",
+    )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what ranks run on (auto)")
     saving = parser.add_argument_group("checkpoints")
     saving.add_argument("--checkpoint", metavar="DIR", help="save the last step there")
@@ -41,7 +50,8 @@ def run(options: Namespace) -> int:
     plan = Plan.load(options.plan)
     saving = _saving(options)
     if is_first() and not options.json:
-        print(f"running {plan.model}: {len(plan.ranks)} ranks, schedule {plan.schedule.family}", file=sys.stderr)
+        each = f" of {options.tensor_parallel} processes" if options.tensor_parallel > 1 else ""
+        print(f"running {plan.model}: {len(plan.ranks)} ranks{each}, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(
         options,
         plan,
@@ -50,6 +60,7 @@ def run(options: Namespace) -> int:
         saving=saving,
         restarts=options.restarts,
         device=options.device,
+        tensor_parallel=options.tensor_parallel,
     )
     if is_first():
         if options.trace or options.plot:
@@ -82,6 +93,7 @@ def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
         "gradient_error": report.error,
         "first_step": report.first,
         "restarts": list(report.restarts),
+        "tensor_parallel": report.tensor_parallel,
     }
 
 
@@ -95,19 +107,27 @@ def as_text(plan: "Plan", report: "RunReport") -> str:
     if report.error is not None:
         lines.append(f"loss and gradients equal the unsplit model's to {report.error:.1e} (relative, float64)")
     if report.step_times:
-        off = report.step_time / plan.step_time - 1 if plan.step_time else 0.0
         lines.append(
             f"step time {format_time(report.step_time)} measured (median of {len(report.step_times)}, least "
-            f"{format_time(min(report.step_times))}), {format_time(plan.step_time)} predicted: {off:+.1%}"
+            f"{format_time(min(report.step_times))}), {_beside(report.step_time, plan.step_time, format_time, report)}"
         )
         lines.append("loss by step: " + " ".join(f"{loss:.4f}" for loss in report.losses))
         for rank, peak in enumerate(report.peaks):
-            promised = predicted_peak(plan, rank)
-            off = peak / promised - 1 if promised else 0.0
+            beside = _beside(peak, predicted_peak(plan, rank), format_bytes, report)
+            lines.append(f"rank {rank}: peak {format_bytes(peak)} measured, {beside}")
+        if report.tensor_parallel > 1:
             lines.append(
-                f"rank {rank}: peak {format_bytes(peak)} measured, {format_bytes(promised)} predicted: {off:+.1%}"
+                "predictions are for the plan's devices as they were profiled, one process each, and not for teams of "
+                f"{report.tensor_parallel}; peaks are those of each team's largest process"
             )
     return "\n".join(lines)
+
+
+def _beside(measured: int, promised: int, text: "Callable[[int], str]", report: "RunReport") -> str:
+    """What was promised, and how far off that is, if it was promised for what ran."""
+    if report.tensor_parallel > 1:
+        return f"{text(promised)} predicted without teams"
+    return f"{text(promised)} predicted: {measured / promised - 1 if promised else 0.0:+.1%}"
 
 
 command = Command("run", "run a plan with torch, beside what it promised", configure, run)

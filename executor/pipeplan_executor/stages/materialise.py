@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pipeplan.errors import InputError, PlanError
 from pipeplan_executor.stages.seeds import derive
+from pipeplan_executor.tensor.cut import Cut
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -40,6 +41,7 @@ def values_of(
     weights: str | Path | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
+    cuts: Mapping[str, Cut] | None = None,
 ) -> dict[str, Tensor]:
     """The tensors with these names; names of one tensor get one object.
 
@@ -57,6 +59,8 @@ def values_of(
         A state-dict file of the unsplit model.
     dtype : torch.dtype, optional
         Converts floating-point tensors.
+    cuts : mapping of str to Cut, optional
+        Of which parameters only a part is kept. Whole tensors are there for one submodule at a time.
 
     Raises
     ------
@@ -65,17 +69,19 @@ def values_of(
     PlanError
         If there is no rule by which a tensor could be drawn.
     """
-    known, given = named_tensors(blank), named_tensors(own)
+    known, given, parts = named_tensors(blank), named_tensors(own), cuts or {}
     aliases: dict[int, list[str]] = {}
     for name, tensor in known.items():
         aliases.setdefault(id(tensor), []).append(name)
     wanted = {aliases[id(known[name])][0]: aliases[id(known[name])] for name in names}
     found = _read(weights, wanted, known, set(blank.state_dict())) if weights is not None else {}
     found |= {name: given[name] for name in wanted if name not in found and not given[name].is_meta}
-    fresh = drawn(blank, [name for name in wanted if name not in found], seed, dtype)
+    fresh = drawn(blank, [name for name in wanted if name not in found], seed, dtype, parts)
     placed: dict[str, Tensor] = {}
     for first, others in wanted.items():
         value = fresh.pop(first) if first in fresh else found[first].detach()
+        if first in found and first in parts:
+            value = parts[first].of(value)
         kind = dtype if dtype is not None and value.is_floating_point() else value.dtype
         value = value.to(device, kind, copy=first in found)
         model = known[first]
@@ -96,7 +102,13 @@ def put(module: nn.Module, name: str, value: Tensor, *, lasting: bool | None = N
         (holder._non_persistent_buffers_set.discard if lasting else holder._non_persistent_buffers_set.add)(last)
 
 
-def drawn(blank: nn.Module, names: Iterable[str], seed: int, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+def drawn(
+    blank: nn.Module,
+    names: Iterable[str],
+    seed: int,
+    dtype: torch.dtype | None = None,
+    cuts: Mapping[str, Cut] | None = None,
+) -> dict[str, Tensor]:
     """Tensors with the values that their owners draw, on the CPU, so that they are the same on every kind of device.
 
     The owner of a tensor is the innermost submodule that has it. It is drawn by its ``reset_parameters``, and by
@@ -122,8 +134,9 @@ def drawn(blank: nn.Module, names: Iterable[str], seed: int, dtype: torch.dtype 
             torch.manual_seed(derive(seed, "weights", path))
             _draw(whole, path)
             for name in wanted:
-                found[name] = own[name.rpartition(".")[2]]
-                _check_drawn(name, part, found[name])
+                value = own[name.rpartition(".")[2]]
+                _check_drawn(name, part, value)
+                found[name] = cuts[name].of(value) if cuts and name in cuts else value
             part.to_empty(device="meta", recurse=False)
     return found
 

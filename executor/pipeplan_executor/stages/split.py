@@ -8,10 +8,10 @@
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -31,6 +31,10 @@ from pipeplan_executor.stages.source import Source, build, converted, draw
 from pipeplan_executor.stages.stage import Boundary
 from pipeplan_executor.stages.stage_module import StageModule, treatment_of
 from pipeplan_executor.stages.ties import Copies, find_copies
+from pipeplan_executor.tensor.cut import Cut
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
@@ -228,18 +232,21 @@ def build_stage(
     weights: str | Path | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
+    cuts: Mapping[str, Cut] | None = None,
+    mesh: "DeviceMesh | None" = None,
 ) -> StageModule:
     """One stage with its weights; no other layer of the model takes memory.
 
     The weights come from the ``weights`` file, or from the workload's own module where that has values, or from the
-    seed (see `pipeplan_executor.stages.materialise`).
+    seed (see `pipeplan_executor.stages.materialise`). Of ``cuts`` a part is here; the members of ``mesh`` have the
+    others (see `pipeplan_executor.tensor`).
     """
     span = fitted.span(stage)
     held = fitted.row.parameters[span.start : span.stop]
     names = list(dict.fromkeys(full for each in held for full in each.values()))
     layers = copy.deepcopy(fitted.row.layers[span.start : span.stop])
     values = values_of(
-        fitted.blank, fitted.workload.module, names, seed=seed, weights=weights, device=device, dtype=dtype
+        fitted.blank, fitted.workload.module, names, seed=seed, weights=weights, device=device, dtype=dtype, cuts=cuts
     )
     transient = set(names) - set(fitted.blank.state_dict())
     for layer, each in zip(layers, held, strict=True):
@@ -251,7 +258,12 @@ def build_stage(
         fitted.names[number]: treatment_of(fitted.flow, number, fitted.names[number] in again, number == span.start)
         for number in span
     }
-    return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held)
+    team = None
+    if cuts and mesh is not None:
+        from pipeplan_executor.tensor.layers import TeamLayers  # DTensor takes a second to load
+
+        team = TeamLayers(mesh, cuts)
+    return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, team)
 
 
 def materialised(

@@ -145,7 +145,8 @@ class StageWork:
         if self._loss is not None and kept.roots:
             gradients = (self._first_gradient(number),)
         if kept.roots:
-            run_backward(kept.roots, gradients)
+            with self._module.backward():
+                run_backward(kept.roots, gradients)
         arrived = kept.arrived or [None] * len(self._wanted)
         return tuple(self._contiguous(place, found) for place, found in zip(self._wanted, arrived, strict=True))
 
@@ -158,7 +159,8 @@ class StageWork:
 
     def weight_gradient(self, number: int) -> None:
         """W: add to the parameters' gradients what I left."""
-        work_off(self._waiting.pop(number))
+        with self._module.backward():
+            work_off(self._waiting.pop(number))
 
     def _first_gradient(self, number: int) -> Tensor:
         """That of the step's loss by the micro-batch's."""

@@ -4,12 +4,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipeplan_executor.stages.shapes import Flow, Tensors, as_tuple
+
+if TYPE_CHECKING:
+    from pipeplan_executor.tensor.layers import TeamLayers
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class StageModule(nn.Module):
     names : sequence of mapping, optional
         For each layer, what each of its parameters and buffers is called in the unsplit model. By default the layers
         are submodules of it, named by their paths.
+    team : TeamLayers, optional
+        Where several processes share the stage.
     """
 
     def __init__(
@@ -59,19 +64,28 @@ class StageModule(nn.Module):
         layers: Mapping[str, nn.Module],
         treatments: Mapping[str, Treatment] | None = None,
         names: Sequence[Mapping[str, str]] | None = None,
+        team: "TeamLayers | None" = None,
     ) -> None:
         super().__init__()
         self.row = nn.ModuleList(layers.values())
         held = names if names is not None else [_by_path(name, layer) for name, layer in layers.items()]
         self._unsplit = {f"row.{i}.{local}": full for i, each in enumerate(held) for local, full in each.items()}
         chosen = treatments or {}
-        self._calls = tuple((name, _call(layer, chosen.get(name, Treatment()))) for name, layer in layers.items())
+        self.team = team
+        self._calls = tuple(
+            (name, _call(layer, layer if team is None else team.called(layer, own), chosen.get(name, Treatment())))
+            for (name, layer), own in zip(layers.items(), held, strict=True)
+        )
 
     def forward(self, *tensors: Tensor) -> Tensors:
         """Through all layers."""
         for name, call in self._calls:
             tensors = as_tuple(call(*tensors), name)
-        return tensors
+        return tensors if self.team is None else self.team.end(tensors)
+
+    def backward(self) -> AbstractContextManager[None]:
+        """Around a backward through the layers, and around what it leaves for later."""
+        return nullcontext() if self.team is None else self.team.backward()
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -121,17 +135,17 @@ def _by_path(name: str, layer: nn.Module) -> dict[str, str]:
     return {local: f"{name}.{local}" for local, _ in named}
 
 
-def _call(layer: nn.Module, how: Treatment) -> Callable[..., Any]:
-    """What stands for a call of the layer."""
-    copying = partial(_on_copies, layer, frozenset(how.copies)) if how.copies else layer
+def _call(layer: nn.Module, called: Callable[..., Any], how: Treatment) -> Callable[..., Any]:
+    """What stands for a call of the layer, which ``called`` is or makes."""
+    copying = partial(_on_copies, called, frozenset(how.copies)) if how.copies else called
     if not how.recompute:
         return copying
     again = partial(_contexts, layer, how.lasting) if how.lasting else _no_contexts
     return partial(checkpoint, copying, use_reentrant=False, context_fn=again)
 
 
-def _on_copies(layer: nn.Module, places: frozenset[int], *tensors: Tensor) -> Any:
-    return layer(*(tensor.clone() if place in places else tensor for place, tensor in enumerate(tensors)))
+def _on_copies(called: Callable[..., Any], places: frozenset[int], *tensors: Tensor) -> Any:
+    return called(*(tensor.clone() if place in places else tensor for place, tensor in enumerate(tensors)))
 
 
 Contexts = tuple[AbstractContextManager[None], AbstractContextManager[None]]

@@ -20,7 +20,7 @@ TINY = 1e-6
 
 
 def total_norm(parts: Sequence[Flat], device: torch.device) -> Tensor:
-    """The 2-norm of all gradients of the model, the same on every rank; all take part, behind their reductions."""
+    """The 2-norm of all gradients of the model, the same in every process; all take part, behind their reductions."""
     square = torch.zeros((), dtype=torch.float64, device=device)
     for part in parts:
         if part.counts:

@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipeplan.errors import InputError
-from pipeplan_executor.training.pieces import onto_pieces
-from pipeplan_executor.training.reduction import Copied, Named, Piece, flattened
+from pipeplan_executor.training.pieces import check_elementwise, onto_pieces
+from pipeplan_executor.training.reduction import WHOLE, Copied, Named, Parts, Piece, flattened
 
 OptimizerFactory = Callable[[list[Named]], torch.optim.Optimizer]
 """Builds the optimiser of a stage from its parameters, each behind its name in the unsplit model."""
@@ -36,6 +36,8 @@ class StageOptimizer:
         under one name for all copies.
     schedule : callable, optional
         Builds the learning-rate schedule, which moves on with every update.
+    cut : Parts
+        In a team: what of the parameters is here.
 
     Attributes
     ----------
@@ -59,11 +61,14 @@ class StageOptimizer:
         sharded: bool = False,
         copied: Sequence[Copied] = (),
         schedule: SchedulerFactory | None = None,
+        cut: Parts = WHOLE,
     ) -> None:
-        self.parts = flattened(module, group, sharded, copied)
+        self.parts = flattened(module, group, sharded, copied, cut)
         named = [each for part in self.parts for each in part.named]
         self.optimizer = build(named) if named else None
         self.pieces: tuple[Piece, ...] = tuple(piece for part in self.parts for piece in part.pieces())
+        if self.optimizer is not None and not cut.names.isdisjoint(name for name, _ in named):
+            check_elementwise(self.optimizer, "a process of a team updates its parts of parameters")
         if self.optimizer is not None and group is not None and sharded:
             onto_pieces(self.optimizer, self.pieces)
         self.scheduler = _scheduled(schedule, self.optimizer)

@@ -23,6 +23,22 @@ ELEMENTWISE = (
 """Optimisers whose update of a number depends on that number's own gradient and past only."""
 
 
+def check_elementwise(optimizer: torch.optim.Optimizer, why: str) -> None:
+    """Refuse an optimiser that may look at more than one number at a time; ``why`` it sees some only.
+
+    Raises
+    ------
+    InputError
+        Naming those that are known not to.
+    """
+    if not (isinstance(optimizer, ELEMENTWISE) or getattr(optimizer, "elementwise", False)):
+        raise InputError(
+            f"{why}, and {type(optimizer).__name__} is not known to treat each number by itself; do without, or, if it "
+            "does, say so in its class: elementwise = True. Known: "
+            f"{', '.join(known.__name__ for known in ELEMENTWISE)}"
+        )
+
+
 def onto_pieces(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> None:
     """Let an optimiser that was built for whole parameters update this replica's pieces of them, group by group.
 
@@ -31,17 +47,11 @@ def onto_pieces(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> No
     InputError
         If it is not known to work number by number, or keeps state already.
     """
-    kind = type(optimizer).__name__
-    if not (isinstance(optimizer, ELEMENTWISE) or getattr(optimizer, "elementwise", False)):
-        raise InputError(
-            f"under ZeRO-1 a replica updates a flat piece of the stage's numbers, and {kind} is not known to treat "
-            f"each number by itself; solve without --zero1, or, if it does, say so in its class: elementwise = True. "
-            f"Known: {', '.join(known.__name__ for known in ELEMENTWISE)}"
-        )
+    check_elementwise(optimizer, "under ZeRO-1 a replica updates a flat piece of the stage's numbers")
     if optimizer.state:
         raise InputError(
-            f"under ZeRO-1 an optimiser must begin without state, for it holds pieces of parameters only; {kind} has "
-            f"some before its first step. Solve without --zero1"
+            "under ZeRO-1 an optimiser must begin without state, for it holds pieces of parameters only; "
+            f"{type(optimizer).__name__} has some before its first step. Solve without --zero1"
         )
     by_parameter: dict[int, list[Piece]] = {}
     for piece in pieces:

@@ -10,7 +10,7 @@ of the gradients is summed at its owner, updated there, and the parameters go fr
 reduce-scatter and all-gather move as much, but copy everything first.)
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -62,6 +62,8 @@ class Flat:
     everybody : ProcessGroup, optional
         Where other stages have copies of the parameters: all replicas of all these stages. Gradients are summed over
         them, and each replica has the whole sum.
+    elsewhere : bool
+        Another process has all this alike, and counts it.
     """
 
     def __init__(
@@ -70,9 +72,11 @@ class Flat:
         group: dist.ProcessGroup | None,
         sharded: bool,
         everybody: dist.ProcessGroup | None = None,
+        elsewhere: bool = False,
     ) -> None:
         self._group = group
         self._everybody = everybody
+        self._elsewhere = elsewhere
         self._shares = dist.get_world_size(group) if group is not None and sharded else 1
         self._share = dist.get_rank(group) if self._shares > 1 else 0
         self.named = tuple(named)
@@ -116,9 +120,9 @@ class Flat:
 
     @property
     def counts(self) -> bool:
-        """Whether a sum over all ranks takes `sums` from here: what several ranks have alike counts once."""
+        """Whether a sum over all processes takes `sums` from here: what several have alike counts once."""
         alike = self._everybody or (self._group if self._values is None else None)
-        return alike is None or dist.get_rank(alike) == 0
+        return not self._elsewhere and (alike is None or dist.get_rank(alike) == 0)
 
     def begin(self) -> None:
         """Ahead of a step: gradients that are summed already and were not used must count once in the next sum."""
@@ -159,26 +163,53 @@ Copied = tuple[Sequence[Named], dist.ProcessGroup]
 """Parameters of which other stages have copies, and all ranks that have one."""
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Of which parameters this process has a part, and other members of its team the others.
+
+    Attributes
+    ----------
+    names : set of str
+        All other parameters all members have alike.
+    first : bool
+        Whether this is the first member.
+    """
+
+    names: Set[str] = frozenset()
+    first: bool = True
+
+
+WHOLE = Parts()
+"""All parameters are whole here, and counted."""
+
+
 def flattened(
-    module: nn.Module, group: dist.ProcessGroup | None, sharded: bool, copied: Sequence[Copied] = ()
+    module: nn.Module,
+    group: dist.ProcessGroup | None,
+    sharded: bool,
+    copied: Sequence[Copied] = (),
+    cut: Parts = WHOLE,
 ) -> tuple[Flat, ...]:
-    """The trainable parameters of a stage, one `Flat` for each number format; first those that are copied."""
-    found: list[Flat] = []
-    apart: set[int] = set()
-    for named, everybody in copied:
-        apart.update(id(parameter) for _, parameter in named)
-        found += [Flat(own, group, sharded, everybody) for own in _by_format(named)]
+    """The trainable parameters of a stage, one `Flat` for each number format; first those that are copied.
+
+    Those that are cut are apart from those that are whole, on every member of a team in the same order.
+    """
+    apart = {id(parameter) for named, _ in copied for _, parameter in named}
     rest = [(name, parameter) for name, parameter in module.named_parameters() if id(parameter) not in apart]
-    found += [Flat(own, group, sharded) for own in _by_format(rest)]
-    return tuple(found)
+    return tuple(
+        Flat(own, group, sharded, everybody, elsewhere=not (cut.first or is_cut))
+        for named, everybody in (*copied, (rest, None))
+        for is_cut, own in _by_kind(named, cut.names)
+    )
 
 
-def _by_format(named: Iterable[Named]) -> list[list[Named]]:
-    kinds: dict[torch.dtype, list[Named]] = {}
+def _by_kind(named: Iterable[Named], cut: Set[str]) -> list[tuple[bool, list[Named]]]:
+    """Parameters of one format, all cut or all whole."""
+    kinds: dict[tuple[bool, torch.dtype], list[Named]] = {}
     for name, parameter in named:
         if parameter.requires_grad and parameter.numel():
-            kinds.setdefault(parameter.dtype, []).append((name, parameter))
-    return list(kinds.values())
+            kinds.setdefault((name in cut, parameter.dtype), []).append((name, parameter))
+    return [(is_cut, own) for (is_cut, _), own in kinds.items()]
 
 
 def _padded(count: int, multiple: int) -> int:

@@ -9,16 +9,23 @@ from pipeplan_executor.groups import replica_groups
 from pipeplan_executor.stages.split import Fitted
 from pipeplan_executor.stages.ties import Copies
 from pipeplan_executor.steps.order import find_replicas
+from pipeplan_executor.tensor.cut import Cut
+from pipeplan_executor.tensor.team import Team
 from pipeplan_executor.training.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
-from pipeplan_executor.training.reduction import Copied
+from pipeplan_executor.training.reduction import Copied, Parts
 
 
 def stage_optimizers(
-    fitted: Fitted, modules: Mapping[int, nn.Module], build: OptimizerFactory, schedule: SchedulerFactory | None = None
+    fitted: Fitted,
+    modules: Mapping[int, nn.Module],
+    build: OptimizerFactory,
+    schedule: SchedulerFactory | None,
+    team: Team,
+    cuts: Mapping[str, Cut],
 ) -> dict[int, StageOptimizer]:
     """The optimisers of these stages of this rank, by number.
 
-    Every rank of the process group takes part, since groups are made.
+    Every process takes part, since groups are made.
 
     Parameters
     ----------
@@ -26,9 +33,10 @@ def stage_optimizers(
         See `pipeplan_executor.training.optimise.StageOptimizer`.
     """
     replicas = find_replicas(fitted.plan.schedule)
-    groups = replica_groups(replicas)
+    groups = replica_groups(replicas, team.size)
     everybody = replica_groups(
-        [tuple(sorted({rank for stage in copies.stages for rank in replicas[stage]})) for copies in fitted.copies]
+        [tuple(sorted({rank for stage in copies.stages for rank in replicas[stage]})) for copies in fitted.copies],
+        team.size,
     )
     return {
         number: StageOptimizer(
@@ -38,6 +46,7 @@ def stage_optimizers(
             fitted.plan.zero1,
             _copied(fitted.copies, everybody, number, module),
             schedule,
+            Parts(cuts.keys(), team.member == 0),
         )
         for number, module in modules.items()
     }

@@ -44,8 +44,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, width) to the same shape."""
         batch, length, width = x.shape
-        split = self.query_key_value(self.attention_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
+        split = self.query_key_value(self.attention_norm(x)).view(batch, length, self.heads, 3, width // self.heads)
+        query, key, value = split.permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.narrow(functional.gelu(self.widen(self.perceptron_norm(x))))
@@ -79,7 +79,16 @@ def decoder(
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    return Workload(nn.Sequential(layers), draw, loss)
+    return Workload(nn.Sequential(layers), draw, loss, shards=SHARDS)
+
+
+SHARDS = {
+    "*.query_key_value.*": 0,
+    "*.attention_out.weight": 1,
+    "*.widen.*": 0,
+    "*.narrow.weight": 1,
+}
+"""By columns, then by rows: a member has some heads and some hidden neurons (Shoeybi et al., Megatron-LM, 2019)."""
 
 
 def tied_decoder() -> Workload:

@@ -15,21 +15,21 @@ from pipeplan.deferred.queue import WeightQueue, add_gradient, lowered
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, queue: WeightQueue) -> Tensor:
     """``x · weightᵀ + bias``: weight of shape (out, in), x of shape (…, in)."""
-    if queue.waits_for(weight, bias):
+    if queue.waits_for(weight, bias, stand_ins=True):
         return _Product.apply(x, weight, bias, True, queue)
     return torch.nn.functional.linear(x, weight, bias)
 
 
 def matmul(x: Tensor, weight: Tensor, *, queue: WeightQueue) -> Tensor:
     """``x · weight``: weight of shape (in, out), x of shape (…, in)."""
-    if weight.ndim == 2 and queue.waits_for(weight):
+    if weight.ndim == 2 and queue.waits_for(weight, stand_ins=True):
         return _Product.apply(x, weight, None, False, queue)
     return torch.matmul(x, weight)
 
 
 def addmm(bias: Tensor, x: Tensor, weight: Tensor, *, queue: WeightQueue) -> Tensor:
     """``x · weight + bias``: weight of shape (in, out), x of shape (rows, in)."""
-    if bias.ndim == 1 and len(bias) == weight.shape[1] and queue.waits_for(weight, bias):
+    if bias.ndim == 1 and len(bias) == weight.shape[1] and queue.waits_for(weight, bias, stand_ins=True):
         return _Product.apply(x, weight, bias, False, queue)
     return torch.addmm(bias, x, weight)
 
@@ -68,7 +68,7 @@ def _add_product(weight: nn.Parameter, bias: nn.Parameter | None, x: Tensor, gra
     """Where gradients are there already, the product adds to them as it is made: autograd would make it apart first."""
     rows = x.reshape(-1, x.shape[-1])
     left, right = (gradient.t(), rows) if flipped else (rows.t(), gradient)
-    if weight.grad is not None and weight.grad.dtype == gradient.dtype:
+    if weight.is_leaf and weight.grad is not None and weight.grad.dtype == gradient.dtype:
         weight.grad.addmm_(left, right)
     else:
         add_gradient(weight, left.mm(right))

@@ -47,18 +47,29 @@ class WeightQueue:
     def __len__(self) -> int:
         return len(self._works)
 
-    def waits_for(self, weight: Tensor, bias: Tensor | None = None) -> bool:
+    def waits_for(self, weight: Tensor, bias: Tensor | None = None, *, stand_ins: bool = False) -> bool:
         """Whether an operation with these parameters leaves their gradients here.
 
         It does so for both or for none: where one is frozen or computed, or somebody has a hook on its gradient, both
-        take the ordinary way.
+        take the ordinary way. ``stand_ins``: the operation's gradients also go to what stands in for a parameter.
         """
-        return self.is_open and torch.is_grad_enabled() and _plain(weight) and (bias is None or _plain(bias))
+        if not (self.is_open and torch.is_grad_enabled()):
+            return False
+        return all(plain(each) or (stand_ins and _stands_in(each)) for each in (weight, bias) if each is not None)
 
 
-def _plain(parameter: Tensor) -> bool:
+TAKER = "take_gradient"
+"""What a tensor has that stands in for a parameter which lies elsewhere: a function that adds a gradient there."""
+
+
+def plain(parameter: Tensor) -> bool:
+    """Whether a parameter is trained, and nobody but autograd asks for its gradient."""
     hooked = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
     return type(parameter) is nn.Parameter and parameter.requires_grad and not hooked
+
+
+def _stands_in(tensor: Tensor) -> bool:
+    return bool(tensor.requires_grad and hasattr(tensor, TAKER))
 
 
 def work_off(works: Sequence[Work]) -> None:
@@ -81,7 +92,9 @@ def storages(works: Iterable[Work]) -> dict[int, int]:
 
 def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
     """Add to what is there; ``gradient`` is the caller's to give away."""
-    if parameter.grad is None:
+    if hasattr(parameter, TAKER):
+        getattr(parameter, TAKER)(gradient)
+    elif parameter.grad is None:
         parameter.grad = gradient.to(parameter.dtype)
     else:
         parameter.grad.add_(gradient)

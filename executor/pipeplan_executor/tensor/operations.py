@@ -1,0 +1,95 @@
+"""Which operations run on parts of tensors, and what is to know of each.
+
+DTensor has rules for many more. Some of them are wrong where sizes are arguments (group norm), or made for another use
+(convolutions cut along the width of images). Those listed here are held by random tests, but for attention on GPUs,
+which nobody has run; all others gather.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+_ATEN = torch.ops.aten
+
+_ASIDE = frozenset({_ATEN.view, _ATEN._unsafe_view, _ATEN.detach, _ATEN.alias})
+"""Behind them partial sums stay what they are."""
+
+_PRODUCTS = {_ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm}
+_SHAPES = {
+    *(_ATEN.t, _ATEN.transpose, _ATEN.permute, _ATEN.expand, _ATEN.unsqueeze, _ATEN.squeeze),
+    *(_ATEN.slice, _ATEN.select, _ATEN.split, _ATEN.split_with_sizes, _ATEN.unbind, _ATEN.stack, _ATEN.cat),
+    *(_ATEN.slice_backward, _ATEN.select_backward),
+}
+_COPIES = {
+    *(_ATEN.clone, _ATEN._to_copy, _ATEN.copy_, _ATEN.zero_, _ATEN.fill_),
+    *(_ATEN.zeros_like, _ATEN.ones_like, _ATEN.empty_like, _ATEN.full_like),
+}
+_SUMS = {_ATEN.sum, _ATEN.mean}
+_LAYERS = {
+    *(_ATEN._softmax, _ATEN._softmax_backward_data, _ATEN._log_softmax, _ATEN._log_softmax_backward_data),
+    *(_ATEN.native_layer_norm, _ATEN.native_layer_norm_backward),
+    *(_ATEN.embedding, _ATEN.embedding_dense_backward),
+}
+_ON_GPUS = {
+    *(_ATEN._scaled_dot_product_flash_attention, _ATEN._scaled_dot_product_flash_attention_backward),
+    *(_ATEN._scaled_dot_product_efficient_attention, _ATEN._scaled_dot_product_efficient_attention_backward),
+    *(_ATEN._scaled_dot_product_cudnn_attention, _ATEN._scaled_dot_product_cudnn_attention_backward),
+}
+_BY_PARTS = frozenset({*_ASIDE, *_PRODUCTS, *_SHAPES, *_COPIES, *_SUMS, *_LAYERS, *_ON_GPUS})
+
+_FILLS = frozenset({_ATEN.bernoulli_, _ATEN.uniform_, _ATEN.normal_, _ATEN.exponential_, _ATEN.random_})
+
+
+class Traits(NamedTuple):
+    """What is to know of an operation.
+
+    Attributes
+    ----------
+    by_parts : bool
+        DTensor's rule for it is used.
+    aside : bool
+        It leaves every number as it is.
+    seeded : bool
+        It may draw random numbers.
+    writing, filling : bool
+        It writes into arguments; without reading them.
+    """
+
+    by_parts: bool
+    aside: bool
+    seeded: bool
+    writing: bool
+    filling: bool
+
+
+@cache
+def traits(func: Any) -> Traits:
+    """Of an operation."""
+    packet = func.overloadpacket
+    return Traits(
+        packet in _BY_PARTS or torch.Tag.pointwise in func.tags,
+        packet in _ASIDE,
+        torch.Tag.nondeterministic_seeded in func.tags,
+        func._schema.is_mutable,
+        packet in _FILLS,
+    )
+
+
+def draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether one that may draw does: attention draws with dropout only."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            return bool(kwargs.get("dropout_p", args[place] if place < len(args) else argument.default_value))
+    return True
+
+
+def writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """The arguments that an operation writes into."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            if argument.name in kwargs:
+                yield kwargs[argument.name]
+            elif place < len(args):
+                yield args[place]

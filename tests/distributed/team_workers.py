@@ -1,0 +1,155 @@
+"""What ranks run in the tests of tensor parallelism: teams of two processes, on all the processes there are."""
+
+import random
+from collections.abc import Callable
+
+import checkpointing
+import models as models_of_tests
+import torch
+import torch.distributed as dist
+import training_workers
+from cases import random_case
+from models import row, tiny_decoder
+from torch import nn
+from torch.distributed.tensor.debug import CommDebugMode
+from training_models import dropped_apart
+
+from pipeplan.batch import call
+from pipeplan.plan import Plan
+from pipeplan.schedule import Schedule
+from pipeplan.schedules import FAMILIES
+from pipeplan.workload import Workload
+from pipeplan_executor import runner
+from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.report import RunReport
+from pipeplan_executor.stages.source import draw
+from pipeplan_executor.stages.split import materialised
+from pipeplan_executor.tensor import TensorParallel
+from pipeplan_executor.verify import worst_error
+from plans import plan_for
+from runnable_schedules import halved
+
+TEAM = 2
+CONVERTED = {"*.mlp.c_fc.weight": 1, "*.mlp.c_fc.bias": 0, "*.mlp.c_proj.weight": 0, "*.c_attn.weight": 1}
+"""GPT-2's matrices lie the other way round; its queries, keys and values stand side by side in one, so that they are
+gathered."""
+LLAMAS = {f"*.{name}_proj.weight": 0 for name in ("q", "k", "v", "gate", "up")} | {
+    f"*.{name}_proj.weight": 1 for name in ("o", "down")
+}
+
+
+def together(*jobs: tuple[str, tuple[object, ...]]) -> list[object]:
+    """Several functions of this module, one after the other: starting processes takes longer than most of them."""
+    torch.set_num_threads(1)
+    return [globals()[name](*arguments) for name, arguments in jobs]
+
+
+def megatron() -> dict[str, float]:
+    """The worst error of models that are cut as people cut them; by the model, and how it is run."""
+    cuts = {"decoder": (tiny_decoder, None), "dropped": (dropped_apart, None)}
+    if models_of_tests.HAS_TRANSFORMERS:
+        cuts |= {"llama": (models_of_tests.tiny_llama, LLAMAS), "gpt2": (models_of_tests.tiny_gpt2, CONVERTED)}
+    found = {}
+    for name, (build, shards) in cuts.items():
+        module, names, held = row(build)
+        schedule = FAMILIES["1f1b-sno"].write((1,) * (dist.get_world_size() // TEAM), 3)
+        edges = (0, *range(2, 1 + schedule.stages), len(names))
+        ways = {"": schedule, "split": halved(schedule), "again": schedule}
+        for way, lists in ways.items() if name in ("decoder", "dropped") else [("split", halved(schedule))]:
+            plan = plan_for(module, names, edges, lists, recompute=names if way == "again" else (), held=held)
+            found[f"{name} {way}"] = worst_error(plan, build, 3, tensor_parallel=TensorParallel(TEAM, shards))
+    return found
+
+
+def random_teams(count: int, seed: int) -> dict[str, float]:
+    """The worst error of random plans of all models, with random parameters cut along random axes."""
+    generator, ranks = random.Random(seed), dist.get_world_size() // TEAM
+    found = {}
+    for number in range(count):
+        build = models_of_tests.EVERY[number % len(models_of_tests.EVERY)]
+        case = random_case(generator, ranks, build)
+        shards = random_shards(generator, row(build)[0])
+        error = worst_error(case.plan, build, 3, tensor_parallel=TensorParallel(TEAM, shards))
+        found[f"{number} {case.name} {shards}"] = error
+    return found
+
+
+def random_shards(generator: random.Random, module: nn.Module) -> dict[str, int]:
+    """Any axes of any parameters, at least one, as long as they are even; recurrent layers are left out."""
+    ways = {}
+    for name, parameter in module.named_parameters():
+        if not isinstance(module.get_submodule(name.rpartition(".")[0]), nn.RNNBase):
+            ways[name] = [axis for axis, length in enumerate(parameter.shape) if length % TEAM == 0]
+    share = generator.choice((0.2, 0.6, 1.0))
+    chosen = {name: generator.choice(axes) for name, axes in ways.items() if axes and generator.random() < share}
+    return chosen or {name: axes[0] for name, axes in ways.items() if axes}
+
+
+def outputs() -> tuple[float, float, float]:
+    """In evaluation mode: loss and unsplit loss, and how far all outputs are apart."""
+    plan = _plan(tiny_decoder)
+    pipeline = Pipeline(plan, tiny_decoder, dtype=torch.float64, tensor_parallel=TEAM)
+    inputs, targets = draw(pipeline.workload, plan.batch, 3, torch.float64)
+    whole = materialised(pipeline.fitted, dtype=torch.float64).eval()
+    with torch.no_grad():
+        expected = call(whole, inputs)
+    found = pipeline.predict(inputs)
+    apart = 0.0 if found is None else float((found - expected).abs().max())
+    return pipeline.evaluate(inputs, targets), float(pipeline.workload.loss(expected, targets)), apart
+
+
+def collectives() -> dict[str, dict[str, int]]:
+    """How many of which collectives a rank with one block issues for a micro-batch: forward only, and both ways."""
+    plan = _plan(one_block, each=1)
+    pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
+    batch = draw(pipeline.workload, plan.batch, 3)
+    found = {}
+    with CommDebugMode() as forward:
+        pipeline.predict(batch[0])
+    with CommDebugMode() as both:
+        pipeline.compute(*batch, update=False)
+    for name, seen in (("forward", forward), ("both", both)):
+        counts = {str(operation): count for operation, count in seen.get_comm_counts().items()}
+        found[name] = {key: count for key, count in counts.items() if "functional" in key}  # DTensor's
+    found["gathered"] = dict(pipeline.modules[pipeline.numbers[0]].team.placing.gathered)
+    return found
+
+
+def _plan(build: Callable[[], Workload], each: int = 3) -> Plan:
+    """One stage, replicated on all teams, for so many micro-batches each."""
+    module, names, held = row(build)
+    ranks = dist.get_world_size() // TEAM
+    return plan_for(module, names, (0, len(names)), FAMILIES["gpipe"].write((ranks,), each * ranks), held=held)
+
+
+def one_block() -> Workload:
+    """The decoder of the zoo, of one block."""
+    return models_of_tests.decoder(blocks=1, width=16, heads=2, vocabulary=50, length=6, hidden=32)
+
+
+def report() -> tuple[RunReport, Schedule]:
+    """What a run reports, and of which schedule."""
+    plan = _plan(one_block)
+    options = runner._Options(
+        steps=1,
+        warmup=0,
+        verify=True,
+        seed=0,
+        weights=None,
+        learning_rate=0.1,
+        saving=None,
+        precision=None,
+        progress=False,
+        tensor_parallel=TensorParallel(TEAM),
+    )
+    return runner._rank(plan, one_block, options), plan.schedule
+
+
+def training() -> training_workers.Found:
+    """See there."""
+    return training_workers.teams()
+
+
+def moved(folder: str, model: str, optimizer: str) -> dict[str, float]:
+    """See `checkpointing`."""
+    return checkpointing.moved(folder, model, optimizer)

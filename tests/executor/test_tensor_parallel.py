@@ -1,0 +1,139 @@
+"""How parameters are cut for teams of processes: what each member keeps, and what is refused before anything starts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeplan.errors import InputError, PlanError
+from pipeplan.plan import Plan
+from pipeplan.schedules import FAMILIES
+from pipeplan.timeline import Timeline
+from pipeplan.workload import Workload
+from pipeplan_executor.commands.run import as_text
+from pipeplan_executor.pipeline import check_world
+from pipeplan_executor.report import RunReport
+from pipeplan_executor.runner import run
+from pipeplan_executor.stages.materialise import named_tensors, values_of
+from pipeplan_executor.stages.split import Fitted, fit
+from pipeplan_executor.tensor import TensorParallel
+from pipeplan_executor.tensor.cut import Cut
+from pipeplan_executor.tensor.cuts import find_cuts
+from pipeplan_executor.training.optimise import StageOptimizer
+from pipeplan_executor.training.reduction import Parts
+from plans import plan_for
+
+
+class First(nn.Module):
+    """Takes the first of what a recurrent layer returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(6, 6, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape."""
+        return self.cell(x)[0]
+
+
+def words() -> Workload:
+    """A table that is the head's matrix too, a recurrent layer, and a normed one."""
+    layers = [nn.Embedding(10, 6), First(), nn.LayerNorm(6), nn.Linear(6, 10)]
+    layers[3].weight = layers[0].weight
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randint(10, (samples, 3), generator=generator), torch.zeros(samples)
+
+    return Workload(nn.Sequential(*layers), draw, lambda outputs, _: outputs.square().mean())
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """One stage for each half."""
+    return plan_for(words().module, ("0", "1", "2", "3"), (0, 2, 4), FAMILIES["gpipe"].write((1, 1), 2))
+
+
+@pytest.fixture(scope="module")
+def fitted(plan: Plan) -> Fitted:
+    """The plan and its model."""
+    return fit(plan, words)
+
+
+def test_one_name_is_enough_where_layers_share(fitted: Fitted) -> None:
+    """A parameter is cut under each of its names, whichever one matches; negative axes count from the end."""
+    cuts = find_cuts(fitted, TensorParallel(2, {"3.weight": -1}), member=1)
+    assert cuts == dict.fromkeys(("0.weight", "3.weight"), Cut((10, 6), 1, 2, 1))
+    assert cuts["0.weight"].offsets == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("shards", "size", "said"),
+    [
+        ({"3.wait": 0}, 2, r"no parameter is called '3.wait'.* 0.weight, .* and \d more"),
+        ({"2.*": 1}, 2, r"2.weight cannot be cut along axis 1 \('2.\*'\): its shape is \(6,\)"),
+        ({"0.weight": 0, "3.*": 1}, 2, r"3.weight is cut along axis 0 by '0.weight' and along axis 1 by '3.\*'"),
+        ({"3.*": 0}, 3, r"0.weight \(10 along axis 0\), 3.weight .*, 3.bias .* cannot be cut into 3 equal parts"),
+        ({"1.cell.bias*": 0}, 2, "1.cell.bias_ih_l0, 1.cell.bias_hh_l0: recurrent layers"),
+        (None, 2, "nobody says how Sequential is cut for 2 processes a rank"),
+    ],
+)
+def test_cuts_that_make_no_sense_never_start(plan: Plan, shards: dict[str, int] | None, size: int, said: str) -> None:
+    """Patterns without match, axes that are not there, contradictions, odd lengths and recurrent layers are named."""
+    with pytest.raises(InputError, match=said):
+        run(plan, words, tensor_parallel=TensorParallel(size, shards))
+
+
+def test_a_team_has_a_member() -> None:
+    """No team is empty."""
+    with pytest.raises(InputError, match="a team of 0 processes"):
+        TensorParallel(0)
+
+
+def test_the_world_is_that_of_all_teams(plan: Plan) -> None:
+    """Another number of processes is refused with the right one."""
+    check_world(plan, 4, 2)
+    with pytest.raises(PlanError, match="2 ranks of 2 processes, but 3 processes were started; start 4 "):
+        check_world(plan, 3, 2)
+
+
+@pytest.mark.parametrize("origin", ["seed", "module", "file"])
+def test_members_keep_their_parts(fitted: Fitted, origin: str, tmp_path: Path) -> None:
+    """Put together, the parts are the whole's values, wherever these come from; each has memory for itself only."""
+    shards = {"3.weight": 1, "3.bias": 0, "2.weight": 0}
+    own = nn.Sequential(*words().module) if origin == "module" else fitted.blank
+    file = tmp_path / "weights.pt" if origin == "file" else None
+    if file is not None:
+        torch.save(words().module.state_dict(), file)
+    names = list(named_tensors(fitted.blank))
+    whole = values_of(fitted.blank, own, names, seed=3, weights=file)
+    parts = []
+    for member in range(2):
+        cuts = find_cuts(fitted, TensorParallel(2, shards), member)
+        found = values_of(fitted.blank, own, names, seed=3, weights=file, cuts=cuts)
+        assert all(torch.equal(found[name], cut.of(whole[name])) for name, cut in cuts.items())
+        assert all(torch.equal(found[name], whole[name]) for name in set(names) - set(cuts))
+        assert all(found[name].untyped_storage().nbytes() == found[name].nbytes for name in cuts)
+        assert found["0.weight"] is found["3.weight"]
+        parts.append(found)
+    for name, axis in shards.items():
+        assert torch.equal(torch.cat([found[name] for found in parts], axis), whole[name])
+
+
+def test_optimisers_of_whole_matrices_are_refused() -> None:
+    """An optimiser that looks at rows and columns would see parts of them."""
+    with pytest.raises(InputError, match="process of a team updates its parts of parameters, and Adafactor"):
+        StageOptimizer(
+            nn.Linear(2, 2),
+            lambda named: torch.optim.Adafactor([parameter for _, parameter in named]),
+            cut=Parts({"weight"}),
+        )
+
+
+def test_predictions_are_not_held_against_teams(plan: Plan) -> None:
+    """Where processes share a rank, no percentage is told of what was predicted for one process each."""
+    report = RunReport((1.0,), (5,), (7, 8), (Timeline((), (), (), ()),), tensor_parallel=2)
+    assert "%" not in as_text(plan, report)
+    assert "not for teams of 2" in as_text(plan, report)
+    assert "%" in as_text(plan, replace(report, tensor_parallel=1))
