@@ -87,7 +87,7 @@ def _restarted(
             if not error.again:
                 raise
             line = f"{error}; restart {number} of {restarts}"
-            print(f"pipeplan: {line}", file=sys.stderr, flush=True)
+            print(f"pipeplan: {line}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr, flush=True)
             if told is not None:
                 told(line)
     return start_local(function, world, arguments, timeout, device)

@@ -4,6 +4,7 @@ import atexit
 import json
 import os
 import pickle
+import re
 import sys
 import threading
 import time
@@ -64,7 +65,8 @@ def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: f
 
 
 def _first(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:300]
+    line = str(error).strip().partition("\n")[0]
+    return re.sub(r"^\[[^]]*\] ", "", line)[:300]  # without the place in torch's source
 
 
 def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -> None:
