@@ -5,7 +5,7 @@ of the parameter the optimiser has. What it keeps for the parameter as a whole (
 share.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -72,22 +72,40 @@ def take(optimizer: torch.optim.Optimizer, parts: Iterable[Part], stage: int) ->
         mine = [
             (number, known[id(p)]) for number, p in zip(group["params"], live["params"], strict=True) if id(p) in known
         ]
-        options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        groups.append(Group(stage, index, options, tuple(part.name for _, part in mine)))
+        groups.append(Group(stage, index, options_of(group), tuple(part.name for _, part in mine)))
         for number, part in mine:
-            for key, value in packed["state"].get(number, {}).items():
-                if not isinstance(value, Tensor):
-                    values.setdefault(part.name, {})[key] = value
-                elif key != "step" and value.shape == part.held.shape:
-                    tensors[numbers_key(part.name, key)] = part.sliced(value.detach())
-                elif value.dim() and part.held.numel() != prod(part.shape):
+            numbers, whole, rest = sorted_out(packed["state"].get(number, {}), part.held.shape)
+            tensors |= {numbers_key(part.name, key): part.sliced(value) for key, value in numbers.items()}
+            for key, value in whole.items():
+                if value.dim() and part.held.numel() != prod(part.shape):
                     raise InputError(
                         f"{type(optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for a share of "
                         f"{part.name}; what it keeps must go number by number (or plan without ZeRO-1)"
                     )
-                else:
-                    tensors[whole_key(part.name, key)] = value.detach()
+                tensors[whole_key(part.name, key)] = value
+            if rest:
+                values[part.name] = rest
     return Taken(tensors, values, tuple(groups))
+
+
+def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What was chosen for a group of parameters: learning rate and the like."""
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def sorted_out(
+    state: Mapping[str, Any], shape: Sequence[int]
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """What an optimiser keeps for each number of a parameter, what for it as a whole, and what is no tensor."""
+    numbers, whole, values = {}, {}, {}
+    for key, value in state.items():
+        if not isinstance(value, Tensor):
+            values[key] = value
+        elif key != "step" and value.shape == shape:
+            numbers[key] = value.detach()
+        else:
+            whole[key] = value.detach()
+    return numbers, whole, values
 
 
 class Kept:

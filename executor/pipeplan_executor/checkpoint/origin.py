@@ -12,6 +12,7 @@ from pipeplan.errors import InputError
 from pipeplan_executor.checkpoint import slices
 from pipeplan_executor.checkpoint.inventory import Entry, Inventory, first_names, parameter_names
 from pipeplan_executor.checkpoint.keys import model_key, numbers_key, whole_key
+from pipeplan_executor.checkpoint.optimizer import options_of, sorted_out
 from pipeplan_executor.checkpoint.record import Group, Record, read_record
 from pipeplan_executor.checkpoint.slices import Slice, Stored, Tensors
 
@@ -100,12 +101,13 @@ def from_plain(path: Path, inventory: Inventory) -> Plain:
     groups, values = [], {}
     packed = content.get("optimizer") or {"state": {}, "param_groups": []}
     for index, (group, members) in enumerate(_members(path, packed["param_groups"], names)):
-        options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        groups.append(Group(0, index, options, tuple(members.values())))
+        groups.append(Group(0, index, options_of(group), tuple(members.values())))
         for number, name in members.items():
-            state = packed["state"].get(number, {})
-            more, values[name] = _by_key(name, state, model[name])
-            tensors |= more
+            if name not in model:
+                continue  # the file is of another model, as will be told
+            numbers, whole, values[name] = sorted_out(packed["state"].get(number, {}), model[name].shape)
+            tensors |= {numbers_key(name, key): value for key, value in numbers.items()}
+            tensors |= {whole_key(name, key): value for key, value in whole.items()}
     scheduler = content.get("scheduler")
     return Plain(
         Record(
@@ -136,19 +138,6 @@ def _members(path: Path, groups: list[dict[str, Any]], names: list[str]) -> list
             f"they cannot be told apart (the model has {len(names)}); build it with named_parameters() before saving"
         )
     return [(group, dict(zip(group["params"], names, strict=True))) for group in groups]
-
-
-def _by_key(name: str, state: Mapping[str, Any], parameter: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What an optimiser keeps for a parameter: the tensors by key, and the rest."""
-    tensors, values = {}, {}
-    for key, value in state.items():
-        if not isinstance(value, Tensor):
-            values[key] = value
-        elif key != "step" and value.shape == parameter.shape:
-            tensors[numbers_key(name, key)] = value
-        else:
-            tensors[whole_key(name, key)] = value
-    return tensors, values
 
 
 def _listed(model: Mapping[str, Tensor], inventory: Inventory) -> Inventory:
