@@ -64,11 +64,6 @@ LAYOUTS = {
 }
 
 
-def together(*jobs: tuple[str, tuple[str, ...]]) -> list[object]:
-    """Several functions of this module, one after the other: starting ranks takes longer than most of them."""
-    return [globals()[name](*arguments) for name, arguments in jobs]
-
-
 def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
     """For every layout: is a run that was broken off bit by bit the run that was not?"""
     torch.set_num_threads(1)
@@ -89,8 +84,8 @@ def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
     return found
 
 
-def moved(folder: str, model: str, optimizer: str) -> dict[str, float]:
-    """For every two layouts: how far a run that moves from one to the other is from one that stays."""
+def moved(folder: str, model: str, optimizer: str, in_a_ring: bool = False) -> dict[str, float]:
+    """For every two layouts, or each and the next: how far a run that moves there is from one that stays."""
     torch.set_num_threads(1)
     layouts = LAYOUTS[dist.get_world_size()]
     stay = {}
@@ -104,7 +99,7 @@ def moved(folder: str, model: str, optimizer: str) -> dict[str, float]:
     found = {}
     for number, source in enumerate(layouts):
         for other, target in enumerate(layouts):
-            if other == number:
+            if other == number or (in_a_ring and other != (number + 1) % len(layouts)):
                 continue
             pipeline = _pipeline(target.plan(MODELS[model], optimizer), model, seed=9)
             pipeline.load(Path(folder) / str(number))

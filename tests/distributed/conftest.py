@@ -2,9 +2,34 @@
 
 import os
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # more ranks are started than most machines have GPUs
+
+
+@pytest.fixture(scope="session")
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    """From a number of ranks to what was found on them: one start does the jobs of all modules that were asked for.
+
+    A module's ``jobs(world, folder)`` are its jobs on so many ranks, by name; the folder is there for them.
+    """
+    from together import Job, done
+
+    modules = dict.fromkeys(item.module for item in request.session.items if hasattr(item.module, "jobs"))
+
+    @cache
+    def found(world: int) -> dict[str, Any]:
+        jobs: dict[str, Job] = {}
+        for module in modules:
+            jobs |= module.jobs(world, tmp_path_factory.mktemp("ranks"))
+        return done(world, jobs)
+
+    return found

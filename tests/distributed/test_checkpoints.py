@@ -1,34 +1,41 @@
 """Checkpoints: a run that is broken off and goes on, under the same plan, another one, or none."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import checkpointing
 import pytest
 from models import HAS_TRANSFORMERS
-
-from pipeplan_executor import launch
+from together import Job, done
 
 NO_TRANSFORMERS: dict[str, Any] = {"condition": not HAS_TRANSFORMERS, "reason": "transformers is not installed"}
 ROUNDING = 1e-11
 """Between runs that add the same numbers in another order, in float64."""
-JOBS: dict[int, dict[str, tuple[str, ...]]] = {
+JOBS: dict[int, dict[str, tuple[object, ...]]] = {
     2: {"resumed": ("decoder", "adam"), "resumed dropping": ("dropping", "momentum"), "refused": ()},
-    3: {"moved": ("tied", "adam"), "alone": ("tied", "adam")},
+    3: {"moved": ("tied", "adam", True), "alone": ("tied", "adam")},
 }
-"""What runs on so many ranks, once they are there: the first word is the function's name."""
+"""What runs on so many ranks: the first word is the function's name."""
 
 
-def done(world: int, jobs: dict[str, tuple[str, ...]], folder: Path) -> dict[str, dict]:
-    """What all jobs found."""
-    calls = [(name.split()[0], (str(folder / name), *arguments)) for name, arguments in jobs.items()]
-    return dict(zip(jobs, launch(checkpointing.together, world, *calls, timeout=60), strict=True))
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """What these tests do on so many ranks."""
+    return calls(JOBS.get(world, {}), folder)
+
+
+def calls(named: dict[str, tuple[object, ...]], folder: Path) -> dict[str, Job]:
+    """Jobs by name, each with a folder of its own."""
+    return {
+        name: (getattr(checkpointing, name.split()[0]), (str(folder / name), *arguments))
+        for name, arguments in named.items()
+    }
 
 
 @pytest.fixture(scope="module")
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
-    """One start of so many ranks for all that they have to do."""
-    return done(request.param, JOBS[request.param], tmp_path_factory.mktemp("checkpoints"))
+def found(request: pytest.FixtureRequest, ranks: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    """Of one number of ranks."""
+    return ranks(request.param)
 
 
 def on(world: int) -> pytest.MarkDecorator:
@@ -45,7 +52,7 @@ def test_a_resumed_run_is_the_same_bit_by_bit(name: str, found: dict[str, dict])
 
 
 @on(3)
-@pytest.mark.parametrize(("name", "count"), [("moved", 12), ("alone", 3)])
+@pytest.mark.parametrize(("name", "count"), [("moved", 4), ("alone", 3)])
 def test_a_run_goes_on_under_any_plan_or_none(name: str, count: int, found: dict[str, dict]) -> None:
     """It goes on under another depth, width, placement or sharding, as a plain torch module, and from that again."""
     _all_near(found[name], count)
@@ -53,11 +60,11 @@ def test_a_run_goes_on_under_any_plan_or_none(name: str, count: int, found: dict
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["decoder", "tied"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("world", [2, 3])
-def test_momentum_moves_too(world: int, model: str, tmp_path: Path) -> None:
-    """So it does with SGD's momentum."""
-    jobs = {"moved": (model, "momentum"), "alone": (model, "momentum")}
-    found = done(world, jobs, tmp_path)
+def test_a_run_goes_on_after_every_move(world: int, optimizer: str, model: str, tmp_path: Path) -> None:
+    """So it does from each plan to each other one, with SGD's momentum as with Adam."""
+    found = done(world, calls({"moved": (model, optimizer), "alone": (model, optimizer)}, tmp_path))
     _all_near(found["moved"], 12)
     _all_near(found["alone"], 3)
 
@@ -67,7 +74,7 @@ def test_momentum_moves_too(world: int, model: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_captured_models_go_on_too(model: str, tmp_path: Path) -> None:
     """So do models that are captured as graphs, under the names that they have without a pipeline."""
-    found = done(3, {"resumed": (model, "adam"), "moved": (model, "adam")}, tmp_path)
+    found = done(3, calls({"resumed": (model, "adam"), "moved": (model, "adam")}, tmp_path))
     assert all(found["resumed"].values()), found["resumed"]
     _all_near(found["moved"], 12)
 

@@ -1,6 +1,8 @@
 """Plans on real processes: exact gradients."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import models
@@ -8,6 +10,7 @@ import pytest
 import workers
 from found_cases import KINDS, found_cases
 from models import layers_of, tiny_mlp, tiny_vgg
+from together import Job
 
 from pipeplan.errors import PlanError
 from pipeplan.schedule import Action, Kind, Schedule
@@ -20,11 +23,11 @@ CASES = {2: 15, 3: 15, 4: 10}
 """Random plans on so many ranks."""
 TIED = 8
 """Random plans of models whose layers share weights."""
-CAPTURED = {2: min(4, len(models.CAPTURED)), 3: 1, 4: 0}
+CAPTURED = {2: min(3, len(models.CAPTURED)), 3: 1, 4: 0}
 """Random plans of models that are captured as graphs."""
 BESIDES = {
-    2: (("replicas", ()), ("evaluation", ()), ("verification", ())),
-    3: (("training", (3,)), ("tied_training", (3,))),
+    2: {"replicas": (), "evaluation": (), "verification": ()},
+    3: {"training": (3,), "tied_training": (3,)},
 }
 """What else runs on these ranks, once they are there."""
 
@@ -36,20 +39,22 @@ class Results(NamedTuple):
     found: dict[str, Any]
 
 
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """What these tests do on so many ranks."""
+    return {
+        "random": (workers.random_cases, (CASES[world], 5)),
+        "tied": (workers.random_cases, (TIED, 6, "TIED")),
+        "captured": (workers.random_cases, (CAPTURED[world], 9, "CAPTURED")),
+        "placed": (workers.placed_families, (7,)),
+        "found": (workers.found_schedules, (found_cases(world, 8),)),
+        **{name: (getattr(workers, name), arguments) for name, arguments in BESIDES.get(world, {}).items()},
+    }
+
+
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Results:
-    """One start of so many ranks for all that they have to do."""
-    world = request.param
-    jobs = [
-        ("random", "random_cases", (CASES[world], 5)),
-        ("tied", "random_cases", (TIED, 6, "TIED")),
-        ("captured", "random_cases", (CAPTURED[world], 9, "CAPTURED")),
-        ("placed", "placed_families", (7,)),
-        ("found", "found_schedules", (found_cases(world, 8),)),
-        *((name, name, arguments) for name, arguments in BESIDES.get(world, ())),
-    ]
-    values = launch(workers.together, world, *(job[1:] for job in jobs), timeout=90)
-    return Results(world, {name: value for (name, _, _), value in zip(jobs, values, strict=True)})
+def results(request: pytest.FixtureRequest, ranks: Callable[[int], dict[str, Any]]) -> Results:
+    """Those of one number of ranks."""
+    return Results(request.param, ranks(request.param))
 
 
 def on(*worlds: int) -> pytest.MarkDecorator:

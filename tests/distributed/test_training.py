@@ -1,14 +1,16 @@
 """Training as people do it, on real processes: everything beside the unsplit model in a loop of plain torch."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import training_workers
+from together import Job
 from training_workers import LOW, Found, cases
 
-from pipeplan_executor import launch
-
 EXACT = 1e-10
+WORLDS = (2, 3)
 
 
 class Results(NamedTuple):
@@ -18,15 +20,19 @@ class Results(NamedTuple):
     errors: dict[str, float]
 
 
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """What these tests do on so many ranks."""
+    return {"everything": (training_workers.everything, ())} if world in WORLDS else {}
+
+
 @pytest.fixture(scope="module")
-def results() -> Results:
-    """One start of two and of three ranks for everything."""
-    two, errors = launch(training_workers.everything, 2, timeout=90)
-    three, _ = launch(training_workers.everything, 3, timeout=90)
-    return Results({2: two, 3: three}, errors)
+def results(ranks: Callable[[int], dict[str, Any]]) -> Results:
+    """On each number of ranks."""
+    found = {world: ranks(world)["everything"] for world in WORLDS}
+    return Results({world: cases for world, (cases, _) in found.items()}, found[2][1])
 
 
-@pytest.mark.parametrize(("world", "name"), [(world, name) for world in (2, 3) for name in cases(world)])
+@pytest.mark.parametrize(("world", "name"), [(world, name) for world in WORLDS for name in cases(world)])
 def test_training_equals_plain_torch(results: Results, world: int, name: str) -> None:
     """Over several steps losses, norms, learning rates and weights are those of a plain loop, in float64."""
     ours, theirs, apart = results.on[world][name]

@@ -30,11 +30,6 @@ OPTIMIZERS = {
 }
 
 
-def together(*jobs: tuple[str, tuple[object, ...]]) -> list[object]:
-    """Several functions of this module, one after the other: starting ranks takes longer than most of them."""
-    return [globals()[name](*arguments) for name, arguments in jobs]
-
-
 def random_cases(count: int, seed: int, models: str = "WORKLOADS") -> dict[str, float]:
     """The worst error of each random case; ``models`` is the name of a list in models.py."""
     torch.set_num_threads(1)
@@ -63,9 +58,10 @@ def found_schedules(cases: list[Case]) -> dict[str, float]:
 def worst_error(case: Case, passes: int) -> float:
     """Largest relative difference of loss and gradients to the unsplit model, in float64, over all ranks.
 
-    Passes without an update in between add up, so the gradients must be that many times as large.
+    Passes without an update in between add up, so the gradients must be that many times as large. For one pass alone
+    captured models are captured in training only.
     """
-    pipeline = Pipeline(case.plan, case.build, dtype=torch.float64)
+    pipeline = Pipeline(case.plan, case.build, dtype=torch.float64, evaluates=passes > 1)
     inputs, targets = draw(pipeline.workload, case.plan.batch, 3, torch.float64)
     losses = [pipeline.step(inputs, targets, update=False) for _ in range(passes)]
     whole = unsplit(pipeline)
