@@ -60,7 +60,12 @@ class Layout:
 LAYOUTS = {
     2: (Layout((1, 1)), Layout((2,)), Layout((2,), zero1=True), Layout(family="interleaved")),
     3: (Layout((1, 1, 1)), Layout((2, 1), zero1=True), Layout((3,), zero1=True), Layout((1, 2))),
-    4: (Layout((1, 1), team=2), Layout((1, 1, 2)), Layout((2,), zero1=True, team=2)),
+    4: (
+        Layout((1, 1), team=2),
+        Layout((1, 1, 2), zero1=True),
+        Layout((2,), zero1=True, team=2),
+        Layout((1, 1), team=2),
+    ),
 }
 
 
@@ -108,6 +113,27 @@ def moved(folder: str, model: str, optimizer: str, in_a_ring: bool = False) -> d
             pipeline.save(where)
             found[f"{source} to {target}"] = _apart(as_plain(where), stay[number])
     return found
+
+
+def handed_on(folder: str, model: str, optimizer: str) -> float:
+    """How far from a pipeline that stays is a run that goes through all layouts, between them once as a plain file."""
+    torch.set_num_threads(1)
+    layouts = LAYOUTS[dist.get_world_size()]
+    stays = _pipeline(layouts[1].plan(MODELS[model], optimizer), model)
+    _train(stays, len(layouts))
+    stays.save(Path(folder) / "stays")
+    for number, layout in enumerate(layouts):
+        pipeline = _pipeline(layout.plan(MODELS[model], optimizer), model, seed=9 if number else 0)
+        here, file = Path(folder) / str(number), Path(folder) / f"{number}.pt"
+        if number:
+            before = Path(folder) / str(number - 1)
+            pipeline.load(before if number == 2 else before.with_suffix(".pt"))
+        _train(pipeline, 1)
+        pipeline.save(here)
+        if dist.get_rank() == 0:
+            torch.save(as_plain(here), file)
+        dist.barrier()
+    return _apart(as_plain(here), as_plain(Path(folder) / "stays"))
 
 
 def alone(folder: str, model: str, optimizer: str) -> dict[str, float]:

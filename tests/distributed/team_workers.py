@@ -12,7 +12,7 @@ from cases import random_case
 from models import row, tiny_decoder
 from torch import nn
 from torch.distributed.tensor.debug import CommDebugMode
-from training_models import dropped_apart
+from training_models import dropped_apart, skipping
 
 from pipeplan.batch import call
 from pipeplan.plan import Plan
@@ -44,19 +44,26 @@ def together(*jobs: tuple[str, tuple[object, ...]]) -> list[object]:
     return [globals()[name](*arguments) for name, arguments in jobs]
 
 
-def megatron() -> dict[str, float]:
-    """The worst error of models that are cut as people cut them; by the model, and how it is run."""
-    cuts = {"decoder": (tiny_decoder, None), "dropped": (dropped_apart, None)}
-    if models_of_tests.HAS_TRANSFORMERS:
-        cuts |= {"llama": (models_of_tests.tiny_llama, LLAMAS), "gpt2": (models_of_tests.tiny_gpt2, CONVERTED)}
+NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
+    "decoder": (tiny_decoder, None),
+    "dropped": (dropped_apart, None),
+    "skipping": (skipping, {"first.*": 0, "second.weight": 1}),
+    "llama": (models_of_tests.tiny_llama, LLAMAS),
+    "gpt2": (models_of_tests.tiny_gpt2, CONVERTED),
+}
+
+
+def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
+    """The worst error of models that are cut as people cut them: joined, split, or run again in the backward."""
     found = {}
-    for name, (build, shards) in cuts.items():
-        module, names, held = row(build)
+    for name, ways in cases:
+        build, shards = NAMED[name]
+        module, layers, held = row(build)
         schedule = FAMILIES["1f1b-sno"].write((1,) * (dist.get_world_size() // TEAM), 3)
-        edges = (0, *range(2, 1 + schedule.stages), len(names))
-        ways = {"": schedule, "split": halved(schedule), "again": schedule}
-        for way, lists in ways.items() if name in ("decoder", "dropped") else [("split", halved(schedule))]:
-            plan = plan_for(module, names, edges, lists, recompute=names if way == "again" else (), held=held)
+        edges = (0, *range(2, 1 + schedule.stages), len(layers))
+        for way in ways:
+            lists = halved(schedule) if way == "split" else schedule
+            plan = plan_for(module, layers, edges, lists, recompute=layers if way == "again" else (), held=held)
             found[f"{name} {way}"] = worst_error(plan, build, 3, tensor_parallel=TensorParallel(TEAM, shards))
     return found
 
@@ -150,6 +157,6 @@ def training() -> training_workers.Found:
     return training_workers.teams()
 
 
-def moved(folder: str, model: str, optimizer: str) -> dict[str, float]:
+def handed_on(folder: str, model: str, optimizer: str) -> float:
     """See `checkpointing`."""
-    return checkpointing.moved(folder, model, optimizer)
+    return checkpointing.handed_on(folder, model, optimizer)

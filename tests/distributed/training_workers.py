@@ -126,15 +126,12 @@ LOW = {
 
 
 TEAMS = {
-    "team, own optimiser": Case(tiny_shared, (1, 1), USERS, accumulated=(1,)),
-    "team, split": Case(tiny_shared, (1, 1), {"optimizer": sgd, "clip": 0.1}, split=True),
     "team, ZeRO-1, recomputed": Case(tiny_shared, (2,), USERS, zero1=True, recompute=True, accumulated=(1,)),
-    "team, planned": Case(tiny_decoder, (2,), {"scheduler": falling, "learning_rate": 0.05}, optimizer="momentum"),
     "team, dropout": Case(dropped_apart, (1, 1), {"optimizer": sgd, "clip": 0.1}, split=True),
 }
 """Two processes a rank, on four."""
 TEAMS_LOW = {
-    "team, bf16": Case(tiny_decoder, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
+    "team, bf16": Case(tiny_shared, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
     "team, fp16": Case(steep_apart, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}),
 }
 

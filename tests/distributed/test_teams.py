@@ -1,0 +1,122 @@
+"""Tensor parallelism on real processes: teams of two in the place of ranks."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the workers by the same name
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+)
+
+import checkpointing
+import models
+import team_workers
+from training_workers import TEAMS, TEAMS_LOW
+
+from pipeplan_executor import launch
+
+EXACT = 1e-10
+RANDOM = 3
+ROUNDS = ("llama", "t5")
+"""Models that round to float32 inside, whatever they are given."""
+ROUNDED = 1e-5
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One start of two teams for all that they have to do."""
+    folder = str(tmp_path_factory.mktemp("teams"))
+    jobs: dict[str, tuple[object, ...]] = {
+        "named": (("decoder", ("again", "split")), ("dropped", ("split",)), ("skipping", ("joined",))),
+        "random_teams": (RANDOM, 4),
+        "outputs": (),
+        "collectives": (),
+        "report": (),
+        "training": (),
+        "handed_on": (folder, "shared", "adam"),
+    }
+    return dict(zip(jobs, launch(team_workers.together, 4, *jobs.items(), timeout=90), strict=True))
+
+
+def test_models_are_exact_as_people_cut_them(found: dict[str, Any]) -> None:
+    """Loss and gradients equal the unsplit model's: by columns then rows, recomputed, split, captured, with dropout."""
+    assert len(found["named"]) == 4
+    _all_exact(found["named"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+def test_transformers_are_exact() -> None:
+    """So do captured Llama, by columns and rows, and GPT-2, whose queries, keys and values are gathered."""
+    ways = ("joined", "split", "again")
+    _all_exact(launch(team_workers.named, 4, ("llama", ways), ("gpt2", ways), timeout=90))
+
+
+def test_random_cuts_are_exact(found: dict[str, Any]) -> None:
+    """So they do with any parameters of any model cut along any axes, under random plans."""
+    assert len(found["random_teams"]) == RANDOM
+    _all_exact(found["random_teams"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(3))
+def test_many_random_cuts_are_exact(seed: int) -> None:
+    """The same for more plans of all models."""
+    _all_exact(launch(team_workers.random_teams, 4, 39, 100 + seed, timeout=300))
+
+
+def _all_exact(errors: dict[str, float]) -> None:
+    limits = {name: ROUNDED if any(model in name for model in ROUNDS) else EXACT for name in errors}
+    assert not {name: error for name, error in errors.items() if not error <= limits[name]}
+
+
+@pytest.mark.parametrize("name", [*TEAMS, *TEAMS_LOW])
+def test_training_in_teams_equals_plain_torch(found: dict[str, Any], name: str) -> None:
+    """Losses, norms, rates and weights are those of a plain loop: clipped, under ZeRO-1, tied, with dropout."""
+    ours, theirs, apart = found["training"][name]
+    near = EXACT if name in TEAMS else 1e-3  # partial sums are rounded too
+    assert ours.losses == pytest.approx(theirs.losses, rel=near)
+    assert ours.norms == pytest.approx(theirs.norms, rel=near)
+    assert ours.rates == theirs.rates
+    assert ours.scales == theirs.scales
+    assert apart < near
+    assert len(set(ours.losses)) > 1
+    options = {**TEAMS, **TEAMS_LOW}[name].options
+    assert all(norm > options["clip"] for norm in ours.norms)
+    assert bool(ours.norms) == ("clip" in options)
+
+
+def test_checkpoints_cross_teams(found: dict[str, Any]) -> None:
+    """A run goes on in teams, without them, under ZeRO-1 in teams, and from plain files, and stays the same."""
+    assert [layout.team for layout in checkpointing.LAYOUTS[4]] == [2, 1, 2, 2]
+    assert found["handed_on"] < 1e-9  # some gradients are but rounding, and Adam divides by their size
+
+
+def test_outputs_are_the_unsplit_models(found: dict[str, Any]) -> None:
+    """In evaluation mode every member has the whole outputs, and the loss of the whole batch."""
+    loss, reference, apart = found["outputs"]
+    assert loss == pytest.approx(reference, rel=EXACT)
+    assert apart < EXACT
+
+
+def test_a_block_sums_twice_each_way(found: dict[str, Any]) -> None:
+    """Cut by columns, then rows, attention and perceptron sum once forward, once backward each; nothing gathers."""
+    seen = found["collectives"]
+    assert seen["forward"] == {"c10d_functional.all_reduce": 2}
+    assert seen["both"] == {"c10d_functional.all_reduce": 4}
+    assert not seen["gathered"]
+
+
+def test_a_run_tells_of_teams(found: dict[str, Any]) -> None:
+    """``run`` reports losses, peaks and time lines by ranks of the plan, not by processes, and exact gradients."""
+    report, schedule = found["report"]
+    assert report.tensor_parallel == 2
+    assert report.error <= EXACT
+    assert len(report.peaks) == len(schedule.orders)
+    spans = [span.action for span in report.timeline.spans]
+    assert sorted(map(str, spans)) == sorted(str(action) for order in schedule.orders for action in order)
