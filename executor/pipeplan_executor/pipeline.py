@@ -303,10 +303,6 @@ class Pipeline:
 
         return load(self, path, weights_only=weights_only)
 
-    def optimizer_state(self, stage: int) -> dict[object, dict[str, object]]:
-        """What the optimiser of a local stage keeps, by the parameter (or piece of one) that it updates."""
-        return self.updates.optimizers[stage].state
-
     def _once_a_step(self, action: Action) -> None:
         if action.kind is Kind.REDUCE:
             self.updates.reduce(action.stage)

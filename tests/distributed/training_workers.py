@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from everywhere import greatest
 from models import tiny_decoder, tiny_shared, tiny_tied
 from torch import nn
 from training_models import dropped, dropped_apart, forking, padded, skipping, steep, steep_apart
@@ -206,9 +207,7 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     expected = dict(whole.named_parameters(remove_duplicate=False))
     wanted = {name: pipeline.cuts[name].of(p) if name in pipeline.cuts else p for name, p in expected.items()}
     apart = [float((p - wanted[name]).detach().abs().max()) for name, p in pipeline.named_parameters()]
-    shared = torch.tensor([max(apart, default=0.0)], dtype=torch.float64)
-    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
-    return ours, theirs, float(shared)
+    return ours, theirs, greatest(max(apart, default=0.0))
 
 
 def _rate(pipeline: Pipeline) -> float:

@@ -8,6 +8,7 @@ import models as models_of_tests
 import torch
 import torch.distributed as dist
 from cases import Case, placed_cases, random_case
+from everywhere import greatest
 from models import layers_of, tiny_decoder, tiny_dropping, tiny_resnet, tiny_tied
 from torch import nn
 
@@ -74,9 +75,7 @@ def worst_error(case: Case, passes: int) -> float:
         wanted = torch.zeros_like(parameter) if gradient is None else gradient
         scale = max(float(wanted.abs().max()), 1e-6 * largest)  # some are zero but for rounding
         worst = max(worst, float((parameter.grad / passes - wanted).abs().max()) / scale)
-    shared = torch.tensor([worst], dtype=torch.float64)
-    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
-    return float(shared)
+    return greatest(worst)
 
 
 def unsplit(pipeline: Pipeline) -> nn.Module:
@@ -141,9 +140,7 @@ def _train(
         update.step()
     expected = dict(whole.named_parameters(remove_duplicate=False))
     apart = max(float((p - expected[name]).detach().abs().max()) for name, p in pipeline.named_parameters())
-    shared = torch.tensor([apart], dtype=torch.float64)
-    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
-    return ours, theirs, float(shared)
+    return ours, theirs, greatest(apart)
 
 
 def replicas() -> tuple[tuple[int, list[int]], list[float]]:
@@ -160,7 +157,7 @@ def optimizer_shares() -> tuple[int, list[int]]:
     plan = plan_for(workload.module, names, (0, len(names)), FAMILIES["gpipe"].write((world,), 2 * world), 1, "adam")
     pipeline = Pipeline(replace(plan, zero1=True), tiny_decoder)
     pipeline.step(*draw(pipeline.workload, plan.batch, 0))
-    own = sum(t.numel() for state in pipeline.optimizer_state(0).values() for t in state.values() if t.dim())
+    own = sum(t.numel() for state in pipeline.updates.optimizers[0].state.values() for t in state.values() if t.dim())
     everyone: list[int | None] = [None] * world
     dist.all_gather_object(everyone, own)
     return 2 * sum(p.numel() for p in workload.module.parameters()), [number for number in everyone if number]
@@ -244,7 +241,6 @@ def _evaluate(build: Callable[[], Workload], schedule: Schedule) -> tuple[float,
         assert type(found) is type(expected)
         pairs = zip(tensors(found), tensors(expected), strict=True)
         apart = max(float((a - b).abs().max()) / float(b.abs().max()) for a, b in pairs)
-    shared = torch.tensor([apart], dtype=torch.float64)
-    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    shared = greatest(apart)
     assert pipeline.step(inputs, targets) != pipeline.step(inputs, targets)  # training goes on
-    return loss, reference, float(shared)
+    return loss, reference, shared
