@@ -2,12 +2,11 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
-import checkpointing
 import models as models_of_tests
 import torch
 import torch.distributed as dist
-import training_workers
 from cases import random_case
 from models import row, tiny_decoder
 from torch import nn
@@ -36,12 +35,6 @@ gathered."""
 LLAMAS = {f"*.{name}_proj.weight": 0 for name in ("q", "k", "v", "gate", "up")} | {
     f"*.{name}_proj.weight": 1 for name in ("o", "down")
 }
-
-
-def together(*jobs: tuple[str, tuple[object, ...]]) -> list[object]:
-    """Several functions of this module, one after the other: starting processes takes longer than most of them."""
-    torch.set_num_threads(1)
-    return [globals()[name](*arguments) for name, arguments in jobs]
 
 
 NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
@@ -122,6 +115,26 @@ def collectives() -> dict[str, dict[str, int]]:
     return found
 
 
+def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
+    """Of the parameters that are cut: which of their gradients are there behind I, and which behind W."""
+    plan = _plan(one_block)
+    plan = replace(plan, schedule=halved(plan.schedule))
+    pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
+    inputs, targets = draw(pipeline.workload, plan.micro_batch, 3)
+    (stage,) = pipeline._stages.values()
+    number = next(action.micro_batch for action in plan.schedule.orders[pipeline.team.rank])
+    stage.weights = [1.0] * plan.micro_batches
+    stage.forward(number, (inputs,), targets)
+
+    def there() -> dict[str, bool]:
+        return {name: bool(p.grad.any()) for name, p in pipeline.named_parameters() if name in pipeline.cuts}
+
+    stage.input_gradient(number, ())
+    behind = there()
+    stage.weight_gradient(number)
+    return behind, there()
+
+
 def _plan(build: Callable[[], Workload], each: int = 3) -> Plan:
     """One stage, replicated on all teams, for so many micro-batches each."""
     module, names, held = row(build)
@@ -150,13 +163,3 @@ def report() -> tuple[RunReport, Schedule]:
         tensor_parallel=TensorParallel(TEAM),
     )
     return runner._rank(plan, one_block, options), plan.schedule
-
-
-def training() -> training_workers.Found:
-    """See there."""
-    return training_workers.teams()
-
-
-def handed_on(folder: str, model: str, optimizer: str) -> float:
-    """See `checkpointing`."""
-    return checkpointing.handed_on(folder, model, optimizer)

@@ -1,51 +1,54 @@
 """Tensor parallelism on real processes: teams of two in the place of ranks."""
 
-import os
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # spawned ranks import the workers by the same name
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(Path(__file__).parent), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-)
-
 import checkpointing
 import models
+import pytest
 import team_workers
+import training_workers
+from together import Job
 from training_workers import TEAMS, TEAMS_LOW
 
 from pipeplan_executor import launch
 
 EXACT = 1e-10
 RANDOM = 3
+"""Random plans with random cuts."""
 ROUNDS = ("llama", "t5")
 """Models that round to float32 inside, whatever they are given."""
 ROUNDED = 1e-5
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One start of two teams for all that they have to do."""
-    folder = str(tmp_path_factory.mktemp("teams"))
-    jobs: dict[str, tuple[object, ...]] = {
-        "named": (("decoder", ("again", "split")), ("dropped", ("split",)), ("skipping", ("joined",))),
-        "random_teams": (RANDOM, 4),
-        "outputs": (),
-        "collectives": (),
-        "report": (),
-        "training": (),
-        "handed_on": (folder, "shared", "adam"),
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """What two teams do."""
+    if world != 4:
+        return {}
+    cases = (("decoder", ("again", "split")), ("dropped", ("split",)), ("skipping", ("joined",)))
+    return {
+        "team named": (team_workers.named, cases),
+        "team random": (team_workers.random_teams, (RANDOM, 4)),
+        "team outputs": (team_workers.outputs, ()),
+        "team collectives": (team_workers.collectives, ()),
+        "team waiting": (team_workers.waiting, ()),
+        "team report": (team_workers.report, ()),
+        "team training": (training_workers.teams, ()),
+        "team handed on": (checkpointing.handed_on, (str(folder), "shared", "adam")),
     }
-    return dict(zip(jobs, launch(team_workers.together, 4, *jobs.items(), timeout=90), strict=True))
+
+
+@pytest.fixture(scope="module")
+def found(ranks: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    """Of four processes."""
+    return ranks(4)
 
 
 def test_models_are_exact_as_people_cut_them(found: dict[str, Any]) -> None:
     """Loss and gradients equal the unsplit model's: by columns then rows, recomputed, split, captured, with dropout."""
-    assert len(found["named"]) == 4
-    _all_exact(found["named"])
+    assert len(found["team named"]) == 4
+    _all_exact(found["team named"])
 
 
 @pytest.mark.slow
@@ -58,8 +61,8 @@ def test_transformers_are_exact() -> None:
 
 def test_random_cuts_are_exact(found: dict[str, Any]) -> None:
     """So they do with any parameters of any model cut along any axes, under random plans."""
-    assert len(found["random_teams"]) == RANDOM
-    _all_exact(found["random_teams"])
+    assert len(found["team random"]) == RANDOM
+    _all_exact(found["team random"])
 
 
 @pytest.mark.slow
@@ -78,7 +81,7 @@ def _all_exact(errors: dict[str, float]) -> None:
 @pytest.mark.parametrize("name", [*TEAMS, *TEAMS_LOW])
 def test_training_in_teams_equals_plain_torch(found: dict[str, Any], name: str) -> None:
     """Losses, norms, rates and weights are those of a plain loop: clipped, under ZeRO-1, tied, with dropout."""
-    ours, theirs, apart = found["training"][name]
+    ours, theirs, apart = found["team training"][name]
     near = EXACT if name in TEAMS else 1e-3  # partial sums are rounded too
     assert ours.losses == pytest.approx(theirs.losses, rel=near)
     assert ours.norms == pytest.approx(theirs.norms, rel=near)
@@ -94,27 +97,35 @@ def test_training_in_teams_equals_plain_torch(found: dict[str, Any], name: str) 
 def test_checkpoints_cross_teams(found: dict[str, Any]) -> None:
     """A run goes on in teams, without them, under ZeRO-1 in teams, and from plain files, and stays the same."""
     assert [layout.team for layout in checkpointing.LAYOUTS[4]] == [2, 1, 2, 2]
-    assert found["handed_on"] < 1e-9  # some gradients are but rounding, and Adam divides by their size
+    assert found["team handed on"] < 1e-9  # some gradients are but rounding, and Adam divides by their size
 
 
 def test_outputs_are_the_unsplit_models(found: dict[str, Any]) -> None:
     """In evaluation mode every member has the whole outputs, and the loss of the whole batch."""
-    loss, reference, apart = found["outputs"]
+    loss, reference, apart = found["team outputs"]
     assert loss == pytest.approx(reference, rel=EXACT)
     assert apart < EXACT
 
 
 def test_a_block_sums_twice_each_way(found: dict[str, Any]) -> None:
     """Cut by columns, then rows, attention and perceptron sum once forward, once backward each; nothing gathers."""
-    seen = found["collectives"]
+    seen = found["team collectives"]
     assert seen["forward"] == {"c10d_functional.all_reduce": 2}
     assert seen["both"] == {"c10d_functional.all_reduce": 4}
     assert not seen["gathered"]
 
 
+def test_weight_gradients_of_parts_wait(found: dict[str, Any]) -> None:
+    """In a backward in two parts those of all four matrices, and their biases, are made in W."""
+    behind, at_last = found["team waiting"]
+    assert len(behind) == 6
+    assert not any(behind.values())
+    assert all(at_last.values())
+
+
 def test_a_run_tells_of_teams(found: dict[str, Any]) -> None:
     """``run`` reports losses, peaks and time lines by ranks of the plan, not by processes, and exact gradients."""
-    report, schedule = found["report"]
+    report, schedule = found["team report"]
     assert report.tensor_parallel == 2
     assert report.error <= EXACT
     assert len(report.peaks) == len(schedule.orders)

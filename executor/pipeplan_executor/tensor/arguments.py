@@ -1,6 +1,6 @@
 """The tensors among the arguments of an operation, alone or in lists. Torch's trees take longer than the operation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,19 +11,22 @@ def mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
     """The value with every tensor in it exchanged."""
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, tuple | list):
-        return type(value)(mapped(change, each) for each in value)
-    if isinstance(value, dict):
-        return {key: mapped(change, each) for key, each in value.items()}
-    return value
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([change(each) if isinstance(each, Tensor) else _within(change, each) for each in value])
+    return {key: mapped(change, each) for key, each in value.items()} if kind is dict else value
 
 
-def tensors(value: Any) -> Iterator[DTensor]:
-    """The tensors that lie on a team."""
-    if isinstance(value, DTensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from tensors(each)
-    elif isinstance(value, dict):
-        yield from tensors(tuple(value.values()))
+def _within(change: Callable[[Tensor], Any], value: Any) -> Any:
+    return mapped(change, value) if type(value) in (tuple, list) else value
+
+
+def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[DTensor]:
+    """Those that lie on a team."""
+    found = []
+    for each in (*args, *kwargs.values()):
+        if isinstance(each, DTensor):
+            found.append(each)
+        elif type(each) in (tuple, list):
+            found += [one for one in each if isinstance(one, DTensor)]
+    return found

@@ -72,9 +72,12 @@ class Placing(TorchDispatchMode):
             return mapped(self._summed, made) if self._forward else made
 
     def _run(self, func: Any, its: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if not (its.aside or (func in SUMS and all(map(_is_sum, args[:2])))):
+        found = tensors(args, kwargs)
+        sums = any(map(_is_partial, found))
+        if sums and not (its.aside or (func in SUMS and all(map(_is_sum, args[:2])))):
             args, kwargs = mapped(self._summed, args), mapped(self._summed, kwargs)
-        if all(map(is_whole, tensors((args, kwargs)))):
+            found, sums = tensors(args, kwargs), False
+        if not sums and all(map(is_whole, found)):
             return self._wholly(func, its, args, kwargs)
         drawing = its.seeded and draws(func, args, kwargs)
         if func in ATTENTION and not drawing and (made := attend(func, args, kwargs)) is not None:
@@ -93,7 +96,7 @@ class Placing(TorchDispatchMode):
 
     def _summed(self, tensor: Tensor) -> Tensor:
         """Partial sums added up, once for all that read them."""
-        if not (isinstance(tensor, DTensor) and any(each.is_partial() for each in tensor.placements)):
+        if not (isinstance(tensor, DTensor) and _is_partial(tensor)):
             return tensor
         known = getattr(tensor, _SUM, None)
         if known is None:
@@ -127,6 +130,10 @@ class Placing(TorchDispatchMode):
 _SUM = "pipeplan_sum"
 SUMS = (torch.ops.aten.add.Tensor,)
 """Sums of partial sums are partial sums."""
+
+
+def _is_partial(tensor: DTensor) -> bool:
+    return any(each.is_partial() for each in tensor.placements)
 
 
 def _is_sum(value: Any) -> bool:
