@@ -11,12 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from models import layers_of, tiny_mlp
 
 from pipeplan.plan import Plan
 from pipeplan.schedules import FAMILIES
 from pipeplan.workload import Workload
 from pipeplan_executor.checkpoint.folder import whole
+from pipeplan_executor.pipeline import Pipeline
+from pipeplan_executor.stages.source import draw
 from plans import plan_for
 
 STEPS = 30
@@ -41,6 +44,15 @@ def lasting_plan(ranks: int) -> Plan:
     names = layers_of(workload)
     cuts = [round(i * len(names) / ranks) for i in range(ranks + 1)]
     return plan_for(workload.module, names, cuts, FAMILIES["gpipe"].write((1,) * ranks, 4), 2, "adam")
+
+
+def undisturbed_run(folder: str) -> str:
+    """All steps on these ranks; where their checkpoint lies."""
+    pipeline = Pipeline(lasting_plan(dist.get_world_size()), tiny_mlp)
+    for number in range(STEPS):
+        pipeline.step(*draw(pipeline.workload, pipeline.plan.batch, 0, step=number))
+    pipeline.save(folder)
+    return folder
 
 
 class Killer:

@@ -2,12 +2,15 @@
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
-from signal import SIGKILL, SIGSTOP
+from signal import SIGKILL, SIGSTOP, Signals
+from typing import Any
 
 import pytest
 import torch
-from lasting import STEPS, Killer, lasting_plan, unhurried
+from lasting import STEPS, Killer, lasting_plan, undisturbed_run, unhurried
+from together import Job
 
 from pipeplan.errors import InputError
 from pipeplan_executor import RunError, run
@@ -22,12 +25,15 @@ KILLS = 50
 NAMED = {SIGKILL: "was killed by SIGKILL", SIGSTOP: "stood still"}
 
 
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """What these tests do on so many ranks."""
+    return {"undisturbed": (undisturbed_run, (str(folder),))} if world == 2 else {}
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+def undisturbed(ranks: Callable[[int], dict[str, Any]]) -> dict[str, torch.Tensor]:
     """The weights after all steps, by two ranks that nobody disturbs."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    run(lasting_plan(2), unhurried, steps=STEPS, warmup=0, timeout=60, saving=Saving(str(folder)))
-    return as_plain(folder)["model"]
+    return as_plain(ranks(2)["undisturbed"])["model"]
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -35,14 +41,20 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_a_run_survives_losses(tmp_path: Path, undisturbed: dict[str, torch.Tensor]) -> None:
-    """A rank is killed, then one stopped; the run names both, starts again twice, and ends with the same weights."""
-    signals = [SIGKILL, SIGSTOP]
+@pytest.mark.parametrize(
+    "signals",
+    [
+        pytest.param([SIGKILL], id="killed"),
+        pytest.param([SIGKILL, SIGSTOP], id="killed, then stopped", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_survives_losses(signals: list[Signals], tmp_path: Path, undisturbed: dict[str, torch.Tensor]) -> None:
+    """A rank is lost, then another; the run names what befell them, starts again, and ends with the same weights."""
     with Killer(signals, tmp_path, seed=1) as killer:
         saving = Saving(str(tmp_path), every=3)
         report = run(lasting_plan(2), unhurried, steps=STEPS, warmup=0, timeout=TIMEOUT, saving=saving, restarts=2)
     assert killer.sent == signals
-    assert len(report.restarts) == 2
+    assert len(report.restarts) == len(signals)
     assert all(NAMED[number] in said for number, said in zip(signals, report.restarts, strict=True))
     assert report.first > 0
     assert as_plain(tmp_path)["step"] == STEPS
