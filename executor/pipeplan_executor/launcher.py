@@ -60,7 +60,7 @@ def launch(
         return _restarted(function, world, arguments, timeout, restarts, device, told)
     if started != world:
         raise RunError(
-            f"the plan has {world} ranks, but the launcher started {started} processes; start {world}, or solve for "
+            f"the run takes {world} processes, but the launcher started {started}; start {world}, or solve for "
             f"{started} devices"
         )
     if restarts:
