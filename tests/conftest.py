@@ -1,4 +1,4 @@
-"""Hypothesis profiles, and the instances that many tests share."""
+"""What all tests need: one thread, Hypothesis profiles, and the modules that many of them share."""
 
 import os
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors this small are computed faster so, here and in what is started
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=_quiet)

@@ -71,7 +71,6 @@ LAYOUTS = {
 
 def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
     """For every layout: is a run that was broken off bit by bit the run that was not?"""
-    torch.set_num_threads(1)
     found = {}
     for number, layout in enumerate(LAYOUTS[dist.get_world_size()]):
         place = Path(folder) / str(number)
@@ -91,7 +90,6 @@ def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
 
 def moved(folder: str, model: str, optimizer: str, in_a_ring: bool = False) -> dict[str, float]:
     """For every two layouts, or each and the next: how far a run that moves there is from one that stays."""
-    torch.set_num_threads(1)
     layouts = LAYOUTS[dist.get_world_size()]
     stay = {}
     for number, layout in enumerate(layouts):
@@ -117,7 +115,6 @@ def moved(folder: str, model: str, optimizer: str, in_a_ring: bool = False) -> d
 
 def handed_on(folder: str, model: str, optimizer: str) -> float:
     """How far from a pipeline that stays is a run that goes through all layouts, between them once as a plain file."""
-    torch.set_num_threads(1)
     layouts = LAYOUTS[dist.get_world_size()]
     stays = _pipeline(layouts[1].plan(MODELS[model], optimizer), model)
     _train(stays, len(layouts))
@@ -138,7 +135,6 @@ def handed_on(folder: str, model: str, optimizer: str) -> float:
 
 def alone(folder: str, model: str, optimizer: str) -> dict[str, float]:
     """How far from a pipeline that stays is the plain model that takes over from it, and a pipeline after that."""
-    torch.set_num_threads(1)
     layouts = LAYOUTS[dist.get_world_size()]
     pipeline = _pipeline(layouts[2].plan(MODELS[model], optimizer), model)
     _train(pipeline, STEPS)
@@ -178,7 +174,6 @@ def alone(folder: str, model: str, optimizer: str) -> dict[str, float]:
 
 def refused(folder: str) -> dict[str, str]:
     """What is said to checkpoints that are broken, of another model, or of another optimiser."""
-    torch.set_num_threads(1)
     layout = LAYOUTS[dist.get_world_size()][1]
     pipeline = _pipeline(layout.plan(MODELS["decoder"], "adam"), "decoder")
     _train(pipeline, 1)

@@ -18,7 +18,6 @@ def worst_errors(orders: Mapping[str, tuple[str, int, int]]) -> dict[str, float]
 
     ``orders``: by name, a schedule file, its number of stages, and of micro-batches.
     """
-    torch.set_num_threads(1)
     return {name: _worst(Path(file), stages, count) for name, (file, stages, count) in orders.items()}
 
 

@@ -143,7 +143,6 @@ Found = dict[str, tuple[Seen, Seen, float]]
 
 def everything() -> tuple[Found, dict[str, float]]:
     """All cases of this number of ranks, and what verification finds."""
-    torch.set_num_threads(1)
     found = {name: compare(case, torch.float64) for name, case in cases(dist.get_world_size()).items()}
     if dist.get_world_size() > 2:
         return found, {}

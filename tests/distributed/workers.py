@@ -33,7 +33,6 @@ OPTIMIZERS = {
 
 def random_cases(count: int, seed: int, models: str = "WORKLOADS") -> dict[str, float]:
     """The worst error of each random case; ``models`` is the name of a list in models.py."""
-    torch.set_num_threads(1)
     generator, world = random.Random(seed), dist.get_world_size()
     builds = getattr(models_of_tests, models)
     found = {}
@@ -45,14 +44,12 @@ def random_cases(count: int, seed: int, models: str = "WORKLOADS") -> dict[str, 
 
 def placed_families(seed: int) -> dict[str, float]:
     """The worst error of a random case of every family that places stages itself."""
-    torch.set_num_threads(1)
     cases = placed_cases(random.Random(seed), dist.get_world_size())
     return {f"{case.plan.schedule.family}: {case.name}": worst_error(case, passes=1) for case in cases}
 
 
 def found_schedules(cases: list[Case]) -> dict[str, float]:
     """The worst error of each of these cases."""
-    torch.set_num_threads(1)
     return {case.name: worst_error(case, passes=1) for case in cases}
 
 
@@ -100,7 +97,6 @@ def training(steps: int, tied: bool = False) -> dict[str, tuple[list[float], lis
 
     ``tied``: for a model whose first and last layer share weights.
     """
-    torch.set_num_threads(1)
     world = dist.get_world_size()
     none, some, all_ranks = (1,) * world, (world - 1, 1), (world,)
     cases = [("sgd", none, False), ("momentum", some, False), ("adam", all_ranks, False)]
@@ -150,7 +146,6 @@ def replicas() -> tuple[tuple[int, list[int]], list[float]]:
 
 def optimizer_shares() -> tuple[int, list[int]]:
     """Size of Adam's state of the unsplit model, and of each replica's share under ZeRO-1, after a step."""
-    torch.set_num_threads(1)
     world = dist.get_world_size()
     workload = tiny_decoder()
     names = layers_of(workload)
@@ -165,7 +160,6 @@ def optimizer_shares() -> tuple[int, list[int]]:
 
 def batch_norm_of_replicas() -> list[float]:
     """The running mean of the first batch norm of two replicas and of a replay of each one's own micro-batches."""
-    torch.set_num_threads(1)
     workload = tiny_resnet()
     names = layers_of(workload)
     plan = plan_for(workload.module, names, (0, len(names)), FAMILIES["gpipe"].write((2,), 4))
@@ -184,7 +178,6 @@ def batch_norm_of_replicas() -> list[float]:
 
 def verification() -> dict[str, float]:
     """What ``--verify`` finds for the user's own stages and, with transformers, for gradients that are but rounding."""
-    torch.set_num_threads(1)
     builds = (models_of_tests.tiny_stages, *(models_of_tests.tiny_bert,) * models_of_tests.HAS_TRANSFORMERS)
     found = {}
     for build in builds:
@@ -201,7 +194,6 @@ def evaluation() -> dict[str, tuple[float, float, float]]:
     In evaluation mode, after a training step, on every way that outputs take: one last rank, replicas of the last
     stage, stages in a V, several tensors between stages, and a captured model that returns a dict.
     """
-    torch.set_num_threads(1)
     cases = [
         (tiny_resnet, PLACED["zb-v"].write(2, 3, 2)),
         (tiny_dropping, FAMILIES["gpipe"].write((1, 1), 4)),

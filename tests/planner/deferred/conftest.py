@@ -1,3 +1,0 @@
-"""Small tensors, one thread."""
-
-from one_thread import one_thread  # noqa: F401
