@@ -2,20 +2,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-properties test-others test-all bench experiments check lint types clean
+.PHONY: demo test test-first test-second test-all bench experiments check lint types clean
 
 demo: .venv/installed
 	$(BIN)/pipeplan demo --output demo-out
 
 # Side by side, in halves of about equal length: most tests keep one core busy.
+FIRST := tests/properties tests/planner/profile
 test: .venv/installed-test
-	$(MAKE) --no-print-directory -j2 test-properties test-others
+	$(MAKE) --no-print-directory -j2 test-first test-second
 
-test-properties: .venv/installed-test
-	$(BIN)/pytest -m "not slow" tests/properties
+test-first: .venv/installed-test
+	$(BIN)/pytest -m "not slow" $(FIRST)
 
-test-others: .venv/installed-test
-	$(BIN)/pytest -m "not slow" --ignore=tests/properties
+test-second: .venv/installed-test
+	$(BIN)/pytest -m "not slow" $(FIRST:%=--ignore=%)
 
 test-all: .venv/installed-test
 	$(BIN)/pytest
