@@ -8,9 +8,9 @@ micro-batch, medians over rounds, the slower rank's. A ratio below 1 means that 
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -91,24 +91,28 @@ def measured(count: int) -> Times:
     }
     for run in engines.values():  # torch's sends what it is about to send ahead of its first step
         run()
-    rows: dict[str, list[Seen]] = defaultdict(list)
-    for _ in range(WARMUP + ROUNDS):
-        for name, run in engines.items():
-            with no_messages():
-                alone_busy = time.thread_time_ns()
-                run()
-                alone_busy = time.thread_time_ns() - alone_busy
-            dist.barrier()
-            start, busy = time.monotonic_ns(), time.thread_time_ns()
-            run()
-            rows[name].append((alone_busy, time.thread_time_ns() - busy, start, time.monotonic_ns()))
-    everyone: list[dict[str, list[Seen]]] = [{}] * WORLD
-    dist.all_gather_object(everyone, dict(rows))
-    return {name: summary([each[name][WARMUP:] for each in everyone], count) for name in engines}
+    rows: dict[str, list[Seen]] = {name: [] for name in engines}
+    for _, name in product(range(WARMUP + ROUNDS), engines):
+        dist.barrier()
+        start, busy = time.monotonic_ns(), time.thread_time_ns()
+        engines[name]()
+        rows[name].append((time.thread_time_ns() - busy, start, time.monotonic_ns()))
+    alone_rows: dict[str, list[int]] = {name: [] for name in engines}
+    with no_messages():  # behind all others: the ones that follow such a round wait longer
+        for _, name in product(range(WARMUP + ROUNDS), engines):
+            busy = time.thread_time_ns()
+            engines[name]()
+            alone_rows[name].append(time.thread_time_ns() - busy)
+    everyone: list[tuple[dict[str, list[Seen]], dict[str, list[int]]]] = [({}, {})] * WORLD
+    dist.all_gather_object(everyone, (rows, alone_rows))
+    return {
+        name: summary([(seen[name][WARMUP:], busy[name][WARMUP:]) for seen, busy in everyone], count)
+        for name in engines
+    }
 
 
-Seen = tuple[int, int, int, int]
-"""Nanoseconds of a round: processor time without messages, with them; start and end."""
+Seen = tuple[int, int, int]
+"""Nanoseconds of a round with messages: processor time, start, end."""
 
 
 class Done:
@@ -132,11 +136,12 @@ def no_messages() -> Iterator[None]:
             setattr(group, name, method)
 
 
-def summary(rows: list[list[Seen]], count: int) -> tuple[float, float, float]:
-    """Microseconds per micro-batch from what every rank saw in every round."""
-    alone, busy = (max(median(row[place] for row in own) for own in rows) for place in (0, 1))
-    rounds = zip(*rows, strict=True)
-    wall = median(max(row[3] for row in each) - min(row[2] for row in each) for each in rounds)
+def summary(ranks: list[tuple[list[Seen], list[int]]], count: int) -> tuple[float, float, float]:
+    """Microseconds per micro-batch from what every rank saw in every round, with messages and without."""
+    alone = max(median(busy) for _, busy in ranks)
+    busy = max(median(seen[0] for seen in own) for own, _ in ranks)
+    rounds = zip(*(own for own, _ in ranks), strict=True)
+    wall = median(max(seen[2] for seen in each) - min(seen[1] for seen in each) for each in rounds)
     return alone / 1e3 / count, busy / 1e3 / count, wall / 1e3 / count
 
 

@@ -31,7 +31,7 @@ from pipeplan_executor.steps.order import find_replicas
 from pipeplan_executor.tensor.cuts import find_cuts
 from pipeplan_executor.tensor.declared import TensorParallel, declared
 from pipeplan_executor.tensor.team import find_team
-from pipeplan_executor.traffic import lead
+from pipeplan_executor.traffic import is_small
 from pipeplan_executor.training.optimise import OptimizerFactory, SchedulerFactory, planned_optimizer
 from pipeplan_executor.training.stage_optimizers import stage_optimizers
 from pipeplan_executor.training.updates import Updates
@@ -150,15 +150,15 @@ class Pipeline:
         groups = replica_groups(find_replicas(plan.schedule), team.size)
         self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
         self._stages = self._make_stages()
-        early = partial(lead, boundaries=fitted.boundaries)
-        steps = lower(plan.schedule, early, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
+        small = partial(is_small, boundaries=fitted.boundaries)
+        steps = lower(plan.schedule, small, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
         if self.updates.together:
             steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
         self._engine = Engine(
             self._stages,
             fitted.boundaries,
             steps,
-            lower_forward(plan.schedule, early)[rank],
+            lower_forward(plan.schedule, small)[rank],
             self._once_a_step,
             self.recorder,
             self.device,

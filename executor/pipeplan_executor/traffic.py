@@ -1,8 +1,8 @@
 """What messages carry, and how early they are expected.
 
-A message whose receive is not posted when it is sent is first announced, and travels when it is asked for: on two busy
-cores that takes gloo longer than a small message itself. So small ones are expected early. For the others the
-way back is short beside the message, and a buffer that waits costs memory.
+A message whose receive is not posted when it is sent is first announced, and travels when it is asked for: on busy
+cores that takes gloo longer than a small message itself. So small ones are expected early. For the others the way there
+and back is short beside the message, and a buffer that waits costs memory.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,7 @@ from pipeplan_executor.stages.stage import Boundary
 from pipeplan_executor.steps.lower import Message
 
 SMALL = 1 << 20
-"""Bytes of a message that is expected early: three buffers of them are little beside what a process takes anyway."""
-EARLY, LATE = 3, 1
-"""Actions between the receive and its reader."""
+"""Bytes of the largest message that is expected early: few of them wait at a time, beside a process of 200 MiB."""
 
 
 def carried(message: Message, boundaries: Sequence[Boundary]) -> Tensors:
@@ -25,7 +23,6 @@ def carried(message: Message, boundaries: Sequence[Boundary]) -> Tensors:
     return tuple(tensor for tensor in boundaries[message.reads.stage].outputs if tensor.requires_grad)
 
 
-def lead(message: Message, boundaries: Sequence[Boundary]) -> int:
-    """How many actions ahead of its reader a message is expected."""
-    size = sum(tensor.nbytes for tensor in carried(message, boundaries))
-    return EARLY if size <= SMALL else LATE
+def is_small(message: Message, boundaries: Sequence[Boundary]) -> bool:
+    """Whether a buffer for the message may wait."""
+    return sum(tensor.nbytes for tensor in carried(message, boundaries)) <= SMALL

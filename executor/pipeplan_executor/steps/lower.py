@@ -7,14 +7,15 @@
 
 A send stands right behind the action that makes the tensor. Messages between two ranks carry no tag and are matched in
 order, so for every ordered pair of ranks the receives stand in the order of the sends. Within that, a receive is posted
-one action or some ahead of the one that reads it: early enough for the tensor to arrive meanwhile, late enough not to
-hold a buffer for long.
+one action ahead of the one that reads it: early enough for the tensor to arrive meanwhile, late enough not to hold a
+buffer for long. A small message is expected one arrival ahead: to post a receive takes time, and where a rank waits for
+something else it has some.
 
 A sent tensor must stay until it is taken. A settle stands where that is known without waiting: behind the first action
 that read something which the receiver made after it had read the message. What is never answered settles at the end.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -53,20 +54,19 @@ class Settle(NamedTuple):
 
 Step: TypeAlias = Action | Send | Receive | Settle
 
-
-Lead: TypeAlias = Callable[[Message], int]
-"""How many actions ahead of its reader the receive of a message is posted."""
+Small: TypeAlias = Callable[[Message], bool]
+"""Whether a buffer for a message may wait."""
 
 
 def lower(
-    schedule: Schedule, lead: Lead, sharded: bool = False, tied: Sequence[Sequence[int]] = ()
+    schedule: Schedule, small: Small, sharded: bool = False, tied: Sequence[Sequence[int]] = ()
 ) -> tuple[tuple[Step, ...], ...]:
     """One list of steps for every rank.
 
     Parameters
     ----------
     schedule : Schedule
-    lead : callable
+    small : callable
     sharded : bool
         The replicas of a stage update a share each and exchange them: an update is then an act of all of them.
     tied : sequence of sequence of int
@@ -80,7 +80,7 @@ def lower(
     """
     owners = find_owners(schedule, tied)
     check_order(schedule, owners, frozenset({Kind.REDUCE, Kind.UPDATE} if sharded else {Kind.REDUCE}), tied)
-    return arranged(schedule, owners, lead, _proofs)
+    return arranged(schedule, owners, small, _proofs)
 
 
 Settling: TypeAlias = Callable[
@@ -90,16 +90,18 @@ Settling: TypeAlias = Callable[
 behind which it lets go of them. ``replies`` go the other way, ``place`` is where every action stands."""
 
 
-def arranged(schedule: Schedule, owners: Owners, lead: Lead, settling: Settling) -> tuple[tuple[Step, ...], ...]:
+def arranged(schedule: Schedule, owners: Owners, small: Small, settling: Settling) -> tuple[tuple[Step, ...], ...]:
     """Sends, receives and settles around the actions of lists that are known to be in order."""
     place = {a: i for order in schedule.orders for i, a in enumerate(order) if a.kind.per_micro_batch}
     pairs: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    readers: list[list[int]] = [[] for _ in schedule.orders]
     for message in messages(schedule, owners):
         pairs[message.source, message.target].append(message)
+        insort(readers[message.target], place[message.reads])
     before: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
     behind: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
     for (source, target), row in pairs.items():
-        for message, post in zip(row, _posts(row, place, lead), strict=True):
+        for message, post in zip(row, _posts(row, place, readers[target], small), strict=True):
             before[target][post].append(Receive(message))
             behind[source][place[message.made]].append(Send(message))
         places = settling(row, pairs.get((target, source), ()), place, schedule.orders[source])
@@ -123,10 +125,17 @@ def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
                 yield Message(action, reads, rank, owners[reads.stage, micro_batch])
 
 
-def _posts(row: Sequence[Message], place: Mapping[Action, int], lead: Lead) -> list[int]:
-    """Places in the target's list ahead of which each message of a pair is expected, in the order of the sends."""
-    wanted = (max(0, place[message.reads] - lead(message)) for message in reversed(row))
-    return list(accumulate(wanted, min))[::-1]  # never after a later message
+def _posts(row: Sequence[Message], place: Mapping[Action, int], readers: Sequence[int], small: Small) -> list[int]:
+    """Places in the target's list ahead of which each message of a pair is expected, in the order of the sends.
+
+    ``readers``: where actions stand that read a message, in order.
+    """
+
+    def post(message: Message) -> int:
+        at = place[message.reads]
+        return readers[max(0, bisect_left(readers, at) - 1)] if small(message) else max(0, at - 1)
+
+    return list(accumulate(map(post, reversed(row)), min))[::-1]  # never after a later message
 
 
 def _proofs(

@@ -15,22 +15,22 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan_executor.steps.lower import Lead, Message, Step, arranged
+from pipeplan_executor.steps.lower import Message, Small, Step, arranged
 
 
-def lower_forward(schedule: Schedule, lead: Lead) -> tuple[tuple[Step, ...], ...]:
+def lower_forward(schedule: Schedule, small: Small) -> tuple[tuple[Step, ...], ...]:
     """One list of steps for every rank.
 
     Parameters
     ----------
     schedule : Schedule
         For a training step; it can be played to the end.
-    lead : callable
+    small : callable
     """
     orders = tuple(tuple(a for a in order if a.kind is Kind.FORWARD) for order in schedule.orders)
     owners = {(a.stage, a.micro_batch): rank for rank, order in enumerate(orders) for a in order}
     settling = partial(_settling, _rounds(orders))
-    return arranged(Schedule("forward only", orders), owners, lead, settling)
+    return arranged(Schedule("forward only", orders), owners, small, settling)
 
 
 def _rounds(orders: Sequence[Sequence[Action]]) -> Mapping[Action, int]:
