@@ -16,10 +16,10 @@ from pipeplan_executor.commands.run import as_text
 from pipeplan_executor.pipeline import check_world
 from pipeplan_executor.report import RunReport
 from pipeplan_executor.runner import run
+from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.materialise import named_tensors, values_of
 from pipeplan_executor.stages.split import Fitted, fit
 from pipeplan_executor.tensor import TensorParallel
-from pipeplan_executor.tensor.cut import Cut
 from pipeplan_executor.tensor.cuts import find_cuts
 from pipeplan_executor.training.optimise import StageOptimizer
 from pipeplan_executor.training.reduction import Parts

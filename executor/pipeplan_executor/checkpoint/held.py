@@ -12,8 +12,8 @@ from pipeplan_executor.checkpoint.boxes import boxes_of
 from pipeplan_executor.checkpoint.inventory import Inventory, first_names, take
 from pipeplan_executor.checkpoint.optimizer import Part
 from pipeplan_executor.checkpoint.slices import Slice
+from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.steps.order import find_replicas
-from pipeplan_executor.tensor.cut import Cut
 
 if TYPE_CHECKING:
     from pipeplan_executor.pipeline import Pipeline

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.errors import InputError, PlanError
+from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.seeds import derive
-from pipeplan_executor.tensor.cut import Cut
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from pipeplan.model import Layer, Model
 from pipeplan.plan import Plan
 from pipeplan.profile.ties import Held, bytes_of, find_ties, own_parameters
 from pipeplan.workload import Workload
+from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.materialise import named_tensors, put, values_of
 from pipeplan_executor.stages.precision import formats
 from pipeplan_executor.stages.shapes import Flow, Tensors, trace
@@ -31,7 +32,6 @@ from pipeplan_executor.stages.source import Source, build, converted, draw
 from pipeplan_executor.stages.stage import Boundary
 from pipeplan_executor.stages.stage_module import StageModule, treatment_of
 from pipeplan_executor.stages.ties import Copies, find_copies
-from pipeplan_executor.tensor.cut import Cut
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 
 from pipeplan.errors import InputError
+from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.split import Fitted
-from pipeplan_executor.tensor.cut import Cut
 from pipeplan_executor.tensor.declared import TensorParallel
 
 SHOWN = 4

@@ -20,8 +20,8 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.func import functional_call
 
 from pipeplan.deferred.queue import TAKER, plain
+from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.shapes import Tensors, as_tuple
-from pipeplan_executor.tensor.cut import Cut
 from pipeplan_executor.tensor.parts import WHOLE, is_whole, local
 from pipeplan_executor.tensor.placing import Placing
 
