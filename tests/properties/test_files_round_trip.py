@@ -5,7 +5,7 @@ from math import lcm
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
@@ -245,6 +245,7 @@ def test_a_plan_comes_back(plan: Plan) -> None:
 
 
 @settings(max_examples=300)
+@example(4_503_599_627_370_491)
 @given(whole)
 def test_quantities_come_back(value: int) -> None:
     """What is written with a unit is parsed as the same integer."""

@@ -3,8 +3,8 @@
 The inverse of `pipeplan.units`: what these write, the parsers read back as the same integer.
 """
 
-_EXACT = 2**53
-"""The parsers pass through a float, so larger numbers are written without a unit."""
+_EXACT = 2**50
+"""The parsers round a float, and its product with the unit: larger numbers, which that may change, have no unit."""
 
 
 def written_bytes(value: int) -> int | str:
