@@ -10,6 +10,7 @@ import copy
 import gc
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from statistics import median
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from pipeplan.deferred.attach import attach
-from pipeplan.deferred.queue import WeightQueue, storages, work_off
+from pipeplan.deferred.queue import WeightQueue, Work, work_off
 from pipeplan.profile.passes import Feed
 from pipeplan.profile.saved import saved_bytes
 from pipeplan.workload import Workload
@@ -97,13 +98,24 @@ def _pipeplans(
         loss.backward()
     after = time.thread_time_ns()
     works = queue.take()
-    between = sum(storages(works).values())
+    between = bytes_kept(works)
     begin = time.thread_time_ns()
     work_off(works)
     times["W"].append(time.thread_time_ns() - begin)
     times["F split"].append(middle - start)
     times["I"].append(after - middle)
     return between
+
+
+def bytes_kept(works: Iterable[Work]) -> int:
+    """Of storages that are kept between I and W, parameters apart."""
+    found: dict[int, int] = {}
+    for work in works:
+        for value in work.args:
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                storage = value.untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
 
 
 if __name__ == "__main__":

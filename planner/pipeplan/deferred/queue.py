@@ -1,6 +1,6 @@
 """Weight gradients of a micro-batch that wait for their turn."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -77,17 +77,6 @@ def work_off(works: Sequence[Work]) -> None:
     with torch.no_grad():
         for work in works:
             work()
-
-
-def storages(works: Iterable[Work]) -> dict[int, int]:
-    """What is kept between I and W, parameters apart: bytes of each storage, by address."""
-    found: dict[int, int] = {}
-    for work in works:
-        for value in work.args:
-            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-                storage = value.untyped_storage()
-                found[storage.data_ptr()] = storage.nbytes()
-    return found
 
 
 def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
