@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pipeplan.capture.blank import on_meta
 from pipeplan.capture.row import Row
-from pipeplan_executor.stages.materialise import named_tensors
+from pipeplan.profile.ties import named_tensors
 from pipeplan_executor.stages.shapes import Tensors, trace
 from pipeplan_executor.stages.stage import Boundary, StageWork
 from pipeplan_executor.stages.stage_module import StageModule, treatment_of
@@ -31,7 +31,7 @@ def stage_of(
     row = Row(
         ("ahead", *names),
         (ahead, *map(on_meta, layers.values())),
-        ({}, *({name: name for name in named_tensors(layer)} for layer in layers.values())),
+        ({}, *({name: name for name, _ in named_tensors(layer)} for layer in layers.values())),
         ("",) * (1 + len(names)),
         lambda outputs: outputs,
     )
@@ -39,7 +39,8 @@ def stage_of(
     treatments = {
         name: treatment_of(flow, number, name in recompute, number == 1) for number, name in enumerate(names, start=1)
     }
-    module = StageModule(layers, treatments)
+    held = [{local: f"{name}.{local}" for local, _ in named_tensors(layer)} for name, layer in layers.items()]
+    module = StageModule(layers, treatments, held)
     boundary = Boundary(flow.tensors[1], flow.tensors[-1])
     work = StageWork(
         module, boundary, None if loss is None else lambda found, targets: loss(*found, targets), split, number

@@ -6,7 +6,8 @@ from torch import nn
 
 from pipeplan.capture.blank import on_meta
 from pipeplan.errors import InputError, PlanError
-from pipeplan_executor.stages.materialise import named_tensors, put, values_of
+from pipeplan.profile.ties import named_tensors
+from pipeplan_executor.stages.materialise import put, values_of
 
 
 class Block(nn.Module):
@@ -64,7 +65,7 @@ class Bare(nn.Module):
 def test_parts_are_drawn_as_the_whole_is() -> None:
     """Any set of names gets the values that it gets among all names, to the last bit; other seeds give others."""
     model = on_meta(nn.Sequential(Block(), Block()))
-    names = list(named_tensors(model))
+    names = list(dict(named_tensors(model)))
     whole = values_of(model, model, names, seed=5)
     assert all(not tensor.is_meta for tensor in whole.values())
     for part in (names[::3], names[1:2], ["1.cell.weight_hh_l0", "0.mix.bias"]):
@@ -81,20 +82,20 @@ def test_random_numbers_of_the_process_are_left_alone() -> None:
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    values_of(model, model, named_tensors(model))
+    values_of(model, model, dict(named_tensors(model)))
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_masters_draw_the_weights_of_their_submodules() -> None:
     """What a surrounding module draws overrules a submodule's own rule; what has neither is refused with advice."""
     model = on_meta(Master())
-    found = values_of(model, model, named_tensors(model))
+    found = values_of(model, model, dict(named_tensors(model)))
     assert float(found["block.child.weight"].detach().mean()) > 90
     assert float(found["block.child.bias"].detach().abs().max()) <= 0.5
     assert found["free.scale"].tolist() == [7.0] * 4
     alone = on_meta(nn.Sequential(nn.Linear(2, 2), Bare()))
     with pytest.raises(PlanError, match=r"1.scale has no values.*Bare has no reset_parameters"):
-        values_of(alone, alone, named_tensors(alone))
+        values_of(alone, alone, dict(named_tensors(alone)))
     assert values_of(alone, alone, ["0.weight"]).keys() == {"0.weight"}
 
 
@@ -113,7 +114,7 @@ def test_real_values_are_kept_and_copied() -> None:
     """What the user's module has is used, not shared; what it lacks is drawn."""
     own = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).to("meta"))
     model = on_meta(own)
-    found = values_of(model, own, named_tensors(model), dtype=torch.float64)
+    found = values_of(model, own, dict(named_tensors(model)), dtype=torch.float64)
     assert torch.equal(found["0.weight"], own[0].weight.double())
     assert not found["1.weight"].is_meta
     again = values_of(model, own, ["0.weight"])["0.weight"]
@@ -127,7 +128,7 @@ def test_a_file_has_the_last_word(tmp_path) -> None:
     state = source.state_dict()
     torch.save(state, tmp_path / "w.pt")
     model = on_meta(Block())
-    found = values_of(model, source, named_tensors(model), weights=tmp_path / "w.pt")
+    found = values_of(model, source, dict(named_tensors(model)), weights=tmp_path / "w.pt")
     assert all(torch.equal(found[name], value) for name, value in state.items())
     assert found["ways.angles"].tolist() == [0, 1, 2]
     torch.save({**state, "mix.bias": torch.zeros(5)}, tmp_path / "other.pt")
@@ -144,7 +145,7 @@ def test_recurrent_layers_use_what_is_put_into_them() -> None:
     """An LSTM keeps a list of its weights beside them; both must be the new ones."""
     cell = on_meta(nn.LSTM(4, 4))
     model = on_meta(nn.ModuleDict({"cell": nn.LSTM(4, 4)}))
-    for name, value in values_of(model, model, named_tensors(model)).items():
+    for name, value in values_of(model, model, dict(named_tensors(model))).items():
         put(cell, name.removeprefix("cell."), value)
     x = torch.randn(2, 1, 4)
     cell(x)[0].sum().backward()

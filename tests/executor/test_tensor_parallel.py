@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pipeplan.errors import InputError, PlanError
 from pipeplan.plan import Plan
+from pipeplan.profile.ties import named_tensors
 from pipeplan.schedules import FAMILIES
 from pipeplan.timeline import Timeline
 from pipeplan.workload import Workload
@@ -17,7 +18,7 @@ from pipeplan_executor.pipeline import check_world
 from pipeplan_executor.report import RunReport
 from pipeplan_executor.runner import run
 from pipeplan_executor.stages.cut import Cut
-from pipeplan_executor.stages.materialise import named_tensors, values_of
+from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.split import Fitted, fit
 from pipeplan_executor.tensor import TensorParallel
 from pipeplan_executor.tensor.cuts import find_cuts
@@ -106,7 +107,7 @@ def test_members_keep_their_parts(fitted: Fitted, origin: str, tmp_path: Path) -
     file = tmp_path / "weights.pt" if origin == "file" else None
     if file is not None:
         torch.save(words().module.state_dict(), file)
-    names = list(named_tensors(fitted.blank))
+    names = list(dict(named_tensors(fitted.blank)))
     whole = values_of(fitted.blank, own, names, seed=3, weights=file)
     parts = []
     for member in range(2):

@@ -13,17 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.errors import InputError, PlanError
+from pipeplan.profile.ties import named_tensors
 from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.seeds import derive
-
-
-def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers, under each of their names."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-
 
 _NOTHING = {
     **dict.fromkeys((torch.float64, torch.float32, torch.float16, torch.bfloat16), torch.nan),
@@ -69,7 +61,7 @@ def values_of(
     PlanError
         If there is no rule by which a tensor could be drawn.
     """
-    known, given, parts = named_tensors(blank), named_tensors(own), cuts or {}
+    known, given, parts = dict(named_tensors(blank)), dict(named_tensors(own)), cuts or {}
     aliases: dict[int, list[str]] = {}
     for name, tensor in known.items():
         aliases.setdefault(id(tensor), []).append(name)

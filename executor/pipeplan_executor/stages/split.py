@@ -8,8 +8,9 @@
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +19,14 @@ from torch import nn
 
 from pipeplan.batch import Batch
 from pipeplan.capture.blank import on_meta
-from pipeplan.capture.row import FrontEnd, Row, row_of
+from pipeplan.capture.row import Row, graph_of, row_of
 from pipeplan.errors import InputError, PlanError
 from pipeplan.model import Layer, Model
 from pipeplan.plan import Plan
-from pipeplan.profile.ties import Held, bytes_of, find_ties, own_parameters
+from pipeplan.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.workload import Workload
 from pipeplan_executor.stages.cut import Cut
-from pipeplan_executor.stages.materialise import named_tensors, put, values_of
+from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.precision import formats
 from pipeplan_executor.stages.shapes import Flow, Tensors, trace
 from pipeplan_executor.stages.source import Source, build, converted, draw
@@ -153,12 +154,17 @@ def find_row(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = Tru
     names = tuple(name for stage in plan.stages for name in stage.layers)
     reasons: list[str] = []
     nearest: tuple[str, ...] = ()
-    ways: tuple[tuple[FrontEnd, tuple[str, ...]], ...] = (("chain", names), ("graph", ()), ("graph", names))
-    for front_end, group in ways:
+    graph = cache(partial(graph_of, blank, inputs, both_modes=both_modes))
+    ways: tuple[Callable[[], Row], ...] = (
+        lambda: row_of(blank, inputs, group=names, front_end="chain"),
+        lambda: graph().row(graph().module_cuts()),
+        lambda: graph().row(graph().module_cuts(names)),
+    )
+    for number, way in enumerate(ways):
         try:
-            row = row_of(blank, inputs, group=group, front_end=front_end, both_modes=both_modes)
+            row = way()
         except Exception as error:  # what is no chain may fail in any way when it is called as one
-            if front_end != "chain" and not isinstance(error, InputError):
+            if number and not isinstance(error, InputError):
                 raise
             reasons.append(str(error))
             continue
@@ -209,7 +215,7 @@ def describe(name: str, module: nn.Module, layers: Sequence[str], held: Held) ->
 
 def _check_buffers(fitted: Fitted) -> None:
     """Buffers are a stage's own: what one stage writes into its own would be lost for another one."""
-    known = named_tensors(fitted.blank)
+    known = dict(named_tensors(fitted.blank))
     held = fitted.row.parameters
     changed = {id(known[held[n][local]]) for n, names in enumerate(fitted.flow.changed) for local in names}
     homes: dict[int, tuple[int, str]] = {}
@@ -276,9 +282,9 @@ def materialised(
 ) -> nn.Module:
     """The whole unsplit model, with the weights that `build_stage` gives its stages."""
     whole = copy.deepcopy(fitted.blank)
-    known = named_tensors(whole)
+    names = [name for name, _ in named_tensors(whole)]
     values = values_of(
-        fitted.blank, fitted.workload.module, known, seed=seed, weights=weights, device=device, dtype=dtype
+        fitted.blank, fitted.workload.module, names, seed=seed, weights=weights, device=device, dtype=dtype
     )
     for name, value in values.items():
         put(whole, name, value)

@@ -50,11 +50,10 @@ class StageModule(nn.Module):
     ----------
     layers : mapping of str to torch.nn.Module
         By name, in order.
-    treatments : mapping of str to Treatment, optional
-        Of layers that are not just called.
-    names : sequence of mapping, optional
-        For each layer, what each of its parameters and buffers is called in the unsplit model. By default the layers
-        are submodules of it, named by their paths.
+    treatments : mapping of str to Treatment
+        How each of them is run.
+    names : sequence of mapping
+        For each layer, what each of its parameters and buffers is called in the unsplit model.
     team : TeamLayers, optional
         Where several processes share the stage.
     """
@@ -62,19 +61,17 @@ class StageModule(nn.Module):
     def __init__(
         self,
         layers: Mapping[str, nn.Module],
-        treatments: Mapping[str, Treatment] | None = None,
-        names: Sequence[Mapping[str, str]] | None = None,
+        treatments: Mapping[str, Treatment],
+        names: Sequence[Mapping[str, str]],
         team: "TeamLayers | None" = None,
     ) -> None:
         super().__init__()
         self.row = nn.ModuleList(layers.values())
-        held = names if names is not None else [_by_path(name, layer) for name, layer in layers.items()]
-        self._unsplit = {f"row.{i}.{local}": full for i, each in enumerate(held) for local, full in each.items()}
-        chosen = treatments or {}
+        self._unsplit = {f"row.{i}.{local}": full for i, each in enumerate(names) for local, full in each.items()}
         self.team = team
         self._calls = tuple(
-            (name, _call(layer, layer if team is None else team.called(layer, own), chosen.get(name, Treatment())))
-            for (name, layer), own in zip(layers.items(), held, strict=True)
+            (name, _call(layer, layer if team is None else team.called(layer, own), treatments[name]))
+            for (name, layer), own in zip(layers.items(), names, strict=True)
         )
 
     def forward(self, *tensors: Tensor) -> Tensors:
@@ -128,11 +125,6 @@ def evaluating(modules: Collection[nn.Module]) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
-
-
-def _by_path(name: str, layer: nn.Module) -> dict[str, str]:
-    named = (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers(remove_duplicate=False))
-    return {local: f"{name}.{local}" for local, _ in named}
 
 
 def _call(layer: nn.Module, called: Callable[..., Any], how: Treatment) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -13,6 +13,9 @@ from pipeplan.capture.stages import Stages
 from pipeplan.errors import InputError
 from pipeplan.profile.layers import find_layers
 from pipeplan.profile.ties import held_by
+
+if TYPE_CHECKING:
+    from pipeplan.capture.graph.captured import CapturedModel
 
 FrontEnd: TypeAlias = Literal["auto", "chain", "graph"]
 
@@ -94,11 +97,16 @@ def row_of(
             raise InputError(f"{no_graph}. Nor is it a chain: {no_chain}") from no_graph
 
 
-def _graph(module: nn.Module, inputs: Batch, group: Sequence[str], both_modes: bool) -> Row:
-    """The layers that torch.export's graph is cut into."""
+def graph_of(module: nn.Module, inputs: Batch, *, both_modes: bool = True) -> "CapturedModel":
+    """What torch.export captures of the module, to be cut into rows (see `row_of`)."""
     from pipeplan.capture.graph.captured import CapturedModel
 
-    model = CapturedModel(module, inputs, both_modes=both_modes)
+    return CapturedModel(module, inputs, both_modes=both_modes)
+
+
+def _graph(module: nn.Module, inputs: Batch, group: Sequence[str], both_modes: bool) -> Row:
+    """The layers that the graph is cut into."""
+    model = graph_of(module, inputs, both_modes=both_modes)
     return model.row(model.module_cuts(group))
 
 
