@@ -1,6 +1,6 @@
-"""Names that a person mistyped: what was probably meant."""
+"""Names in texts for people: those probably meant by one that was mistyped, and the first few of many."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -14,3 +14,8 @@ def hint(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'memory'?"``, or nothing where no known name looks like it."""
     matches = near(name, known)
     return f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ""
+
+
+def some(names: Sequence[str], shown: int = 3) -> str:
+    """The first ones, and how many more there are."""
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

@@ -1,14 +1,12 @@
 """What the unsplit model consists of, whatever plan runs it: by this a checkpoint knows its model."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from torch import nn
 
 from pipeplan.errors import InputError
-
-SHOWN = 3
-"""Names that an error lists before it only counts."""
+from pipeplan.names import some
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,8 @@ def check_same(origin: object, saved: Inventory, own: Inventory) -> None:
     absent = [name for name in ours if name not in theirs]
     foreign = [name for name in theirs if name not in ours]
     if absent or foreign:
-        told = [f"it lacks {_some(absent)}"] if absent else []
-        told += [f"the model lacks its {_some(foreign)}"] if foreign else []
+        told = [f"it lacks {some(absent)}"] if absent else []
+        told += [f"the model lacks its {some(foreign)}"] if foreign else []
         raise InputError(f"{origin} is of another model: {'; '.join(told)}")
     for name, entry in ours.items():
         if theirs[name].shape != entry.shape:
@@ -99,10 +97,6 @@ def check_complete(keys: Collection[str], inventory: Inventory) -> None:
     absent = [entry.name for entry in inventory if entry.name == entry.first and entry.name not in keys]
     if absent:
         raise InputError(
-            f"no stage has {_some(absent)}, so nothing could be loaded into the whole model; a parameter that the "
+            f"no stage has {some(absent)}, so nothing could be loaded into the whole model; a parameter that the "
             "model never uses should not be in it"
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

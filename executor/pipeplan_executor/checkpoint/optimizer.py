@@ -80,7 +80,8 @@ def take(optimizer: torch.optim.Optimizer, parts: Iterable[Part], stage: int) ->
                 if value.dim() and part.held.numel() != prod(part.shape):
                     raise InputError(
                         f"{type(optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for a share of "
-                        f"{part.name}; what it keeps must go number by number (or plan without ZeRO-1)"
+                        f"{part.name}; what it keeps must go number by number (or run without ZeRO-1 and "
+                        "tensor parallelism)"
                     )
                 tensors[whole_key(part.name, key)] = value
             if rest:

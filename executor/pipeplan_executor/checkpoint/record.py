@@ -129,7 +129,7 @@ def read_record(path: Path) -> Record:
     Raises
     ------
     InputError
-        If a file is missing, damaged, or of a later format.
+        If a file is missing, damaged, or of another format.
     """
     try:
         manifest = json.loads((path / MANIFEST).read_text())

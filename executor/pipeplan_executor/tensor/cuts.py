@@ -6,12 +6,10 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 
 from pipeplan.errors import InputError
+from pipeplan.names import some
 from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.split import Fitted
 from pipeplan_executor.tensor.declared import TensorParallel
-
-SHOWN = 4
-"""Names that an error lists before it only counts."""
 
 
 def find_cuts(fitted: Fitted, wanted: TensorParallel, member: int = 0) -> dict[str, Cut]:
@@ -45,7 +43,7 @@ def _axes(model: nn.Module, shards: Mapping[str, int]) -> dict[str, tuple[Tensor
         if not names:
             raise InputError(
                 f"no parameter is called {pattern!r}, which should be cut along axis {axis}; the model has "
-                f"{_some(list(known))}"
+                f"{some(list(known))}"
             )
         for name in names:
             parameter = known[name]
@@ -68,7 +66,7 @@ def _check_even(axes: Mapping[str, tuple[Tensor, int]], parts: int) -> None:
     uneven = [f"{name} ({length} along axis {axis})" for name, (axis, length) in lengths.items() if length % parts]
     if uneven:
         raise InputError(
-            f"{_some(uneven)} cannot be cut into {parts} equal parts; choose a number of processes that divides them, "
+            f"{some(uneven)} cannot be cut into {parts} equal parts; choose a number of processes that divides them, "
             "or leave them whole"
         )
 
@@ -76,8 +74,4 @@ def _check_even(axes: Mapping[str, tuple[Tensor, int]], parts: int) -> None:
 def _check_recurrent(model: nn.Module, names: Sequence[str]) -> None:
     found = [name for name in names if isinstance(model.get_submodule(name.rpartition(".")[0]), nn.RNNBase)]
     if found:
-        raise InputError(f"{_some(found)}: recurrent layers compute with all their matrices at once; leave these whole")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+        raise InputError(f"{some(found)}: recurrent layers compute with all their matrices at once; leave these whole")

@@ -3,6 +3,7 @@
 from itertools import accumulate, pairwise
 
 from pipeplan.errors import PlanError
+from pipeplan.names import some
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.simulate.numbers import NOTHING, SHOWN
@@ -104,5 +105,4 @@ class Cells:
                 lacking = [device for device, i in zip(devices, row, strict=True) if i == NOTHING]
                 faults += [f"{Action(Kind.REDUCE, stage)} on device {device}" for device in lacking]
         if faults:
-            more = f" and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-            raise PlanError(f"the lists are incomplete: missing {', '.join(faults[:SHOWN])}{more}")
+            raise PlanError(f"the lists are incomplete: missing {some(faults, SHOWN)}")
