@@ -26,10 +26,21 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     modules = dict.fromkeys(item.module for item in request.session.items if hasattr(item.module, "jobs"))
 
     @cache
-    def found(world: int) -> dict[str, Any]:
+    def outcome(world: int) -> dict[str, Any] | Exception:
         jobs: dict[str, Job] = {}
         for module in modules:
-            jobs |= module.jobs(world, tmp_path_factory.mktemp("ranks"))
-        return done(world, jobs)
+            own = module.jobs(world, tmp_path_factory.mktemp("ranks"))
+            assert not jobs.keys() & own.keys()
+            jobs |= own
+        try:
+            return done(world, jobs)
+        except Exception as error:  # kept: what failed once is not started again for every module
+            return error
+
+    def found(world: int) -> dict[str, Any]:
+        seen = outcome(world)
+        if isinstance(seen, Exception):
+            raise seen
+        return seen
 
     return found

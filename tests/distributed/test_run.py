@@ -75,7 +75,7 @@ def test_random_plans_of_tied_weights_are_exact(results: Results) -> None:
 
 @on(2, 3)
 def test_random_plans_of_captured_models_are_exact(results: Results) -> None:
-    """So they do along graphs, where skips, masks and memories are relayed, and with two inputs or dicts."""
+    """So they do along graphs, where skips and memories are relayed, with two inputs; the slow run has all models."""
     _all_exact(results.found["captured"], CAPTURED[results.world])
 
 

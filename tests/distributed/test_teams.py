@@ -84,6 +84,7 @@ def test_training_in_teams_equals_plain_torch(found: dict[str, Any], name: str) 
     ours, theirs, apart = found["team training"][name]
     near = EXACT if name in TEAMS else 1e-3  # partial sums are rounded too
     assert ours.losses == pytest.approx(theirs.losses, rel=near)
+    assert ours.evaluated == pytest.approx(theirs.evaluated, rel=EXACT if name in TEAMS else 1e-2)
     assert ours.norms == pytest.approx(theirs.norms, rel=near)
     assert ours.rates == theirs.rates
     assert ours.scales == theirs.scales

@@ -1,15 +1,17 @@
 """What is exported for torch runs in torch: its own runtime takes our orders from the file."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch_runtime
 from found_cases import found_cases
+from together import Job
 
 from pipeplan.export.torch_csv import write_torch_csv
 from pipeplan.schedule import Schedule
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan_executor import launch
 
 WORLD, MICRO_BATCHES = 2, 4
 
@@ -26,12 +28,19 @@ def orders() -> dict[str, Schedule]:
     return found
 
 
-def test_torchs_runtime_runs_our_orders(tmp_path: Path) -> None:
-    """Exported, loaded by torch and run there, every order gives the gradients of the unsplit model."""
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """What torch does on two ranks."""
+    if world != WORLD:
+        return {}
     files = {}
     for name, schedule in orders().items():
-        write_torch_csv(schedule, tmp_path / f"{name}.csv")
-        files[name] = str(tmp_path / f"{name}.csv"), schedule.stages, schedule.micro_batches
-    assert len(files) >= 9
-    errors = launch(torch_runtime.worst_errors, WORLD, files, timeout=90)
-    assert errors == {name: pytest.approx(0, abs=1e-12) for name in files}
+        write_torch_csv(schedule, folder / f"{name}.csv")
+        files[name] = str(folder / f"{name}.csv"), schedule.stages, schedule.micro_batches
+    return {"torch runtime": (torch_runtime.worst_errors, (files,))}
+
+
+def test_torchs_runtime_runs_our_orders(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Exported, loaded by torch and run there, every order gives the gradients of the unsplit model."""
+    errors = ranks(WORLD)["torch runtime"]
+    assert len(errors) >= 9
+    assert errors == dict.fromkeys(errors, pytest.approx(0, abs=1e-12))

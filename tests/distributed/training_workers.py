@@ -160,7 +160,7 @@ def verified() -> dict[str, float]:
     found = {}
     for build in (dropped, skipping, padded):
         workload = build()
-        row = row_of(workload.module, draw(workload, 2, SEED)[0])
+        row = row_of(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
         schedule = FAMILIES["1f1b-sno"].write((1,) * dist.get_world_size(), 4)
         cuts = (0, *range(2, 1 + schedule.stages), len(row.names))
         plan = plan_for(workload.module, row.names, cuts, schedule, recompute=row.names[1::2], held=row.parameters)
@@ -171,7 +171,7 @@ def verified() -> dict[str, float]:
 def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     """The pipeline beside plain training."""
     workload = case.build()
-    row = row_of(workload.module, draw(workload, 2, SEED)[0])
+    row = row_of(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
     names = row.names
     schedule = FAMILIES["1f1b-sno"].write(case.replicas, 4)
     cuts = (0, *range(2, 1 + len(case.replicas)), len(names))

@@ -18,6 +18,7 @@ def play(steps: tuple[tuple[Step, ...], ...]) -> int:
     Raises AssertionError if a rank is stuck or takes another message than it expects.
     """
     wires: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+    expected: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
     posted: set[Message] = set()
     arrived: set[Action] = set()
     ran: set[Action] = set()
@@ -29,19 +30,22 @@ def play(steps: tuple[tuple[Step, ...], ...]) -> int:
                 step = own[position[rank]]
                 if isinstance(step, Send):
                     assert step.message.made in ran
-                    wires[step.message.source, rank_of(step)].append(step.message)
+                    wires[between(step)].append(step.message)
                     unsettled[rank] += 1
                     most = max(most, unsettled[rank])
                 elif isinstance(step, Receive):
                     posted.add(step.message)
+                    expected[between(step)].append(step.message)
                 elif isinstance(step, Settle):
                     if step.message not in posted:
                         break
                     unsettled[rank] -= 1
                 elif step.stage and step not in arrived | local(step, ran, own):
-                    for (_, target), wire in wires.items():
-                        if target == rank and wire and wire[0] in posted:
-                            arrived.add(wire.popleft().reads)
+                    for pair, wire in wires.items():
+                        if pair[1] == rank and wire and expected[pair]:
+                            message = wire.popleft()
+                            assert message == expected[pair].popleft()
+                            arrived.add(message.reads)
                             moved = True
                     if step not in arrived:
                         break
@@ -56,9 +60,9 @@ def play(steps: tuple[tuple[Step, ...], ...]) -> int:
     return most
 
 
-def rank_of(step: Send) -> int:
-    """Where a message goes."""
-    return step.message.target
+def between(step: Send | Receive) -> tuple[int, int]:
+    """The ranks that a message goes from and to."""
+    return step.message.source, step.message.target
 
 
 def local(step: Action, ran: set[Action], own: tuple[Step, ...]) -> set[Action]:
