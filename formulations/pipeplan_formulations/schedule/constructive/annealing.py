@@ -33,7 +33,7 @@ def annealed(
     orders : Orders
         Lists of devices that end and fit; what they say of wires is left out.
     bound : int
-        A makespan below which there is none: the search ends where it is met.
+        A makespan that is good enough, as one below which there is none: the search ends where it is met.
     """
     begin, random = time.monotonic(), Random(seed)
     here = orders[: problem.devices]

@@ -52,7 +52,7 @@ def constructive(problem: PipelineSchedule, seconds: float, bound: int = 0) -> t
         Wall time. What a member of the portfolio finds does not depend on it, only how many of them run; 1F1B, the
         zero-bubble schedules and a first rule always do. The same holds for the steps of the searches.
     bound : int
-        A makespan below which there is none: the search ends where it is met.
+        A makespan that is good enough, as one below which there is none: the search ends where it is met.
     """
     if not problem.possible:
         return None
