@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from allocations import brute_force, chain_allocations, every_allocation, memory, objective, wished
@@ -107,8 +107,37 @@ def _solvers_agree(backend: str, problem: ChainAllocation) -> None:
     assert objective(problem, report.solution) == best
 
 
+IDLE = ChainAllocation(
+    forward=np.array([[0, 0]]),
+    backward=np.array([[0, 0]]),
+    update=np.array([[[0, 1], [1, 1], [1, 1]]]),
+    reduce=np.zeros((1, 3, 2), np.int64),
+    resident=np.array([[[2, 6], [5, 0], [3, 6]]]),
+    reduce_base=np.array([[1, 0, 1]]),
+    saved=np.array([7, 8]),
+    output=np.array([1, 0]),
+    workspace=np.array([5, 0]),
+    recomputable=np.array([False, False]),
+    received=np.array([2]),
+    limit=np.array([2**40]),
+    units=np.array([2]),
+    node=np.array([2]),
+    send=np.zeros((1, 1, 2, 1), np.int64),
+    send_back=np.zeros((1, 1, 2, 1), np.int64),
+    latency=np.zeros((1, 1, 2), np.int64),
+    cuts=np.array([True]),
+    micro_batches=1,
+    widths=(1, 2, 3),
+    unit=1,
+    first=((0, 1),),
+    last=((0, 1),),
+)
+"""Nothing takes any time: CBC's preprocessing calls it infeasible."""
+
+
 @pytest.mark.parametrize("backend", ["cpsat", "cbc"])
 @given(problem=chain_allocations(layers=5, devices=3))
+@example(problem=IDLE)
 @settings(max_examples=40, deadline=None)
 def test_solvers_of_rows_equal_brute_force(backend: str, problem: ChainAllocation) -> None:
     """CP-SAT and CBC, which know nothing of the dynamic programme, find and prove the same optima."""

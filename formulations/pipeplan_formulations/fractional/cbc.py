@@ -14,9 +14,6 @@ NAME = "cbc"
 SIZE = 1e4
 """Times become fractions of the largest, about this large, so that CBC's absolute tolerances mean relative ones."""
 
-OPTIONS = ("-preprocess", "off")
-"""With its integer preprocessing CBC 2.10.3 has been seen to call instances of this problem infeasible that are not.
-Without it CBC crashes on some that are. So a problem without solution is asked both ways."""
 STEP = 2e-6
 """How far CBC's shares may be from what they stand for: its tolerance, and the eight digits that it writes."""
 
@@ -40,9 +37,7 @@ def solve(
     lp, variables = _variables(model, low / size)
     _constraints(lp, model, variables, size)
     lp.setObjective(pulp().LpAffineExpression({variables[model.objective]: 1}))
-    answer = run_cbc(lp, variables, max(clock.left, 0.1), limits, OPTIONS)
-    if answer.point is None and not answer.late and not answer.interrupted:
-        answer = run_cbc(lp, variables, max(clock.left, 0.1), limits)
+    answer = run_cbc(lp, variables, max(clock.left, 0.1), limits, preprocess=False)
     found = [start] if start is not None else []
     if answer.point is not None:
         positions = nudged(problem, model.positions(answer.point), STEP)
