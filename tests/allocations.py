@@ -210,11 +210,12 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
     modes = st.tuples(st.integers(0, kinds - 1), st.sampled_from(widths))
     forced = draw(st.sampled_from([(0, 0), (0, 0), (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (2, 0)]))
     slow = np.array([1, draw(st.sampled_from([1, 2, 3]))])[:kinds, None]
+    busy = rng.random(n) < draw(st.sampled_from([1.0, 1.0, 1.0, 0.5]))  # the others compute nothing
 
     def times(high: int) -> np.ndarray:
         if draw(st.booleans()):
-            return rng.integers(0, high + 1, (1, n)) * slow
-        return rng.integers(0, high + 1, (kinds, n))
+            return busy * rng.integers(0, high + 1, (1, n)) * slow
+        return busy * rng.integers(0, high + 1, (kinds, n))
 
     problem = ChainAllocation(
         forward=times(top),

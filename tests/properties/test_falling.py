@@ -4,8 +4,9 @@ from dataclasses import replace
 from random import Random
 from unittest.mock import patch
 
+import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from allocations import backwards, brute_force, chain_allocations, drains, every_allocation, right_sides, wished
@@ -141,6 +142,32 @@ def test_under_a_ceiling_the_programme_bounds_all_that_fall_in_many(problem: Cha
     _bounds_all_that_fall(problem, share)
 
 
+EMPTY_STAGE = ChainAllocation(
+    forward=np.array([[1, 0]]),
+    backward=np.array([[0, 0]]),
+    update=np.array([[[0, 1], [0, 0]]]),
+    reduce=np.zeros((1, 2, 2), np.int64),
+    resident=np.array([[[7, 1], [7, 0]]]),
+    reduce_base=np.array([[1, 0]]),
+    saved=np.array([2, 6]),
+    output=np.array([1, 3]),
+    workspace=np.array([1, 0]),
+    recomputable=np.array([False, False]),
+    received=np.array([4]),
+    limit=np.array([12]),
+    units=np.array([3]),
+    node=np.array([2]),
+    send=np.array([[[[0], [1]]]]),
+    send_back=np.array([[[[1], [1]]]]),
+    latency=np.array([[[1, 1]]]),
+    cuts=np.array([True]),
+    micro_batches=1,
+    widths=(1, 2),
+    unit=1,
+)
+"""A second stage that computes nothing, with room for one micro-batch: it needs no more in flight, whatever e is."""
+
+
 PEAKS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 2), st.integers(0, 2))
 """The least and the most of a peak, and the narrowest and the widest of its stages, as shares and places of what is."""
 
@@ -175,6 +202,7 @@ def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple
 
 
 @given(chain_allocations(), st.floats(0, 1), PEAKS)
+@example(EMPTY_STAGE, 0.0, (0.0, 0.0, 1, 1))
 @settings(max_examples=30, deadline=None)
 def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
     problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]

@@ -97,7 +97,7 @@ class Peak:
         if side == "behind":
             return early
         left, each = self.last - self.lost(many, width), self.least  # were all rounds over, k being M_s
-        alone = np.maximum(held, many - ceiling // np.maximum(work, 1))  # (M − k) (F + B) ≤ e
+        alone = np.maximum(held, np.where(work > 0, many - ceiling // np.maximum(work, 1), 0))  # (M − k) (F + B) ≤ e
         drop = work - width * each  # by so much falls e with another k, once a exceeds what is lost
         falling = many - (ceiling - left * each) // np.maximum(drop, 1)
         fits = (many - alone) * work + np.maximum(left - (many - alone) * width, 0) * each <= ceiling
