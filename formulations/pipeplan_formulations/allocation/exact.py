@@ -9,6 +9,8 @@ from pipeplan_formulations.clock import OutOfTimeError
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 
 NAME = "exact"
+GLANCE = 200
+"""Prefixes that the search opens before intervals are split: small problems need no more."""
 
 
 def solve(
@@ -39,7 +41,7 @@ def solve(
     -------
     Report
         Within the time limit a dynamic programme gives a bound and a first allocation, splitting intervals of e raises
-        the bound, and a search closes what is left if it can.
+        the bound, and a search closes what is left if it can. The search has a short look first.
     """
     bracket = Bracket(problem, limits, progress, cutoff)
     bracket.raise_low(known)
@@ -51,6 +53,7 @@ def solve(
         if base is None:
             return _report(bracket, Status.UNKNOWN if bracket.beyond else Status.INFEASIBLE, stop)
         if problem.objective == "step" and not bracket.closed:
+            best_first(problem, bracket, base, GLANCE)
             refine(problem, bracket, base)
             best_first(problem, bracket, base)
         stop = Stop.OPTIMALITY if bracket.low == bracket.high else Stop.GAP

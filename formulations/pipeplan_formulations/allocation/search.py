@@ -51,8 +51,8 @@ class _Prefix:
         return tuple(reversed(found))
 
 
-def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
-    """Close the bracket."""
+def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground, most: int | None = None) -> None:
+    """Close the bracket, or raise its lower end as far as opening so many prefixes does."""
     heap: list[tuple[int, int, int, _Prefix]] = []
     order, seen = count(), _Seen(len(problem.first))
     nothing = (0,) * len(problem.widths)
@@ -61,7 +61,11 @@ def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None
         root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, nothing, UNBOUNDED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # bound of the prefixes whose true value turned out larger: their recomputation was a bound
-    while heap and not bracket.closed:
+    for opened in count():
+        if not heap or bracket.closed:
+            break
+        if opened == most:
+            return
         bracket.clock.check()
         bound, _, _, prefix = heapq.heappop(heap)
         bracket.raise_low(min(bound, ceiling, bracket.horizon))
