@@ -72,9 +72,9 @@ def contestants(model: Model, cluster: Cluster, where: str, memory: int) -> Iter
     boundaries, pipeline = on_devices(model, cluster, PLACEMENTS[where])
     pipeline = replace(pipeline, limits=(memory,) * PROCESSES)
     judges = {split: Judge(pipeline) for split in (False, True)}
-    for schedule in written(pipeline, MICRO_BATCHES, (True,) * len(pipeline.stages)):
-        if not schedule.two_lanes:
-            judges[splits(schedule)].offer(schedule)
+    for each in written(pipeline, MICRO_BATCHES, (True,) * len(pipeline.stages)):
+        if not each.two_lanes:
+            judges[splits(each)].offer(each)
     seen: set[tuple[object, ...]] = set()
     for split, judge in judges.items():
         answer = find(pipeline, MICRO_BATCHES, Limits(time=SECONDS), split=split).schedule

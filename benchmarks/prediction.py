@@ -122,7 +122,7 @@ def contestants(model: Model, cluster: Cluster) -> list[Contestant]:
         ("two stages", {"depths": (PROCESSES,), "replicas": (1,)}),
         ("two stages, all layers recomputed", {"depths": (PROCESSES,), "replicas": (1,), "recompute": "full"}),
     ):
-        job = Job(batch=BATCH, **wishes)  # type: ignore[arg-type]
+        job = Job(batch=BATCH, **wishes)
         plans.append((label, solve(model, cluster, job=job, time_limit=SOLVE_SECONDS).plan))
     found: dict[object, Contestant] = {}
     for label, plan in plans:
@@ -152,9 +152,9 @@ def show(name: str, rows: list[Contestant]) -> None:
     fastest = min(others, key=lambda row: row.time)
     print(f"  pipeplan's plan takes {chosen.time / fastest.time:.3f} of the fastest other one ({fastest.methods[0]})")
     times = sum(abs(row.off) <= CLOSE for row in rows)
-    peaks = [row.memory(rank) for row in rows for rank in range(len(row.plan.ranks))]
-    close = sum(abs(measured / predicted - 1) <= CLOSE for predicted, measured in peaks)
-    print(f"  within {CLOSE:.0%}: {times} of {len(rows)} times, {close} of {len(peaks)} peaks", flush=True)
+    pairs = [row.memory(rank) for row in rows for rank in range(len(row.plan.ranks))]
+    close = sum(abs(measured / predicted - 1) <= CLOSE for predicted, measured in pairs)
+    print(f"  within {CLOSE:.0%}: {times} of {len(rows)} times, {close} of {len(pairs)} peaks", flush=True)
 
 
 if __name__ == "__main__":

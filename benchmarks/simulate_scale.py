@@ -67,7 +67,7 @@ def main() -> None:
             schedule = family.write((replicas,) * STAGES, micro_batches)
             line = pipeline(min(family.suits, key=str), replicas, cards)
             calls = (partial(simulate, schedule, line), partial(makespan, schedule, line))
-            row = [*map(seconds, calls), seconds(partial(find_path_cut, schedule, line))]
+            row = [*(seconds(call) for call in calls), seconds(partial(find_path_cut, schedule, line))]
             print(f"  {name:10}" + "".join(f" {taken:10.2f}" for taken in row))
 
 

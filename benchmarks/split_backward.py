@@ -26,6 +26,7 @@ from pipeplan_executor.zoo import decoder, resnet50, vgg16
 
 CASES = (("decoder", decoder, 4), ("vgg16", vgg16, 2), ("resnet50", resnet50, 4))
 """Name, workload, micro-batch."""
+Times = dict[str, list[int]]
 ROUNDS, WARMUP = 9, 2
 
 
@@ -67,7 +68,7 @@ def measured(workload: Workload, size: int) -> tuple[dict[str, float], int, int]
     return {what: median(row) / 1e6 for what, row in times.items()}, sum(kept.saved), between
 
 
-def _joined(module: nn.Module, workload: Workload, received: Tensor, targets: Tensor, times: dict) -> None:
+def _joined(module: nn.Module, workload: Workload, received: Tensor, targets: Tensor, times: Times) -> None:
     start = time.thread_time_ns()
     loss = workload.loss(module(received.detach().requires_grad_()), targets)
     middle = time.thread_time_ns()
@@ -76,7 +77,7 @@ def _joined(module: nn.Module, workload: Workload, received: Tensor, targets: Te
     times["B"].append(time.thread_time_ns() - middle)
 
 
-def _torchs(module: nn.Module, workload: Workload, received: Tensor, targets: Tensor, times: dict) -> None:
+def _torchs(module: nn.Module, workload: Workload, received: Tensor, targets: Tensor, times: Times) -> None:
     leaf, parameters = received.detach().requires_grad_(), list(module.parameters())
     loss = workload.loss(module(leaf), targets)
     start = time.thread_time_ns()
@@ -88,7 +89,7 @@ def _torchs(module: nn.Module, workload: Workload, received: Tensor, targets: Te
 
 
 def _pipeplans(
-    module: nn.Module, queue: WeightQueue, workload: Workload, received: Tensor, targets: Tensor, times: dict
+    module: nn.Module, queue: WeightQueue, workload: Workload, received: Tensor, targets: Tensor, times: Times
 ) -> int:
     start = time.thread_time_ns()
     with queue.opened():

@@ -29,7 +29,7 @@ def peak() -> int:
     are there now are taken off.
     """
     if torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated()
+        return int(torch.cuda.max_memory_allocated())
     return _field("VmHWM") - _field("RssFile")
 
 

@@ -25,4 +25,4 @@ def carried(message: Message, boundaries: Sequence[Boundary]) -> Tensors:
 
 def is_small(message: Message, boundaries: Sequence[Boundary]) -> bool:
     """Whether a buffer for the message may wait."""
-    return sum(tensor.nbytes for tensor in carried(message, boundaries)) <= SMALL
+    return sum(int(tensor.nbytes) for tensor in carried(message, boundaries)) <= SMALL

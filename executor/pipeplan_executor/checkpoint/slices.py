@@ -139,7 +139,7 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
+class _SavePlanner(DefaultSavePlanner):
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
@@ -153,7 +153,7 @@ class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
         return _values(self.state_dict[index.fqn], index)
 
 
-class _LoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
+class _LoadPlanner(DefaultLoadPlanner):
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
