@@ -54,8 +54,9 @@ def solve(
             return _report(bracket, Status.UNKNOWN if bracket.beyond else Status.INFEASIBLE, stop)
         if problem.objective == "step" and not bracket.closed:
             best_first(problem, bracket, base, GLANCE)
-            refine(problem, bracket, base)
-            best_first(problem, bracket, base)
+            if not bracket.closed:
+                refine(problem, bracket, base)
+                best_first(problem, bracket, base)
         stop = Stop.OPTIMALITY if bracket.low == bracket.high else Stop.GAP
     except OutOfTimeError:
         stop = Stop.TIME
