@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel, pairs
@@ -17,12 +18,12 @@ from pipeplan_formulations.schedule.windows import Windows, windows
 from pipeplan_formulations.solvers import cp_model, cpsat_version
 
 NAME = "cpsat"
-SUBSOLVERS = ("objective_lb_search", "quick_restart")
-"""What several threads run beside local search: they raise the bound of these models, and find better schedules, sooner
-than the default ones. One thread runs the default."""
-
 DOLLS = 0.55
 """Part of the time limit for bounds from fewer micro-batches."""
+NARROW, HARDLY = 0.5, 8
+"""Part of the time left then for schedules that exceed the bound by hardly more than the optimum may: by one part in
+`HARDLY` of the gap. So narrow windows leave so little to decide that the optimum is found and proved sooner than a
+search from the best known schedule makes its first steps; what is refuted instead raises the bound."""
 PAIRS = 1_500_000
 """Most pairs of operations of one device that a model may look at; where there are more, the list schedulers' best and
 the bounds are the answer."""
@@ -76,29 +77,54 @@ def _with_dolls(form: Stretched, known: Windows, state: Incumbent) -> Windows:
 
 
 def _search(form: Stretched, known: Windows, low: int, state: Incumbent) -> Stop:
-    """Run CP-SAT on the stretched problem and hand what it finds to the state."""
-    cp, problem = cp_model(), form.problem
-    begun = starts(problem, state.best) if state.best is not None else None
-    if begun is None or pairs(problem) > PAIRS:
+    """Ask CP-SAT for a schedule hardly longer than the bound, then for any that is better than the best known one."""
+    problem = form.problem
+    if state.best is None or pairs(problem) > PAIRS:
         return Stop.EXHAUSTED
-    value = makespan(problem, begun)
-    model = CpsatModel(problem, known, low, value)
-    model.hint(begun, value)
-    if state.clock.left <= 0:
+    value = makespan(problem, _known(problem, state))
+    stop, clock = Stop.EXHAUSTED, Clock(replace(state.limits, time=NARROW * state.clock.left))
+    while stop is Stop.EXHAUSTED and low < value:
+        high = low + (value - low) // HARDLY
+        stop = _run(CpsatModel(problem, known, low, high), form, state, clock)
+        if stop is Stop.EXHAUSTED:
+            low = high + 1
+            state.raise_bound(form.bound(low))
+    if stop is Stop.TIME and not state.close:
+        begun = _known(problem, state)
+        value = makespan(problem, begun)
+        model = CpsatModel(problem, known, low, value)
+        model.hint(begun, value)
+        stop = _run(model, form, state, state.clock)
+        return Stop.ERROR if stop is Stop.EXHAUSTED else stop  # the hint is a solution
+    return Stop.GAP if state.close else stop
+
+
+def _known(problem: PipelineSchedule, state: Incumbent) -> Starts:
+    """The best known schedule."""
+    begun = starts(problem, state.best) if state.best is not None else None
+    if begun is None:
+        raise ValueError("there are no orders, or they wait for each other in a circle")
+    return begun
+
+
+def _run(model: CpsatModel, form: Stretched, state: Incumbent, clock: Clock) -> Stop:
+    """Hand what CP-SAT finds and proves to the state; `Stop.EXHAUSTED` if the model has no solution."""
+    if clock.left <= 0:
         return Stop.TIME
-    solver = model.solver(replace(state.limits, time=state.clock.left), SUBSOLVERS)
+    cp = cp_model()
+    solver = model.solver(replace(state.limits, time=clock.left))
     watcher = _watcher(cp, model, form, state)
     solver.best_bound_callback = watcher.on_bound
     status = solver.solve(model.sat, watcher)
+    if status == cp.INFEASIBLE:
+        return Stop.EXHAUSTED
     if status in (cp.OPTIMAL, cp.FEASIBLE):
-        state.offer(orders_of(problem, _read(model, solver)))
-    if status == cp.INFEASIBLE:  # the start is a solution of the model, so this must not be
-        return Stop.ERROR
+        state.offer(orders_of(model.problem, _read(model, solver)))
     if status in (cp.OPTIMAL, cp.FEASIBLE, cp.UNKNOWN):
-        state.raise_bound(form.bound(_whole(solver.best_objective_bound)))
+        watcher.on_bound(solver.best_objective_bound)
     if status == cp.OPTIMAL:
         return Stop.GAP
-    return Stop.TIME if state.clock.over else Stop.INTERRUPT
+    return Stop.TIME if clock.over else Stop.INTERRUPT
 
 
 def _read(model: CpsatModel, solver: Any) -> Starts:
@@ -113,7 +139,8 @@ def _watcher(cp: Any, model: CpsatModel, form: Stretched, state: Incumbent) -> A
             state.offer(orders_of(model.problem, _read(model, self)))
 
         def on_bound(self, bound: float) -> None:
-            state.raise_bound(form.bound(_whole(bound)))
+            # What exceeds the model's horizon exceeds all that it may prove.
+            state.raise_bound(form.bound(min(_whole(bound), model.high + 1)))
 
     return Watcher()
 

@@ -21,7 +21,6 @@ value.
 (d) and (e) follow from the others and are told for the sake of propagation.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from pipeplan_formulations.report import Limits
@@ -31,6 +30,10 @@ from pipeplan_formulations.schedule.evaluate import Starts
 from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
 from pipeplan_formulations.schedule.windows import Windows
 from pipeplan_formulations.solvers import cp_model, cpsat_solver
+
+SUBSOLVERS = {True: ("objective_lb_search", "quick_restart"), False: ("no_lp", "quick_restart_no_lp")}
+"""What several threads run beside local search, with linear programmes and without. Where windows are narrow these say
+little and cost half of the time; where nothing else is known of a bound they raise it soonest."""
 
 
 def binds(problem: PipelineSchedule, device: int) -> bool:
@@ -52,7 +55,7 @@ class CpsatModel:
     """The model of a problem whose operations all take time; ``high`` is the most that the objective may be."""
 
     def __init__(self, problem: PipelineSchedule, known: Windows, low: int, high: int) -> None:
-        self.problem, self._high = problem, high
+        self.problem, self.high = problem, high
         self.sat = cp_model().CpModel()
         self.objective = self.sat.new_int_var(low, high, "")
         self.begins: dict[Op, Any] = {}
@@ -68,13 +71,18 @@ class CpsatModel:
         self._admissions()
         self.sat.minimize(self.objective)
 
-    def solver(self, limits: Limits, subsolvers: Sequence[str]) -> Any:
-        """One for this model: several threads run these and local search, one runs the default."""
+    def solver(self, limits: Limits, linear: bool = False) -> Any:
+        """One for this model, with linear programmes or without; one thread runs the first of its `SUBSOLVERS`."""
         solver = cpsat_solver(limits)
+        parameters = solver.parameters
         if limits.workers > 1:
-            solver.parameters.subsolvers.extend(subsolvers)
-        solver.parameters.cp_model_probing_level = 0
-        solver.parameters.symmetry_level = 0
+            parameters.subsolvers.extend(SUBSOLVERS[linear])
+        if not linear:
+            parameters.linearization_level = 0
+            # It finds less than it costs: without it proofs take half as long, with half as many conflicts again.
+            parameters.use_precedences_in_disjunctive_constraint = False
+        parameters.cp_model_probing_level = 0
+        parameters.symmetry_level = 0
         return solver
 
     def hint(self, begun: Starts, value: int) -> None:
@@ -146,7 +154,7 @@ class CpsatModel:
             return self.sat.new_fixed_size_interval_var(self.begins[op], self.problem.duration(op), "")
         # A tail counts from where the operation ended if it did not wait: the end itself need only be in time.
         least = self.problem.duration(op)
-        self._sizes[op] = self.sat.new_int_var(least, max(least, self._high - self._earliest[op]), "")
+        self._sizes[op] = self.sat.new_int_var(least, max(least, self.high - self._earliest[op]), "")
         return self.sat.new_interval_var(self.begins[op], self._sizes[op], self._end(op), "")
 
     def _memory(self) -> None:

@@ -14,8 +14,6 @@ from pipeplan_formulations.schedule.problem import PipelineSchedule
 from pipeplan_formulations.schedule.windows import Windows
 from pipeplan_formulations.solvers import cp_model
 
-SUBSOLVERS = ("no_lp", "quick_restart_no_lp")
-"""What several threads run; one runs the first. Linear programmes say little here, and cost half of the time."""
 RISE = 3
 """A question is as far above the bound as 1 / `RISE` of the gap: the shorter the time, the sooner it is refuted."""
 
@@ -40,10 +38,7 @@ def answered(problem: PipelineSchedule, known: Windows, time: int, limits: Limit
     cp, clock = cp_model(), Clock(limits)
     model = CpsatModel(problem, known, 0, time)
     model.sat.clear_objective()
-    solver = model.solver(limits, SUBSOLVERS)
-    solver.parameters.linearization_level = 0
-    # This propagator finds less than it costs: without it proofs take half as long, with half as many conflicts again.
-    solver.parameters.use_precedences_in_disjunctive_constraint = False
+    solver = model.solver(limits)
     status = solver.solve(model.sat)
     if status == cp.INFEASIBLE:
         return time + 1

@@ -33,8 +33,6 @@ from pipeplan_formulations.solvers import cp_model
 
 PAIRS = 16_000
 """So many pairs of a forward and an operation that memory may put behind it are what CP-SAT proves something for."""
-SUBSOLVERS = ("objective_lb_search", "quick_restart")
-"""What raises the bound of these models soonest; one thread runs the default."""
 
 
 def stride_bound(problem: PipelineSchedule, limits: Limits) -> int:
@@ -82,7 +80,7 @@ def stride(problem: PipelineSchedule, n: int, limits: Limits) -> int:
     model = CpsatModel(few, known, 0, few.largest)
     _full_memory_waits(model)
     model.sat.minimize(model.begins[Op("F", 0, n)])
-    solver = model.solver(limits, SUBSOLVERS)
+    solver = model.solver(limits, linear=True)
     least = known.head["F"][0][n]
     if solver.solve(model.sat) == cp_model().MODEL_INVALID:
         return least
