@@ -1,4 +1,9 @@
-"""The pipeline scheduling problem by CP-SAT: the rows of `cpsat_model`, a complete hint, bounds without a solver."""
+"""The pipeline scheduling problem by CP-SAT: the rows of `cpsat_model`, within bounds and beginning from lists.
+
+First for a schedule hardly longer than the bound. Its windows are so narrow that little is left to decide: the optimum
+is found and proved sooner than a search from the best known schedule makes its first steps, and what is refuted raises
+the bound. Then for any schedule better than the best known one, which is a complete hint.
+"""
 
 import math
 from dataclasses import replace
@@ -21,9 +26,7 @@ NAME = "cpsat"
 DOLLS = 0.55
 """Part of the time limit for bounds from fewer micro-batches."""
 NARROW, HARDLY = 0.5, 8
-"""Part of the time left then for schedules that exceed the bound by hardly more than the optimum may: by one part in
-`HARDLY` of the gap. So narrow windows leave so little to decide that the optimum is found and proved sooner than a
-search from the best known schedule makes its first steps; what is refuted instead raises the bound."""
+"""Part of the time left after that for schedules hardly longer than the bound: by one part in `HARDLY` of the gap."""
 PAIRS = 1_500_000
 """Most pairs of operations of one device that a model may look at; where there are more, the list schedulers' best and
 the bounds are the answer."""
