@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline_schedules import every_order, random_ways
-from pipeplan_formulations.report import Limits, Status
+from pipeplan_formulations.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, dolls, evaluate, exact, lower_bound
 from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.positive import stretched
@@ -76,6 +76,22 @@ def test_three_solvers_agree_on_many() -> None:
     """On 500 random instances all backends find the same optimum, or that there is none."""
     for seed in range(1000, 1500):
         agree(seed)
+
+
+@pytest.mark.usefixtures("unaided")
+def test_a_gap_may_be_enough() -> None:
+    """On 60 random instances CP-SAT stops within the gap it is allowed, on either side of the optimum."""
+    early = 0
+    for seed in range(200, 260):
+        problem = random_ways(seed)
+        if problem.possible:
+            report = cpsat.solve(problem, replace(LIMITS, gap=0.3))
+            assert report.stop in (Stop.GAP, Stop.OPTIMALITY), seed
+            assert report.gap is not None and report.gap <= 0.3, seed
+            assert report.objective is not None
+            assert report.bound <= optimum(problem) <= report.objective, seed
+            early += report.stop is Stop.GAP
+    assert early >= 10
 
 
 def test_bounds_hold() -> None:

@@ -86,13 +86,13 @@ def _search(form: Stretched, known: Windows, low: int, state: Incumbent) -> Stop
         return Stop.EXHAUSTED
     value = makespan(problem, _known(problem, state))
     stop, clock = Stop.EXHAUSTED, Clock(replace(state.limits, time=NARROW * state.clock.left))
-    while stop is Stop.EXHAUSTED and low < value:
+    while stop is Stop.EXHAUSTED and not state.close:
         high = low + (value - low) // HARDLY
         stop = _run(CpsatModel(problem, known, low, high), form, state, clock)
         if stop is Stop.EXHAUSTED:
             low = high + 1
             state.raise_bound(form.bound(low))
-    if stop is Stop.TIME and not state.close:
+    if stop is Stop.TIME:
         begun = _known(problem, state)
         value = makespan(problem, begun)
         model = CpsatModel(problem, known, low, value)
@@ -116,7 +116,7 @@ def _run(model: CpsatModel, form: Stretched, state: Incumbent, clock: Clock) -> 
         return Stop.TIME
     cp = cp_model()
     solver = model.solver(replace(state.limits, time=clock.left))
-    watcher = _watcher(cp, model, form, state)
+    watcher = _watcher(cp, model, solver, form, state)
     solver.best_bound_callback = watcher.on_bound
     status = solver.solve(model.sat, watcher)
     if status == cp.INFEASIBLE:
@@ -125,7 +125,7 @@ def _run(model: CpsatModel, form: Stretched, state: Incumbent, clock: Clock) -> 
         state.offer(orders_of(model.problem, _read(model, solver)))
     if status in (cp.OPTIMAL, cp.FEASIBLE, cp.UNKNOWN):
         watcher.on_bound(solver.best_objective_bound)
-    if status == cp.OPTIMAL:
+    if status == cp.OPTIMAL or state.close:
         return Stop.GAP
     return Stop.TIME if clock.over else Stop.INTERRUPT
 
@@ -134,8 +134,8 @@ def _read(model: CpsatModel, solver: Any) -> Starts:
     return {op: int(solver.value(variable)) for op, variable in model.begins.items()}
 
 
-def _watcher(cp: Any, model: CpsatModel, form: Stretched, state: Incumbent) -> Any:
-    """Keeps each better schedule, and tells of each better bound."""
+def _watcher(cp: Any, model: CpsatModel, solver: Any, form: Stretched, state: Incumbent) -> Any:
+    """Keeps each better schedule and bound; ends the search where they are close, whether its model has both or not."""
 
     class Watcher(cp.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
@@ -144,6 +144,8 @@ def _watcher(cp: Any, model: CpsatModel, form: Stretched, state: Incumbent) -> A
         def on_bound(self, bound: float) -> None:
             # What exceeds the model's horizon exceeds all that it may prove.
             state.raise_bound(form.bound(min(_whole(bound), model.high + 1)))
+            if state.close:
+                solver.stop_search()
 
     return Watcher()
 

@@ -72,7 +72,7 @@ class CpsatModel:
         self.sat.minimize(self.objective)
 
     def solver(self, limits: Limits, linear: bool = False) -> Any:
-        """One for this model, with linear programmes or without; one thread runs the first of its `SUBSOLVERS`."""
+        """One for this model, with linear programmes or without; one thread runs the default search."""
         solver = cpsat_solver(limits)
         parameters = solver.parameters
         if limits.workers > 1:
