@@ -71,7 +71,7 @@ class LinkEntry(Strict):
 
     bandwidth: Bandwidth | None = None
     latency: Nanoseconds = 0
-    collective_efficiency: Annotated[Number, Field(gt=0, allow_inf_nan=False)] = 1.0
+    collective_efficiency: Annotated[Number, Field(gt=0)] = 1.0
 
     def link(self) -> Link:
         """The link it describes."""
