@@ -163,7 +163,9 @@ class Cluster:
             raise InputError(f"cluster {self.name!r} has no devices")
         count = sum(len(node.kinds) for node in self.nodes)
         if count > MOST_DEVICES:
-            raise InputError(f"cluster {self.name!r} has {count} devices; {MOST_DEVICES} are the most that can be taken")
+            raise InputError(
+                f"cluster {self.name!r} has {count} devices; {MOST_DEVICES} are the most that can be taken"
+            )
         for number, node in enumerate(self.nodes):
             for kind in node.kinds:
                 if kind not in self.kinds:

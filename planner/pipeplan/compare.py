@@ -3,8 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeplan.asked import LONGEST
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError
+from pipeplan.figures import real
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.result import Result
@@ -60,6 +62,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     InfeasibleError
         If no family has a plan that fits.
     """
+    real(time_limit, "the time limit (seconds)", most=LONGEST)
     families = job.schedules or default_schedules(cluster, job)
     results: dict[str, Result] = {}
     refusals: dict[str, str] = {}

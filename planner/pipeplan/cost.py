@@ -7,6 +7,7 @@ longer of its arithmetic and its memory traffic (Williams, Waterman, Patterson, 
 
 from collections.abc import Sequence
 from dataclasses import fields
+from math import isqrt
 
 from pipeplan.cluster import DeviceKind
 from pipeplan.errors import InputError
@@ -73,7 +74,8 @@ def available_micro_batches(
     """
     each = {kind.name: sorted(profiles_for(model, kind)) for kind in kinds}
     measured = [sizes for sizes in each.values() if sizes]
-    divisors = [size for size in range(1, batch + 1) if batch % size == 0]
+    small = [size for size in range(1, isqrt(batch) + 1) if batch % size == 0]
+    divisors = sorted({*small, *(batch // size for size in small)})
     if measured and not extrapolate:
         low, high = max(sizes[0] for sizes in measured), min(sizes[-1] for sizes in measured)
         found = [size for size in divisors if low <= size <= high]

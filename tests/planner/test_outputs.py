@@ -33,7 +33,6 @@ def plan(tmp_path: Path, question: list[str]) -> str:
     return str(tmp_path / "plan.json")
 
 
-
 COMMANDS = {
     "solve": ["model", "--devices", "2", "--batch", "4"],
     "simulate": ["plan"],

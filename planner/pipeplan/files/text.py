@@ -95,13 +95,15 @@ def _measure(text: str) -> None:
             if anchor:
                 named[anchor] = total - before
         elif isinstance(event, yaml.events.AliasEvent):
-            size = named.get(event.anchor, 1)
+            size = named.get(event.anchor or "", 1)
             if size is None:
                 raise _marked(f"*{event.anchor} refers to what it is part of", event)
             total += size
         total += 1
         if total > MOST_VALUES:
-            raise _marked(f"there are more than {MOST_VALUES} values, references (*) counted as what they stand for", event)
+            raise _marked(
+                f"there are more than {MOST_VALUES} values, references (*) counted as what they stand for", event
+            )
 
 
 def _marked(problem: str, event: Any) -> yaml.MarkedYAMLError:
