@@ -8,7 +8,7 @@
 What is still open lies on a heap of nodes, each with a bound on all plans below it: shapes of the pipeline
 (`pipeplan.search.shapes`), and under each shape its schedule families (`pipeplan.search.family_node`). The node with
 the least bound is advanced one step and returns a `Step`: the nodes that are then open below it, and a bound on every
-plan below it that none of these nodes holds. The loop keeps both, so no plan is left out of the proof unless a node says
+plan below it that none of these nodes holds. The loop keeps both, so no plan drops out of the proof unless a node says
 that nothing is left. A node whose bound reaches the incumbent is never opened, and a plan outside the question is never
 the incumbent.
 """
@@ -135,6 +135,12 @@ class Prover:
         known += [self._settled] if self._settled is not None else []
         known += [self.incumbent.value] if self.incumbent else []
         return min(known, default=0)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether it is proved that the space holds no plan."""
+        left = self._heap or self._early or self._postponed or self._current is not None
+        return self.incumbent is None and not left and self._settled is None
 
     @property
     def open(self) -> int:
