@@ -84,7 +84,8 @@ def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=())
     stays = sum(int(row_of(problem.resident, s)[i]) for i in layers)
     stays += sum(tie.resident[s] for tie in problem.ties if has_copy(tie, layers))
     peaks = [int(workspace[i]) + (int(saved[i]) if i in again else 0) for i in layers]
-    return stays + int(problem.in_flight[s]) * (held + received) + problem.lanes * max(peaks)
+    beside = 0 if problem.beside is None else max(int(row_of(problem.beside, s)[i]) for i in layers)
+    return stays + int(problem.in_flight[s]) * (held + received) + max(peaks) + beside
 
 
 def row_of(table: np.ndarray, s: int) -> np.ndarray:
@@ -304,7 +305,8 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         found["workspace"] = rng.integers(0, 10, (depth, n))
     if draw(st.booleans()):
         found["received"] = rng.integers(0, 6, (depth - 1, n - 1))
-    found["lanes"] = draw(st.integers(1, 2))
+    if draw(st.integers(0, 3)) == 0:
+        found["beside"] = rng.integers(0, 10, (depth, n) if draw(st.booleans()) else n)
     if draw(st.booleans()):
         found["resident"] = rng.integers(0, 10, (depth, n))
     if n > 1 and draw(st.booleans()):

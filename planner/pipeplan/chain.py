@@ -101,9 +101,9 @@ class Chain:
         Nanoseconds that a layer's gradients add to the all-reduce among the replicas of its stage.
     reduce_base : array, shape (S,)
         Nanoseconds that an all-reduce takes besides, however little there is to reduce.
-    saved, output, workspace : array, shape (S, n)
+    saved, output, workspace, forward_workspace : array, shape (S, n)
         Bytes kept for backward per micro-batch in flight; bytes of the output; bytes that live only while the layer
-        computes.
+        computes, and those of its forward alone (see `pipeplan.pipeline.Stage`).
     recomputable : array of bool, shape (n,)
         Layers that may keep their output only, and be computed again in the backward.
     boundary : array, shape (S − 1, n − 1)
@@ -139,6 +139,7 @@ class Chain:
     saved: Array
     output: Array
     workspace: Array
+    forward_workspace: Array
     recomputable: NDArray[np.bool_]
     boundary: Array
     send: Array
@@ -222,6 +223,7 @@ class Chain:
             saved=self.saved[kept],
             output=self.output[kept],
             workspace=self.workspace[kept],
+            forward_workspace=self.forward_workspace[kept],
             boundary=self.boundary[kept[:-1]],
             send=np.array([self.send[hop].max(axis=0) for hop in hops], np.int64).reshape(len(hops), self.layers - 1),
             latency=np.array([self.latency[hop].max() for hop in hops], np.int64),

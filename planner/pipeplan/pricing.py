@@ -142,6 +142,7 @@ class Prices:
             saved=rows("saved"),
             output=rows("output"),
             workspace=rows("workspace"),
+            forward_workspace=rows("forward_workspace"),
             recomputable=self.recomputable,
             boundary=boundary,
             send=np.array(send, np.int64).reshape(per_cut),
@@ -168,6 +169,7 @@ class Table:
         self.saved, self.output, self.workspace = (
             _array([getattr(cost, name) for cost in costs]) for name in ("saved", "output", "workspace")
         )
+        self.forward_workspace = self.workspace
         self.boundary = crossing_bytes(model.layers, costs)
         if again:
             self.backward, self.input_gradient = self.backward + self.forward, self.input_gradient + self.forward
@@ -243,6 +245,7 @@ def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence
         resident=chain.stays(s, a, b),
         held=int(chain.saved[s, a:b].sum()) + received - freed,
         workspace=max(int(chain.workspace[s, a:b].max()), *rebuilt, 0),
+        forward_workspace=int(chain.forward_workspace[s, a:b].max()),
     )
 
 

@@ -14,8 +14,6 @@ def check(problem: "ChainPartition") -> None:
     if not 1 <= stages <= layers:
         raise ValueError(f"{layers} layers do not fill {stages} stages")
     _check_arrays(problem, stages, layers)
-    if problem.lanes < 1:
-        raise ValueError(f"lanes must be at least 1, not {problem.lanes}")
     if problem.micro_batches < 1:
         raise ValueError(f"micro_batches must be at least 1, not {problem.micro_batches}")
     _check_counts(problem)
@@ -53,7 +51,7 @@ def _check_arrays(problem: "ChainPartition", stages: int, layers: int) -> None:
         **dict.fromkeys(("latency", "link_counts"), (stages - 1,)),
         "received": per_cut if problem.received.ndim == 2 else per_cut[1:],
     }
-    for name in ("resident", "saved", "workspace", "output"):
+    for name in ("resident", "saved", "workspace", "output", "beside"):
         array = getattr(problem, name)
         shapes[name] = per_stage if array is not None and array.ndim == 2 else per_stage[1:]
     for name, shape in shapes.items():

@@ -99,6 +99,9 @@ def _fill(
     whole = problem.bytes.again[s].tolist()
     peaks += [Expression({again.some: whole[again.layers[0]]}) for again in recomputed]
     largest = model.largest([peak.down(unit) for peak in peaks] or [Expression({})], Unit.BYTES)
+    beside = _peaks(problem.bytes.beside[s], s, on)
+    if beside:
+        largest += model.largest([peak.down(unit) for peak in beside], Unit.BYTES)
     model.rows.append(Row(-(need.down(unit) + largest)))
 
 

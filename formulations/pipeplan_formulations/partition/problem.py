@@ -23,9 +23,9 @@ A stage recomputes some of its layers, X_s: each holds its output instead of wha
 more in B_s. X_s is no variable but a function of the span: of all sets that keep (1) it is one of least Σ forward, of
 those one of fewest layers.
 
-Memory, with k_s micro-batches in flight on a replica, of which it works on ℓ at a time, for every stage:
+Memory, with k_s micro-batches in flight on a replica and Y_s the largest need of a second lane, for every stage:
 
-(1)  P_s + k_s (A_s − Σ_{X_s} (saved − output) + r_s) + ℓ max(Z_s, max_{X_s} (saved + workspace)) ≤ L_s
+(1)  P_s + k_s (A_s − Σ_{X_s} (saved − output) + r_s) + max(Z_s, max_{X_s} (saved + workspace)) + Y_s ≤ L_s
 
 Time a device works on one micro-batch, where a device that cannot overlap also pays for what it sends:
 
@@ -146,8 +146,8 @@ class ChainPartition:
     weight : array of int, shape (S, n), optional
         V of each layer, where backwards are split; only with objective 'step' and without paths.
     ties : tuple of Tie
-    lanes : int
-        ℓ, each with a workspace of its own.
+    beside : array of int, shape (n,) or (S, n), optional
+        Bytes that a second lane needs for each layer, in Y_s; by default there is none.
     cuts : array of bool, shape (n − 1,), optional
         Which cuts are allowed; by default all.
     where : array of bool, shape (S, n), optional
@@ -187,7 +187,7 @@ class ChainPartition:
     recomputable: Flags | None = None
     weight: Array | None = None
     ties: tuple[Tie, ...] = ()
-    lanes: int = 1
+    beside: Array | None = None
     cuts: Flags | None = None
     where: Flags | None = None
 

@@ -20,8 +20,8 @@ class StageBytes:
     ----------
     saved, output : array of int
         Held for each micro-batch in flight, saved whole or recomputed.
-    workspace, again : array of int
-        Needed in all lanes while a layer computes: as it stands, and where it is recomputed.
+    workspace, again, beside : array of int
+        Needed while a layer computes: as it stands, where it is recomputed, and by a second lane.
     useful : array of bool
         Layers that may be recomputed and hold less then.
     received : array of int
@@ -34,6 +34,7 @@ class StageBytes:
     output: Array
     workspace: Array
     again: Array
+    beside: Array
     useful: NDArray[np.bool_]
     received: Array
     sort: NDArray[np.intp]
@@ -44,17 +45,19 @@ class StageBytes:
         shape = problem.forward.shape
         saved, workspace = (np.broadcast_to(table, shape) for table in (problem.saved, problem.workspace))
         output = saved if problem.output is None else np.broadcast_to(problem.output, shape)
+        beside = np.broadcast_to(0 if problem.beside is None else problem.beside, shape)
         recomputable = np.zeros(shape[1], np.bool_) if problem.recomputable is None else problem.recomputable
         received = np.zeros(shape, np.int64)
         received[1:, 1:] = problem.received
         return StageBytes(
             saved=saved,
             output=output,
-            workspace=problem.lanes * workspace,
-            again=problem.lanes * (saved + workspace),
+            workspace=workspace,
+            again=saved + workspace,
+            beside=beside,
             useful=recomputable & (output < saved),
             received=received,
-            sort=_sorts(problem, [saved, output, workspace]),
+            sort=_sorts(problem, [saved, output, workspace, beside]),
         )
 
     @property
@@ -65,7 +68,7 @@ class StageBytes:
 
 
 def _sorts(problem: "ChainPartition", tables: list[Array]) -> NDArray[np.intp]:
-    given = (problem.saved, problem.output, problem.workspace)
+    given = (problem.saved, problem.output, problem.workspace, problem.beside)
     if all(table is None or table.ndim == 1 for table in given):
         return np.zeros(problem.stages, np.intp)
     _, first, place = np.unique(np.concatenate(tables, axis=1), axis=0, return_index=True, return_inverse=True)

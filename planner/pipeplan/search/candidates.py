@@ -148,7 +148,8 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
     """
     chain, two_lanes = candidate.chain, candidate.family.two_lanes
     alike = len({group[0].kind.name for group in chain.groups}) == 1
-    saved, output, workspace = (table[0] if alike else table for table in (chain.saved, chain.output, chain.workspace))
+    tables = (chain.saved, chain.output, chain.workspace, chain.forward_workspace)
+    saved, output, workspace, beside = (table[0] if alike else table for table in tables)
     return ChainPartition(
         forward=chain.forward,
         backward=chain.backward,
@@ -165,7 +166,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         recomputable=chain.recomputable,
         received=chain.boundary,
         workspace=workspace,
-        lanes=2 if two_lanes else 1,
+        beside=beside if two_lanes else None,
         in_flight=np.array(held, dtype=np.int64),
         warm_up=np.array(warm_up, dtype=np.int64),
         limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),

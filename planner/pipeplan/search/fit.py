@@ -40,7 +40,8 @@ def least_memory(candidate: Candidate) -> int:
             needs = []
             for saved, workspace in ways:
                 held = np.cumsum(saved[s, a:]) + tables.received[s, a]
-                needs.append(flight * held + np.maximum.accumulate(workspace[s, a:]))
+                peaks = np.maximum.accumulate(workspace[s, a:]) + np.maximum.accumulate(tables.beside[s, a:])
+                needs.append(flight * held + peaks)
             need = resident[a + 1 :] - resident[a] + runtime + np.minimum.reduce(needs)
             for shared in chain.shared:
                 need += int(shared.resident[s]) * copied(shared.layers, a, np.arange(a + 1, n + 1))
