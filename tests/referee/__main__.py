@@ -9,6 +9,7 @@ import yaml
 
 from .bridge import ask
 from .questions import question
+from .shrink import shrink
 from .verdict import judge
 
 
@@ -20,6 +21,7 @@ def main() -> None:
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--file", type=Path, help="a question's document, instead of random ones")
     parser.add_argument("--show", action="store_true", help="print the documents of questions that are in dispute")
+    parser.add_argument("--shrink", action="store_true", help="make questions in dispute smaller first")
     given = parser.parse_args()
     numbers = range(given.seed, given.seed + given.count) if given.file is None else [0]
     outcomes: Counter[str] = Counter()
@@ -37,7 +39,11 @@ def main() -> None:
             print(f"question {number}: job {document['job']}, solve {document['solve']}", flush=True)
             for fault in verdict.faults:
                 print(f"    {fault}", flush=True)
-            if given.show:
+            if given.shrink:
+                document = shrink(document, lambda smaller: judge(smaller, ask(smaller)).faults)
+                for fault in judge(document, ask(document)).faults:
+                    print(f"  shrunk: {fault}", flush=True)
+            if given.show or given.shrink:
                 print(yaml.safe_dump(document, sort_keys=False), flush=True)
     print(dict(outcomes), f"asked {asking:.1f} s, judged {judging:.1f} s")
 

@@ -6,7 +6,7 @@ from . import best, bottleneck, costs, simulate, space
 from .best import Plan
 from .costs import Impossible, Prices, Stage
 from .documents import Document, Question
-from .schedules import Family, families, write
+from .schedules import families, write
 
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers."""
@@ -159,8 +159,6 @@ def _outside(
         return space.outside(question, costs.sizes(question), size, groups, layers)
     if layers not in set(best.unordered(question, len(layers))):
         return f"layers {layers} read from later stages"
-    consecutive = tuple(tuple(range(s * 0, 0)) for s in range(len(groups)))
-    del consecutive
     if groups not in set(space.shapes(question, question.batch // size)):
         return f"devices {[[device.number for device in own] for own in groups]} are no shape of the space"
     return None
@@ -178,14 +176,12 @@ def _listed(question: Question, answer: Document, replicas: tuple[int, ...], tie
     if answer["family"] == "found":
         return "any" in question.job["schedules"] and len(set(replicas)) == 1
     count, objective = answer["micro_batches"], question.job["objective"]
-    stated = Family(answer["family"], tuple(stage["in_flight"] for stage in answer["stages"]))
+    flight = tuple(stage["in_flight"] for stage in answer["stages"])
     allowed = families(space.family_names(question), replicas, count, objective)
-    same = [each for each in allowed if each.in_flight == stated.in_flight]
-    alike = [each for each in same if each.name == stated.name or {each.name, stated.name} <= _one_for_one(same)]
     summed = {s for group in tied for s in group}
-    return any(write(each, replicas, count, summed) == answer["lists"] for each in alike)
-
-
-def _one_for_one(same: list[Family]) -> set[str]:
-    """Names under which the same 1F1B lists go."""
-    return {"1f1b", *(each.name for each in same if each.name.startswith("1f1b"))}
+    return any(
+        each.in_flight == flight
+        and (each.name == answer["family"] or (each.name.startswith("1f1b") and answer["family"].startswith("1f1b")))
+        and write(each, replicas, count, summed) == answer["lists"]
+        for each in allowed
+    )
