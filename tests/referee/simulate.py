@@ -197,9 +197,7 @@ def _duration(stage: Stage, kind: str, lanes: int) -> int:
         return stage.reduce if kind == "R" else stage.update
     if lanes == 2:  # the lanes share the arithmetic units as F to B
         return stage.forward + stage.backward
-    return {
-        "F": stage.forward, "B": stage.backward, "I": stage.input_gradient, "W": stage.weight_gradient
-    }[kind]
+    return {"F": stage.forward, "B": stage.backward, "I": stage.input_gradient, "W": stage.weight_gradient}[kind]
 
 
 def peaks(step: Step, homes: Sequence[Sequence[int]], stages: Sequence[Stage], devices: int) -> list[int]:

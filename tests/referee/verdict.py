@@ -152,9 +152,7 @@ def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Docum
             say(f"stage {s} does not recompute all that it holds")
 
 
-def _outside(
-    question: Question, answer: Document, size: int, groups: costs.Groups, layers: space.Layers
-) -> str | None:
+def _outside(question: Question, answer: Document, size: int, groups: costs.Groups, layers: space.Layers) -> str | None:
     if DOWNSETS not in answer["partitions"]:
         return space.outside(question, costs.sizes(question), size, groups, layers)
     if layers not in set(best.unordered(question, len(layers))):
@@ -164,9 +162,7 @@ def _outside(
     return None
 
 
-def _stages(
-    prices: Prices, size: int, groups: costs.Groups, layers: space.Layers, again: space.Layers
-) -> list[Stage]:
+def _stages(prices: Prices, size: int, groups: costs.Groups, layers: space.Layers, again: space.Layers) -> list[Stage]:
     reduce = prices.reductions(groups, layers)
     return [prices.stage(groups, size, layers, s, again[s], reduce[s]) for s in range(len(groups))]
 
