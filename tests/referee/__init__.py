@@ -1,4 +1,4 @@
-"""A referee: what a plan costs and which plan is best, written from the documented rules with the standard library only.
+"""A referee: what a plan costs and which plan is best, from the documented rules, with the standard library only.
 
 ::
 

@@ -1,9 +1,10 @@
 """The best plan of a space, by looking at every one whose floor does not exclude it."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import combinations, count as counter
+from itertools import combinations
+from itertools import count as counter
 
 from . import bottleneck, simulate, space
 from .costs import Groups, Prices, sizes
@@ -143,12 +144,3 @@ def fits_in_some_order(question: Question, prices: Prices) -> bool:
         and complete(question, prices, row.size, row.groups, row.layers, Family("1f1b", (1,) * len(row.groups)))
         for row in rows(question, prices)
     )
-
-
-def needs(question: Question, prices: Prices, plan: Plan) -> Sequence[int]:
-    """Bytes of a replica of each stage."""
-    reduce = prices.reductions(plan.groups, plan.layers)
-    return [
-        prices.stage(plan.groups, plan.size, plan.layers, s, plan.again[s], reduce[s]).need(k, plan.family.lanes)
-        for s, k in enumerate(plan.family.in_flight)
-    ]

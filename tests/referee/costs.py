@@ -18,7 +18,7 @@ Group = tuple[Device, ...]
 Groups = tuple[Group, ...]
 
 
-class Impossible(Exception):
+class ContradictionError(Exception):
     """The question contradicts itself: it has no answer, whatever the plan."""
 
 
@@ -50,11 +50,11 @@ def sizes(question: Question) -> tuple[int, ...]:
     wide = [size for size in divisors if bin(size).count("1") == 1 or size in known][:12]
     found = wide if job["extrapolate"] else inside
     if not found:
-        raise Impossible("no micro-batch size divides the batch")
+        raise ContradictionError("no micro-batch size divides the batch")
     asked = tuple(batch // count for count in job["micro_batches"])
     for size in asked:
         if not job["extrapolate"] and any(not own[0] <= size <= own[-1] for own in measured):
-            raise Impossible(f"micro-batches of {size} lie outside the profiles")
+            raise ContradictionError(f"micro-batches of {size} lie outside the profiles")
     return asked or tuple(found)
 
 
@@ -172,12 +172,14 @@ class Stage:
     resident: int
     held: int
     workspace: int
+    forward_workspace: int
     runtime: int
     limit: int | None
 
     def need(self, in_flight: int, lanes: int) -> int:
-        """Bytes with so many micro-batches in flight; each lane has a workspace of its own."""
-        return self.runtime + self.resident + in_flight * self.held + lanes * self.workspace
+        """Bytes with so many micro-batches in flight; on a second lane a forward runs beside the backward."""
+        beside = self.forward_workspace if lanes == 2 else 0
+        return self.runtime + self.resident + in_flight * self.held + self.workspace + beside
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,8 @@ class Prices:
             for again in sets:
                 held = received + sum(table[i].output if i in again else table[i].saved for i in own)
                 peak = max(table[i].workspace + (table[i].saved if i in again else 0) for i in own)
-                if limit is None or fixed + in_flight * held + lanes * peak <= limit:
+                peak += (lanes - 1) * max(table[i].workspace for i in own)
+                if limit is None or fixed + in_flight * held + peak <= limit:
                     cost = sum(table[i].forward for i in again)
                     if best is None or cost < best[0]:
                         best = cost, again
@@ -273,6 +276,7 @@ class Prices:
             resident=self.resident(groups, layers, s),
             held=received + sum(table[i].output if i in again else table[i].saved for i in own),
             workspace=max(table[i].workspace + (table[i].saved if i in again else 0) for i in own),
+            forward_workspace=max(table[i].workspace for i in own),
             runtime=question.runtime(kind),
             limit=question.limit(kind),
         )

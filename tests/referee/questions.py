@@ -1,4 +1,4 @@
-"""Random questions as plain documents: over every field of a job, every kind of cluster and model, and every back end."""
+"""Random questions as plain documents: every field of a job, every kind of cluster and model, every back end."""
 
 from random import Random
 

@@ -15,7 +15,7 @@ from .schedules import Action
 END, THERE, FREE = range(3)
 
 
-class Deadlock(Exception):
+class DeadlockError(Exception):
     """Not every action can run."""
 
 
@@ -119,7 +119,7 @@ def simulate(
             if overlap != "none" or plan.way[i] is None:
                 release(plan.behind[i], now)
     if len(step.end) < len(step.actions):
-        raise Deadlock(f"{len(step.actions) - len(step.end)} actions wait for ever")
+        raise DeadlockError(f"{len(step.actions) - len(step.end)} actions wait for ever")
     return step
 
 
@@ -208,8 +208,9 @@ def peaks(step: Step, homes: Sequence[Sequence[int]], stages: Sequence[Stage], d
             base[device] += stage.runtime + stage.resident
     for i, (device, (kind, s, _)) in enumerate(step.actions):
         stage = stages[s]
-        comes = stage.workspace + (stage.held if kind == "F" else 0)
-        goes = stage.workspace + (stage.held if kind in "BW" else 0)
+        workspace = stage.forward_workspace if kind == "F" else stage.workspace
+        comes = workspace + (stage.held if kind == "F" else 0)
+        goes = workspace + (stage.held if kind in "BW" else 0)
         changes[device].append((step.start[i], 1, i, 0, comes))
         changes[device].append((step.end[i], int(step.start[i] == step.end[i]), i, 1, -goes))
     found = []

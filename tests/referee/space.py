@@ -148,14 +148,20 @@ def family_names(question: Question) -> tuple[str, ...]:
     return names(question.job["schedules"], question.overlap, question.job["objective"])
 
 
-def outside(question: Question, sizes: Sequence[int], size: int, groups: Groups, layers: Layers) -> str | None:
-    """Why a plan's devices and layers lie outside what was asked; None if they do not."""
-    count = question.batch // size
+def unasked(question: Question, sizes: Sequence[int], size: int, groups: Groups) -> str | None:
+    """Why a plan's devices go against what is asked for; None if they do not. Other placements may stay unsearched."""
+    job, widths = question.job, [len(own) for own in groups]
+    used = [device.number for own in groups for device in own]
     if size not in sizes:
         return f"micro-batches of {size} samples were not asked for"
-    if groups not in set(shapes(question, count)):
-        places = [[device.number for device in own] for own in groups]
-        return f"devices {places} are no shape of the space with {count} micro-batches"
-    if layers not in set(partitions(question, groups)):
-        return f"layers {layers} go against a wish, or are not consecutive"
+    if not deep_enough(question, len(groups)):
+        return f"{len(groups)} stages, asked for are {job['depths']}"
+    if not set(widths) <= set(_widths(question, question.batch // size, len(question.devices))):
+        return f"replicas {widths} with {question.batch // size} micro-batches, asked for are {job['replicas']}"
+    if job["equal_replicas"] and len(set(widths)) > 1:
+        return f"unequal replicas {widths}"
+    if job["order"] == "given" and used != list(range(len(used))):
+        return f"devices {used} are not the first in the given order"
+    if len(set(used)) < len(used) or any(len({device.kind for device in own}) > 1 for own in groups):
+        return f"devices {used} are used twice, or are unlike in one stage"
     return None

@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 
 from . import best, bottleneck, costs, simulate, space
 from .best import Plan
-from .costs import Impossible, Prices, Stage
+from .costs import ContradictionError, Groups, Prices, Stage
 from .documents import Document, Question
 from .schedules import families, write
+from .space import Layers
 
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers."""
@@ -55,7 +56,7 @@ def contradiction(question: Question) -> str | None:
     job, schedules = question.job, question.job["schedules"]
     try:
         costs.sizes(question)
-    except Impossible as reason:
+    except ContradictionError as reason:
         return str(reason)
     if "any" in schedules and job["objective"] == "bottleneck":
         return "orders of a step do not change the bottleneck"
@@ -79,7 +80,7 @@ def _bracket(verdict: Verdict, question: Question, answer: Document) -> None:
     """Bound, value and the best plan of the space."""
     value, bound, stop = answer["value"], answer["bound"], answer["stop"]
     gap, job = question.document["solve"]["gap"], question.job
-    wider = job["intra_layer"] or "any" in job["schedules"]  # more is searched than is looked at here
+    wider = job["intra_layer"] or "any" in job["schedules"] or not _searched(question, answer)
     say = verdict.faults.append
     if bound > value:
         say(f"bound {bound} above value {value}")
@@ -102,6 +103,12 @@ def _bracket(verdict: Verdict, question: Question, answer: Document) -> None:
     searched = stop in ("optimality", "exhausted")
     if searched and value - verdict.optimum > gap * value:
         say(f"value {value} above the optimum {verdict.optimum} ({verdict.plan}); {answer['status']}, {stop}")
+
+
+def _searched(question: Question, answer: Document) -> bool:
+    """Whether the plan's placement is one that is searched; heuristics may know a better one."""
+    groups = tuple(tuple(question.devices[d] for d in stage["devices"]) for stage in answer["stages"])
+    return groups in set(space.shapes(question, answer["micro_batches"]))
 
 
 def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Document) -> None:
@@ -152,17 +159,17 @@ def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Docum
             say(f"stage {s} does not recompute all that it holds")
 
 
-def _outside(question: Question, answer: Document, size: int, groups: costs.Groups, layers: space.Layers) -> str | None:
-    if DOWNSETS not in answer["partitions"]:
-        return space.outside(question, costs.sizes(question), size, groups, layers)
-    if layers not in set(best.unordered(question, len(layers))):
-        return f"layers {layers} read from later stages"
-    if groups not in set(space.shapes(question, question.batch // size)):
-        return f"devices {[[device.number for device in own] for own in groups]} are no shape of the space"
+def _outside(question: Question, answer: Document, size: int, groups: Groups, layers: Layers) -> str | None:
+    why = space.unasked(question, costs.sizes(question), size, groups)
+    if why is not None:
+        return why
+    known = best.unordered(question, len(layers)) if DOWNSETS in answer["partitions"] else ()
+    if layers not in set(space.partitions(question, groups)) | set(known):
+        return f"layers {layers} go against a wish, or read from later stages"
     return None
 
 
-def _stages(prices: Prices, size: int, groups: costs.Groups, layers: space.Layers, again: space.Layers) -> list[Stage]:
+def _stages(prices: Prices, size: int, groups: Groups, layers: Layers, again: Layers) -> list[Stage]:
     reduce = prices.reductions(groups, layers)
     return [prices.stage(groups, size, layers, s, again[s], reduce[s]) for s in range(len(groups))]
 
