@@ -7,6 +7,7 @@ from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError
 from pipeplan.job import Job
 from pipeplan.model import Model
+from pipeplan.names import counted
 from pipeplan.result import Result
 from pipeplan.search.baselines import ranked
 from pipeplan.search.space import default_schedules
@@ -82,7 +83,8 @@ def _rows(family: str, result: Result, bound: int) -> list[Row]:
     def excess(value: int) -> float:
         return value / bound - 1 if bound else 0.0
 
-    label = f"{len(result.plan.stages)} stages, {result.plan.micro_batches} micro-batches of {result.plan.micro_batch}"
+    plan = result.plan
+    label = f"{counted(len(plan.stages), 'stage')}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
     for baseline in ranked(result.baselines.values()):
         distance = None if baseline.value is None else excess(baseline.value)

@@ -2,26 +2,26 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
-from pipeplan.graph import PARTITIONS, applies
 from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
-from pipeplan.result import Result, Searched
+from pipeplan.result import Result
 from pipeplan.robust import Robust, as_robust
 from pipeplan.robust.choice import choose
 from pipeplan.search import opened
-from pipeplan.search.any_order import ANY_ORDER, UNEQUAL, any_orders
+from pipeplan.search.any_order import any_orders
 from pipeplan.search.baselines import Baseline, baselines
 from pipeplan.search.fit import explain_infeasible, overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
+from pipeplan.searched import searched
+from pipeplan.sources import sources
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.report import Limits, Status, Stop
 
@@ -139,7 +139,8 @@ def solve(
         bound=prover.bound,
         wall=time.monotonic() - began,
         backend=backend,
-        searched=_searched(space, prover),
+        searched=searched(space, prover.opened),
+        costs=sources(model, cluster, space.sizes),
         baselines=rows,
         runners_up=prover.ranking(),
         robust=choice,
@@ -153,19 +154,6 @@ def _check_robust(job: Job) -> None:
         )
     if job.intra_layer:
         raise InputError("a robust choice knows plans of whole layers only; leave out robust or intra_layer")
-
-
-def _searched(space: Space, prover: Prover) -> Searched:
-    searched = Searched(
-        micro_batch_sizes=space.sizes,
-        schedules=space.schedules,
-        opened=prover.opened,
-        recompute=space.job.recompute.value,
-        order=space.job.order.value,
-    )
-    if space.any_order:
-        searched = replace(searched, schedules_reach=ANY_ORDER, not_searched=(*searched.not_searched[:-1], UNEQUAL))
-    return replace(searched, partitions=PARTITIONS) if applies(space) else searched
 
 
 def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> Model:

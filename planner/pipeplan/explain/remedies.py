@@ -15,6 +15,7 @@ from pipeplan.explain.feasible import Fit, fit
 from pipeplan.explain.least import least
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
+from pipeplan.names import counted
 from pipeplan.plan import Plan
 from pipeplan.units import format_bytes
 
@@ -185,8 +186,8 @@ def _wishes(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Reme
 
 
 def _shape(plan: Plan) -> str:
-    stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
-    return f"{plan.micro_batches} micro-batches of {plan.micro_batch} through {stages}"
+    many = counted(plan.micro_batches, "micro-batch")
+    return f"{many} of {plan.micro_batch} through {counted(len(plan.stages), 'stage')}"
 
 
 def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
@@ -218,7 +219,7 @@ def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remed
         )
         return
     batch, count, size = best
-    text = f"a batch of {batch} instead of {job.batch} ({count} micro-batches of {size})"
+    text = f"a batch of {batch} instead of {job.batch} ({counted(count, 'micro-batch')} of {size})"
     yield Remedy("batch", True, text, batch, proved)
 
 

@@ -24,11 +24,12 @@ CUT_SHORT = "the time was over before all that it proposes was simulated"
 
 @dataclass(frozen=True)
 class Baseline:
-    """A heuristic's best plan, or why it has none."""
+    """A heuristic's best plan, or why it has none; ``outside``: why it is none of the plans that were asked for."""
 
     name: str
     judged: Judged | None
     why: str = ""
+    outside: str = ""
 
     @property
     def value(self) -> int | None:
