@@ -1,7 +1,6 @@
 """An answer told in words and as plain data."""
 
 from itertools import groupby
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from pipeplan.names import counted
@@ -14,13 +13,9 @@ from pipeplan_formulations.report import Stop
 
 if TYPE_CHECKING:
     from pipeplan.result import Result
-    from pipeplan.searched import Searched
 
 SHOWN = 16
 """Stages that are told one by one; of more, those that follow each other and are alike share a line."""
-
-WIDTH = 120
-"""Columns to which what was searched, and what was not, is wrapped."""
 
 REASONS = {
     Stop.OPTIMALITY: "proved for these {costs}",
@@ -54,19 +49,7 @@ def in_words(result: "Result") -> str:
         lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
     lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
     lines += [f"  {_heuristic(row, result)}" for row in ranked(result.baselines.values())]
-    return "\n".join([*lines, *reach(result.searched)])
-
-
-def reach(searched: "Searched") -> list[str]:
-    """What the bound holds for, and what it does not speak of."""
-    return [
-        *_wrapped(f"searched (the bound holds for these plans): {searched.in_words()}"),
-        *_wrapped(f"not searched (may be faster): {'; '.join(searched.not_searched)}"),
-    ]
-
-
-def _wrapped(text: str) -> list[str]:
-    return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*lines, *result.searched.lines()])
 
 
 def as_json(result: "Result") -> dict[str, object]:
@@ -176,8 +159,12 @@ def _heuristic(row: Baseline, result: "Result") -> str:
     if row.value is None:
         return f"{row.name:20} no plan: {row.why}"
     over = row.value / result.bound - 1 if result.bound else 0.0
-    beyond = f"; outside what was asked: {row.outside}" if row.outside else ""
-    return f"{row.name:20} {format_time(row.value):>10}  {over:+.1%} over the bound  ({row.label}){beyond}"
+    return f"{row.name:20} {format_time(row.value):>10}  {over:+.1%} over the bound  ({row.label}{beyond(row.outside)})"
+
+
+def beyond(why: str) -> str:
+    """What stands behind the label of a plan that lies outside what was asked."""
+    return f"; outside what was asked: {why}" if why else ""
 
 
 def _stage_json(stage: PlanStage) -> dict[str, object]:

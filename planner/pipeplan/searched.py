@@ -10,14 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isqrt
+from textwrap import wrap
 
-from pipeplan.cluster import Overlap
+from pipeplan.cluster import Cluster, Overlap
 from pipeplan.graph import applies
 from pipeplan.graph.loads import widths
 from pipeplan.graph.node import is_chain
 from pipeplan.job import OPTIMIZER_STATE, Job, Objective, Order, Recompute
+from pipeplan.model import Model
 from pipeplan.search import one_by_one
 from pipeplan.search.space import Space
+
+WIDTH = 120
+"""Columns of the lines for people."""
 
 CONTIGUOUS = "contiguous layers in the listed order, every layer once"
 DOWNSETS = "any layers that read from no later stage, whatever the listed order; every layer once"
@@ -136,6 +141,13 @@ class Searched:
             parts.append(f"with {', '.join(self.wishes)}")
         return "; ".join(parts)
 
+    def lines(self) -> list[str]:
+        """What the bound holds for, and what it does not speak of, wrapped for people."""
+        return [
+            *_wrapped(f"searched (the bound holds for these plans): {self.in_words()}"),
+            *_wrapped(f"not searched (may be faster): {'; '.join(self.not_searched)}"),
+        ]
+
     def as_json(self) -> dict[str, object]:
         """Plain data."""
         return {
@@ -177,7 +189,13 @@ def searched(space: Space, opened: int = 0) -> Searched:
     )
 
 
-def with_divided_layers(whole: Searched, opened: int) -> Searched:
+def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
+    """What `pipeplan.solve` looks at when it is asked this."""
+    whole = searched(Space(model, cluster, replace(job, intra_layer=False)))
+    return with_divided_layers(whole) if job.intra_layer else whole
+
+
+def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
     """The space that layers divided between neighbours add to that of whole ones."""
     rest = tuple(sentence for sentence in whole.not_searched if sentence != TENSOR)
     beyond = (BEYOND_NEIGHBOURS, DIVIDED_REPLICAS, DISTANT_PARTS, *rest)
@@ -204,6 +222,10 @@ def listed(numbers: Sequence[int], most: int = 8) -> str:
     if len(row) > most:
         shown = [*shown[: most - 2], "…", shown[-1]]
     return " and ".join(part for part in (", ".join(shown[:-1]), shown[-1]) if part) if shown else "none"
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 class _Scope:

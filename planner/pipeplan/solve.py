@@ -124,7 +124,7 @@ def solve(
         raise InfeasibleError(explain_infeasible(space))
     chosen, choice = prover.incumbent, None
     if question is not None:
-        tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None)]
+        tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
         choice = choose(space, prover.incumbent, tried, prover.bound, question, seed)
         chosen = prover.incumbent if choice is None else choice.chosen
     plan = draft(model, cluster, job, chosen, prover.bound)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InputError
@@ -66,7 +67,8 @@ def explain(
                 memory = tried[-1]
             elif change.frees_memory and memory is not None:
                 tried[-1] = tried[-1].within(memory)
-    return _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
+    found = _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
+    return replace(found, costs=result.costs, searched=result.searched)
 
 
 def explain_plan(plan: Plan) -> Explanation:

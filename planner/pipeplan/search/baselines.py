@@ -24,7 +24,10 @@ CUT_SHORT = "the time was over before all that it proposes was simulated"
 
 @dataclass(frozen=True)
 class Baseline:
-    """A heuristic's best plan, or why it has none; ``outside``: why it is none of the plans that were asked for."""
+    """A heuristic's best plan, or why it has none.
+
+    ``outside`` says why the plan is no answer to the question, if it is none: it is shown, and nothing else.
+    """
 
     name: str
     judged: Judged | None

@@ -90,7 +90,7 @@ def plan_label(plan: "Plan") -> str:
 
 
 def _figures(row: "Baseline") -> Figures:
-    return Figures(row.value, tuple(map(int, row.peaks)), row.label, row.why)
+    return Figures(row.value, tuple(map(int, row.peaks)), row.label, row.why, row.outside)
 
 
 def _version() -> str:
