@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeplan.alternatives import why_infeasible
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError
 from pipeplan.job import Job
@@ -10,7 +11,7 @@ from pipeplan.model import Model
 from pipeplan.names import counted
 from pipeplan.result import Result
 from pipeplan.search.baselines import ranked
-from pipeplan.search.space import default_schedules
+from pipeplan.search.space import Space, default_schedules
 from pipeplan.searched import Searched, searched_for
 from pipeplan.solve import solve
 from pipeplan.sources import Costs
@@ -69,6 +70,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     InfeasibleError
         If no family has a plan that fits.
     """
+    space = Space(model, cluster, job)
     families = job.schedules or default_schedules(cluster, job)
     results: dict[str, Result] = {}
     refusals: dict[str, str] = {}
@@ -79,7 +81,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
         except InfeasibleError as error:
             refusals[name] = str(error)
     if not results:
-        raise InfeasibleError(next(iter(refusals.values())))
+        raise InfeasibleError(next(iter(refusals.values())) if job.intra_layer else why_infeasible(space))
     bound = min(result.bound for result in results.values())
     rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
     rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]

@@ -19,7 +19,7 @@ from pipeplan.graph.node import is_chain
 from pipeplan.job import OPTIMIZER_STATE, Job, Objective, Order, Recompute
 from pipeplan.model import Model
 from pipeplan.search import one_by_one
-from pipeplan.search.space import Space
+from pipeplan.search.space import ANY, Space
 
 WIDTH = 120
 """Columns of the lines for people."""
@@ -45,8 +45,8 @@ ALL_COUNTS = "any number of micro-batches in flight where any order is searched"
 
 WRITTEN = "as each family writes its lists"
 ANY_ORDER = (
-    "and every order of one lane per device, each stage's backwards split or joined, where all stages have the same "
-    "number of replicas"
+    "as each family writes its lists, and every order of one lane per device, each stage's backwards split or joined, "
+    "where all stages have the same number of replicas"
 )
 ENDLESS = "which only says how much a stage holds: the order does not change its load"
 """Which orders of forwards and backwards."""
@@ -133,8 +133,8 @@ class Searched:
         if self.unlike:
             parts.append(f"unlike devices in {'any' if self.order == Order.SEARCH else 'the given'} order")
         parts.append(f"micro-batches of {listed(self.micro_batch_sizes)}")
-        named = ", ".join(self.schedules)
-        parts.append(f"schedule{'s' * (len(self.schedules) > 1)} {named}, {self.schedules_reach}")
+        named = [name for name in self.schedules if name != ANY]
+        parts.append(f"schedule{'s' * (len(named) > 1)} {', '.join(named)}, {self.schedules_reach}")
         parts += [self.in_flight] * (self.in_flight == FALLING)
         parts.append(RECOMPUTED[Recompute(self.recompute)])
         if self.wishes:
@@ -144,8 +144,8 @@ class Searched:
     def lines(self) -> list[str]:
         """What the bound holds for, and what it does not speak of, wrapped for people."""
         return [
-            *_wrapped(f"searched (the bound holds for these plans): {self.in_words()}"),
-            *_wrapped(f"not searched (may be faster): {'; '.join(self.not_searched)}"),
+            *wrapped(f"searched (the bound holds for these plans): {self.in_words()}"),
+            *wrapped(f"not searched (may be faster): {'; '.join(self.not_searched)}"),
         ]
 
     def as_json(self) -> dict[str, object]:
@@ -213,19 +213,20 @@ def narrowing(job: Job) -> tuple[str, ...]:
     return tuple(name for name, on in given.items() if on)
 
 
+def wrapped(text: str) -> list[str]:
+    """A sentence as lines for people."""
+    return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
 def listed(numbers: Sequence[int], most: int = 8) -> str:
-    """``'1 to 8'``, ``'1, 2, 4 and 8'``, ``'1, 2, 3, 4, 6, 8, … and 512'``."""
+    """``'1 to 8'``, ``'1, 2, 4 or 8'``, ``'1, 2, 3, 4, 6, 8, … or 512'``."""
     row = sorted(set(numbers))
     if len(row) > 2 and row[-1] - row[0] == len(row) - 1:
         return f"{row[0]} to {row[-1]}"
     shown = list(map(str, row))
     if len(row) > most:
         shown = [*shown[: most - 2], "…", shown[-1]]
-    return " and ".join(part for part in (", ".join(shown[:-1]), shown[-1]) if part) if shown else "none"
-
-
-def _wrapped(text: str) -> list[str]:
-    return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return " or ".join(part for part in (", ".join(shown[:-1]), shown[-1]) if part) if shown else "none"
 
 
 class _Scope:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from pipeplan.alternatives import why_infeasible
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
@@ -17,7 +18,7 @@ from pipeplan.robust.choice import choose
 from pipeplan.search import opened
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.baselines import Baseline, baselines
-from pipeplan.search.fit import explain_infeasible, overfull
+from pipeplan.search.fit import overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
 from pipeplan.searched import searched
@@ -30,6 +31,8 @@ FOR_HEURISTICS = 0.2
 FOR_FAMILIES = 0.35
 """Share of the time in which schedule families are searched alone, where any order is wanted: the best of them is where
 other orders begin."""
+FOR_REASONS = 0.05
+"""Share of the time that may be spent besides on why no plan fits."""
 
 
 def solve(
@@ -97,8 +100,8 @@ def solve(
         limits = Limits(time_limit, gap, workers, seed)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
-    if why := overfull(space):
-        raise InfeasibleError(why)
+    if overfull(space):
+        raise InfeasibleError(why_infeasible(space))
 
     prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch)
     rows: Mapping[str, Baseline] = {}
@@ -121,7 +124,7 @@ def solve(
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
             raise PipeplanError(f"no plan was found before the search was stopped ({prover.stop}); give it more time")
-        raise InfeasibleError(explain_infeasible(space))
+        raise InfeasibleError(why_infeasible(space, max(prover.left, FOR_REASONS * time_limit)))
     chosen, choice = prover.incumbent, None
     if question is not None:
         tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
