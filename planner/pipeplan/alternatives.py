@@ -52,10 +52,10 @@ def why_infeasible(space: Space, seconds: float = SECONDS) -> str:
         lines, found = [explain_infeasible(space, now)], alternatives(space, None if now is None else now[0], until)
     fitting, others = ([each for each in found if each.fits is fits] for fits in (True, False))
     if fitting:
-        lines.append(f"Otherwise: {'; '.join(map(str, fitting))}.")
+        lines.append(f"Otherwise: {'; '.join(map(str, fitting))}")
     if others:
-        lines.append(f"Less memory would do with another option: {'; '.join(map(str, others))}.")
-    return "\n".join([*lines, "`pipeplan explain` of the same question looks for the smallest change of each kind."])
+        lines.append(f"Less memory would do with another option: {'; '.join(map(str, others))}")
+    return "\n".join([*lines, "`pipeplan explain` of the same question looks for the smallest change of each kind"])
 
 
 def alternatives(space: Space, least: int | None, until: float, memory: bool = False) -> list[Alternative]:

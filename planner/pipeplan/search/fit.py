@@ -93,7 +93,7 @@ def explain_infeasible(space: Space, found: "tuple[int, Candidate] | None") -> s
     return (
         f"No plan of those searched fits: the devices have {have} each, and the least that was found to be enough is "
         f"{format_bytes(least)} on each ({easiest.label}).\n{reach}\n"
-        f"What would fit: {option}{_rounded_up(least)}."
+        f"What would fit: {option}{_rounded_up(least)}"
     )
 
 
