@@ -2,26 +2,27 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pipeplan.alternatives import why_infeasible
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
-from pipeplan.graph import PARTITIONS, applies
 from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
-from pipeplan.result import Result, Searched
+from pipeplan.result import Result
 from pipeplan.robust import Robust, as_robust
 from pipeplan.robust.choice import choose
 from pipeplan.search import opened
-from pipeplan.search.any_order import ANY_ORDER, UNEQUAL, any_orders
+from pipeplan.search.any_order import any_orders
 from pipeplan.search.baselines import Baseline, baselines
-from pipeplan.search.fit import explain_infeasible, overfull
+from pipeplan.search.fit import overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
+from pipeplan.searched import searched
+from pipeplan.sources import sources
 from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.report import Limits, Status, Stop
@@ -31,6 +32,8 @@ FOR_HEURISTICS = 0.2
 FOR_FAMILIES = 0.35
 """Share of the time in which schedule families are searched alone, where any order is wanted: the best of them is where
 other orders begin."""
+FOR_REASONS = 0.05
+"""Share of the time that may be spent besides on why no plan fits."""
 
 
 def solve(
@@ -98,8 +101,8 @@ def solve(
         limits = Limits(time_limit, gap, workers, seed)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
-    if why := overfull(space):
-        raise InfeasibleError(why)
+    if overfull(space):
+        raise InfeasibleError(why_infeasible(space))
 
     prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch, space.outside)
     rows: Mapping[str, Baseline] = {}
@@ -127,7 +130,7 @@ def solve(
                 f"no plan was found, and it is not proved that none fits: no plan that does takes less than "
                 f"{format_time(prover.bound)}; ask for fewer choices (--depths, --replicas, --schedules)"
             )
-        raise InfeasibleError(explain_infeasible(space))
+        raise InfeasibleError(why_infeasible(space, max(prover.left, FOR_REASONS * time_limit)))
     chosen, choice = prover.incumbent, None
     if question is not None:
         tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
@@ -145,7 +148,8 @@ def solve(
         bound=prover.bound,
         wall=time.monotonic() - began,
         backend=backend,
-        searched=_searched(space, prover),
+        searched=searched(space, prover.opened),
+        costs=sources(model, cluster, space.sizes),
         baselines=rows,
         runners_up=prover.ranking(),
         robust=choice,
@@ -159,19 +163,6 @@ def _check_robust(job: Job) -> None:
         )
     if job.intra_layer:
         raise InputError("a robust choice knows plans of whole layers only; leave out robust or intra_layer")
-
-
-def _searched(space: Space, prover: Prover) -> Searched:
-    searched = Searched(
-        micro_batch_sizes=space.sizes,
-        schedules=space.schedules,
-        opened=prover.opened,
-        recompute=space.job.recompute.value,
-        order=space.job.order.value,
-    )
-    if space.any_order:
-        searched = replace(searched, schedules_reach=ANY_ORDER, not_searched=(*searched.not_searched[:-1], UNEQUAL))
-    return replace(searched, partitions=PARTITIONS) if applies(space) else searched
 
 
 def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> Model:

@@ -230,7 +230,7 @@ def test_a_tree_of_shapes_hides_none(question: Question) -> None:
 @given(questions())
 @settings(max_examples=50, deadline=None)
 def test_no_heuristic_beats_the_answer_and_bounds_are_bounds(question: Question) -> None:
-    """Stopped early, the answer is no worse than any heuristic's that was asked for, its bound not above the optimum."""
+    """Stopped early, the answer is no worse than any heuristic's plan that was asked for; its bound holds."""
     model, cluster, job = question
     optimum = exhaustive(model, cluster, job)
     if optimum is None:
