@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pipeplan import Cluster, Job, Model, Result, solve
+from pipeplan.cluster import Overlap
 from pipeplan.cost import layer_costs
 from pipeplan.files.cluster_file import cluster_from_data
 from pipeplan.files.job_file import job_from_data
@@ -25,7 +26,7 @@ from pipeplan_formulations.report import Status
 from shared_data import ROOT
 
 PAGE = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
-EXAMPLES = 1, 2, 3
+EXAMPLES = 1, 2, 3, 4, 5
 Row = tuple[str, ...]
 
 
@@ -106,6 +107,8 @@ def plan_figures(example: int) -> dict[str, int]:
         for field in ("weights", "gradients", "optimizer", "activations", "workspace", "runtime"):
             found[f"stage {s} {field}"] = getattr(stage.memory, field)
         found |= {f"stage {s} in flight": stage.in_flight, f"stage {s} memory": stage.memory.total}
+    for rank, peak in enumerate(answer(example).timeline.peaks):
+        found[f"d{plan.ranks[rank]} peak"] = peak
     for s, ways in enumerate(zip(plan.pipeline.transfers, plan.pipeline.returns, strict=True)):
         same = {(way.size, way.occupancy, way.latency) for row in ways for way in row}
         assert len(same) == 1  # the page says it once for both ways and all replicas
@@ -128,7 +131,7 @@ def test_figures_are_those_of_the_answer(example: int) -> None:
     assert {figure: known[figure] for figure in told if figure in known} == {
         figure: value for figure, value in told.items() if figure in known
     }
-    named = re.compile(r"stage \d+ |boundary \d+ |step time|(fast|slow|chip) ")
+    named = re.compile(r"stage \d+ |boundary \d+ |step time|d\d+ peak|(fast|slow|chip) ")
     assert [figure for figure in told if named.match(figure) and figure not in known] == []
 
 
@@ -136,24 +139,24 @@ def test_figures_are_those_of_the_answer(example: int) -> None:
 def test_an_example_tells_all_of_its_plan(example: int) -> None:
     """No figure of a stage or boundary is left out, and the plan is proved to be the best one."""
     told = {figure for figure, _, _ in table(section(f"\n## Example {example}:"), "figure")}
-    assert set(plan_figures(example)) <= told
+    assert {figure for figure in plan_figures(example) if "peak" not in figure} <= told
     assert answer(example).status is Status.OPTIMAL
 
 
-def test_the_peak_is_the_simulated_one() -> None:
-    """The first example's fullest device holds what the page says at its peak."""
+def test_recomputation_makes_the_first_example_fit() -> None:
+    """The layer that the page names is recomputed, as the stage exceeds its device's limit without."""
     told = {figure: number(result) for figure, _, result in table(section("\n## Example 1:"), "figure")}
-    assert answer(1).timeline.peaks[0] == told["d0 peak"]
     assert answer(1).plan.stages[0].recompute == ("block.0",)
     assert told["if nothing is recomputed"] > answer(1).plan.pipeline.limits[0] >= told["stage 0 memory"]
 
 
-def test_the_time_line_is_the_simulated_one() -> None:
-    """Every action and every tensor of the first example runs and travels when the page says."""
-    text, timeline = section("\n## Example 1:"), answer(1).timeline
+@pytest.mark.parametrize("example", [1, 4, 5])
+def test_time_lines_are_the_simulated_ones(example: int) -> None:
+    """Every action and every tensor runs and travels when the page says, by the lists that it shows."""
+    text, timeline, plan = section(f"\n## Example {example}:"), answer(example).timeline, answer(example).plan
 
     def row(span: Span) -> tuple[str, int, int]:
-        return f"{span.action} on d{answer(1).plan.ranks[span.device]}", span.start, span.end
+        return f"{span.action} on d{plan.ranks[span.device]}", span.start, span.end
 
     def sent(flight: Flight) -> tuple[str, int, int, int]:
         kind = "F" if flight.source < flight.target else "B"
@@ -161,11 +164,12 @@ def test_the_time_line_is_the_simulated_one() -> None:
 
     actions = [(name, number(begins), number(ends)) for name, begins, _, ends in table(text, "action")]
     assert sorted(actions) == sorted(map(row, timeline.spans))
-    ends = {name.partition(" ")[0]: end for name, _, end in actions}
+    streams = plan.pipeline.overlap is Overlap.STREAM
+    ready = {name.partition(" ")[0]: begin if streams else end for name, begin, end in actions}
     tensors = [(cells[0], *map(number, cells[1:])) for cells in table(text, "tensor")]
     assert sorted((name, *times) for name, _, *times in tensors) == sorted(map(sent, timeline.flights))
-    assert all(ready == ends[name] for name, ready, *_ in tensors)
-    for line in answer(1).plan.schedule.as_text():
+    assert [ready[name] for name, *_ in tensors] == [told for _, told, *_ in tensors]
+    for line in plan.schedule.as_text():
         assert f"`{line}`" in " ".join(text.split())
 
 
