@@ -22,6 +22,7 @@ from pipeplan.search.baselines import Baseline, baselines
 from pipeplan.search.fit import explain_infeasible, overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
+from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.report import Limits, Status, Stop
 
@@ -100,7 +101,7 @@ def solve(
     if why := overfull(space):
         raise InfeasibleError(why)
 
-    prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch)
+    prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch, space.outside)
     rows: Mapping[str, Baseline] = {}
     try:
         for node in opened(space):
@@ -121,10 +122,15 @@ def solve(
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
             raise PipeplanError(f"no plan was found before the search was stopped ({prover.stop}); give it more time")
+        if not prover.refuted:
+            raise PipeplanError(
+                f"no plan was found, and it is not proved that none fits: no plan that does takes less than "
+                f"{format_time(prover.bound)}; ask for fewer choices (--depths, --replicas, --schedules)"
+            )
         raise InfeasibleError(explain_infeasible(space))
     chosen, choice = prover.incumbent, None
     if question is not None:
-        tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None)]
+        tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
         choice = choose(space, prover.incumbent, tried, prover.bound, question, seed)
         chosen = prover.incumbent if choice is None else choice.chosen
     plan = draft(model, cluster, job, chosen, prover.bound)

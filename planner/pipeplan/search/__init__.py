@@ -45,7 +45,7 @@ def opened(space: Space) -> Iterator[Node]:
             known = {layout: bound for layout, bound in bounds.items() if bound is not None}
             for each in kinds:
                 asked = [layout for layout in known if each or not covered or layout.small(layers)]
-                tiled = tuple(layout for layout in asked if layout.tile is not None and not layout.small(layers))
+                tiled = tuple(layout for layout in asked if len(layout.widths) == 1 and not layout.small(layers))
                 if len(tiled) > 1:
                     yield TilingsNode(min(known[layout] for layout in tiled), space, tiled, size, each)
                 rest = [layout for layout in asked if len(tiled) < 2 or layout not in tiled]

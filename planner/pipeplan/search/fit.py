@@ -25,11 +25,11 @@ def least_memory(candidate: Candidate) -> int:
     problem, chain = candidate.problem, candidate.chain
     n = problem.layers
     again = chain.recomputable
-    ways = [(chain.saved, problem.workspace)]
+    tables = problem.bytes
+    ways = [(tables.saved, tables.workspace)]
     if again.any():
-        kept = np.where(again, np.minimum(chain.output, chain.saved), chain.saved)
-        ways.append((kept, np.where(again, problem.workspace + chain.saved, problem.workspace)))
-    received = np.concatenate([[0], chain.boundary])
+        kept = np.where(again, np.minimum(tables.output, tables.saved), tables.saved)
+        ways.append((kept, np.where(again, tables.again, tables.workspace)))
     best = np.full(n + 1, UNLIMITED)
     best[0] = 0
     for s in range(problem.stages):
@@ -39,8 +39,9 @@ def least_memory(candidate: Candidate) -> int:
         for a in range(s, n):
             needs = []
             for saved, workspace in ways:
-                held = np.cumsum(saved[a:]) + received[a]
-                needs.append(flight * held + np.maximum.accumulate(workspace[a:]))
+                held = np.cumsum(saved[s, a:]) + tables.received[s, a]
+                peaks = np.maximum.accumulate(workspace[s, a:]) + np.maximum.accumulate(tables.beside[s, a:])
+                needs.append(flight * held + peaks)
             need = resident[a + 1 :] - resident[a] + runtime + np.minimum.reduce(needs)
             for shared in chain.shared:
                 need += int(shared.resident[s]) * copied(shared.layers, a, np.arange(a + 1, n + 1))
