@@ -26,7 +26,7 @@ from pipeplan_formulations.report import Status
 from shared_data import ROOT
 
 PAGE = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
-EXAMPLES = 1, 2, 3, 4, 5
+EXAMPLES = 1, 2, 3, 4, 5, 6
 Row = tuple[str, ...]
 
 
