@@ -6,12 +6,14 @@ from functools import partial
 from typing import Any
 
 from pipeplan.alternatives import why_infeasible
+from pipeplan.asked import asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
+from pipeplan.names import hint
 from pipeplan.result import Result
 from pipeplan.robust import Robust, as_robust
 from pipeplan.robust.choice import choose
@@ -25,7 +27,7 @@ from pipeplan.searched import searched
 from pipeplan.sources import sources
 from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
-from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.report import Status, Stop
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
@@ -88,23 +90,35 @@ def solve(
         If the questions make no sense together.
     """
     began = time.monotonic()
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
     if job is None:
         if batch is None and not (isinstance(model, Model) and wishes.get("objective") == Objective.BOTTLENECK):
             raise InputError("say how many samples a step has: batch=N")
-        job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
+        try:
+            job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
+        except TypeError as error:  # a word that Job does not know
+            unknown = next((name for name in wishes if name not in Job.__dataclass_fields__), None)
+            if unknown is None:
+                raise
+            known = ", ".join(Job.__dataclass_fields__)
+            raise InputError(
+                f"solve() knows no {unknown!r}{hint(unknown, Job.__dataclass_fields__)}; wishes are fields of Job: {known}"
+            ) from error
+    elif batch is not None or wishes:
+        beside = ", ".join([*(["batch"] if batch is not None else []), *wishes])
+        raise InputError(f"job and {beside} are both given; write everything into the job, or leave the job out")
     question = None if robust is None else as_robust(robust)
     if question is not None:
         _check_robust(job)
     model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
     if job.intra_layer:
         whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
-        limits = Limits(time_limit, gap, workers, seed)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
     if overfull(space):
         raise InfeasibleError(why_infeasible(space))
 
-    prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch, space.outside)
+    prover = Prover(cluster, limits, backend, watch, space.outside)
     rows: Mapping[str, Baseline] = {}
     try:
         for node in opened(space):
