@@ -13,5 +13,16 @@ class InfeasibleError(PipeplanError):
     """No plan fits the limits; the text says what would (command-line exit code 1)."""
 
 
+class UndecidedError(PipeplanError):
+    """The search was stopped before it had a plan, or a proof that there is none.
+
+    ``bound`` (nanoseconds) was proved by then; ``stop`` says what stopped it.
+    """
+
+    def __init__(self, stop: str, bound: int) -> None:
+        super().__init__(f"no plan was found before the search was stopped ({stop}); give it more time")
+        self.stop, self.bound = stop, bound
+
+
 class PlanError(PipeplanError):
     """A plan breaks a rule that every plan must keep."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
-from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.graph import PARTITIONS, applies
 from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
@@ -24,6 +24,7 @@ from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.signals import listening
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
@@ -32,6 +33,7 @@ FOR_FAMILIES = 0.35
 other orders begin."""
 
 
+@listening()
 def solve(
     model: Model | Any,
     cluster: Cluster,
@@ -49,6 +51,8 @@ def solve(
     **wishes: Any,
 ) -> Result:
     """The best plan for one training step, and how far from the best it can at most be.
+
+    SIGINT (Ctrl-C) and SIGTERM end the search; the best plan so far is the answer. A second one ends at once.
 
     Parameters
     ----------
@@ -80,6 +84,8 @@ def solve(
     ------
     InfeasibleError
         If no plan fits; the text says what would.
+    UndecidedError
+        If the search was stopped before it had a plan.
     InputError
         If the questions make no sense together.
     """
@@ -120,7 +126,7 @@ def solve(
 
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
-            raise PipeplanError(f"no plan was found before the search was stopped ({prover.stop}); give it more time")
+            raise UndecidedError(prover.stop, prover.bound)
         raise InfeasibleError(explain_infeasible(space))
     chosen, choice = prover.incumbent, None
     if question is not None:

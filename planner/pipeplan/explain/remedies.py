@@ -5,6 +5,7 @@ keeps fitting with more memory, with more devices, and with fewer micro-batches 
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pipeplan.cluster import Cluster
@@ -17,6 +18,7 @@ from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
 from pipeplan.plan import Plan
 from pipeplan.units import format_bytes
+from pipeplan_formulations.signals import listening
 
 Ask = Callable[[Cluster, Job], Fit]
 """Does a changed question have a plan?"""
@@ -75,6 +77,7 @@ class Remedies:
         return {"fits": False, "proved": self.proved, "remedies": rows}
 
 
+@listening()
 def remedies(
     model: Model,
     cluster: Cluster,
@@ -101,14 +104,17 @@ def remedies(
     if now.verdict:
         return None
     found: list[Remedy] = []
-    for title, way in (
+    ways: tuple[tuple[str, Callable[..., Iterator[Remedy]]], ...] = (
         ("memory", _memory),
         ("wishes", lambda *question: _wishes(model, *question)),
         ("batch", lambda *question: _batch(model, *question)),
         ("devices", lambda *question: _devices(model, *question)),
-    ):
-        progress(title)
-        found += way(cluster, job, ask)
+    )
+    with suppress(KeyboardInterrupt):  # Ctrl-C hands back what is known so far
+        for title, way in ways:
+            progress(title)
+            for remedy in way(cluster, job, ask):
+                found.append(remedy)
     # a change is the smallest one only if that none is needed is ruled out too
     return Remedies(now.proved, tuple(replace(remedy, smallest=remedy.smallest and now.proved) for remedy in found))
 

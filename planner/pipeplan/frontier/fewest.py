@@ -13,6 +13,7 @@ from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
 from pipeplan.units import format_bytes, format_time
+from pipeplan_formulations.signals import listening
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Fewest:
         }
 
 
+@listening()
 def fewest_devices(
     model: Model,
     cluster: Cluster,

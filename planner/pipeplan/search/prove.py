@@ -21,6 +21,7 @@ from typing import Protocol
 from pipeplan.cluster import Cluster
 from pipeplan.search.judge import Judged
 from pipeplan_formulations.report import Limits, Stop
+from pipeplan_formulations.signals import received
 
 Watch = Callable[[int | None, int, int], None]
 """Called with the incumbent's value (None before there is one), the bound, and the number of open nodes."""
@@ -154,6 +155,8 @@ class Prover:
                 if self.left <= 0:
                     self.stop = Stop.TIME
                     break
+                if received():  # a signal that something on the way swallowed
+                    raise KeyboardInterrupt
                 self._step(self._next())
                 self._tell()
         except KeyboardInterrupt:
