@@ -19,8 +19,14 @@ class UndecidedError(PipeplanError):
     ``bound`` (nanoseconds) was proved by then; ``stop`` says what stopped it.
     """
 
-    def __init__(self, stop: str, bound: int) -> None:
-        super().__init__(f"no plan was found before the search was stopped ({stop}); give it more time")
+    def __init__(self, stop: str, bound: int, needed: float | None = None) -> None:
+        why = f"no plan was found before the search was stopped ({stop}); give it more time"
+        if needed is not None:
+            why += (
+                f", or fewer micro-batches: to simulate and to check the smallest plan that was met takes about "
+                f"{needed:.0f} s"
+            )
+        super().__init__(why)
         self.stop, self.bound = stop, bound
 
 

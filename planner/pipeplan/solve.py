@@ -1,6 +1,5 @@
 """The main door: a model, a cluster and a job in; a plan with its proof out."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -23,11 +22,14 @@ from pipeplan.search.fit import explain_infeasible, overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
 from pipeplan.validate import validate_plan
+from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Status, Stop
-from pipeplan_formulations.signals import listening
+from pipeplan_formulations.signals import listening, received
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
+FOR_CHOICE = 0.3
+"""Share of the time in which plans are compared where times vary."""
 FOR_FAMILIES = 0.35
 """Share of the time in which schedule families are searched alone, where any order is wanted: the best of them is where
 other orders begin."""
@@ -89,7 +91,7 @@ def solve(
     InputError
         If the questions make no sense together.
     """
-    began = time.monotonic()
+    clock = Clock(Limits(time_limit))
     if job is None:
         if batch is None and not (isinstance(model, Model) and wishes.get("objective") == Objective.BOTTLENECK):
             raise InputError("say how many samples a step has: batch=N")
@@ -106,7 +108,8 @@ def solve(
     if why := overfull(space):
         raise InfeasibleError(why)
 
-    prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch)
+    compared = FOR_CHOICE * time_limit if question is not None else 0.0
+    prover = Prover(cluster, Limits(clock.left - compared, gap, workers, seed), backend, watch)
     rows: Mapping[str, Baseline] = {}
     try:
         for node in opened(space):
@@ -114,10 +117,16 @@ def solve(
         for late in any_orders(space):
             prover.postpone(late)
         if space.large:  # heuristics' plans are late there, and would close little
-            prover.run(reserve=time_limit * FOR_HEURISTICS)
-        seconds = max(prover.left, 0) if space.large else time_limit * FOR_HEURISTICS
-        rows = baselines(space, seconds, prover.offer, known=prover.incumbent is not None)
-        prover.run(reserve=time_limit * (1 - FOR_FAMILIES) if space.any_order else 0)
+            prover.run(reserve=prover.limits.time * FOR_HEURISTICS)
+        rows = baselines(
+            space,
+            prover.limits.time * FOR_HEURISTICS,
+            prover.offer,
+            known=prover.incumbent is not None,
+            at_most=prover.rest,
+            affords=prover.affords,
+        )
+        prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
         if prover.stop is not Stop.INTERRUPT:
             prover.recall()
             prover.run()
@@ -126,12 +135,14 @@ def solve(
 
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
-            raise UndecidedError(prover.stop, prover.bound)
+            raise UndecidedError(prover.stop, prover.bound, prover.unaffordable)
         raise InfeasibleError(explain_infeasible(space))
     chosen, choice = prover.incumbent, None
     if question is not None:
         tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None)]
-        choice = choose(space, prover.incumbent, tried, prover.bound, question, seed)
+        finish = prover.pace.finish(prover.incumbent.candidate)
+        rest = Clock(Limits(time=max(clock.left - max(finish - prover.slack, 0.0), 0.0)))
+        choice = choose(space, prover.incumbent, tried, prover.bound, question, seed, rest)
         chosen = prover.incumbent if choice is None else choice.chosen
     plan = draft(model, cluster, job, chosen, prover.bound)
     validate_plan(plan, model, cluster)
@@ -140,10 +151,10 @@ def solve(
         timeline=chosen.timeline,
         job=job,
         status=Status.OPTIMAL if prover.bound == chosen.value else Status.FEASIBLE,
-        stop=Stop.INTERRUPT if question is not None and choice is None else prover.stop,
+        stop=prover.stop if question is None or choice is not None else Stop.INTERRUPT if received() else Stop.TIME,
         value=chosen.value,
         bound=prover.bound,
-        wall=time.monotonic() - began,
+        wall=clock.wall,
         backend=backend,
         searched=_searched(space, prover),
         baselines=rows,

@@ -1,7 +1,9 @@
 """Why nothing fits, and memory that would."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -11,16 +13,27 @@ from pipeplan.search.candidates import Candidate
 from pipeplan.search.flights import free_family
 from pipeplan.search.space import Space
 from pipeplan.units import format_bytes
+from pipeplan_formulations.clock import Clock, OutOfTimeError
 from pipeplan_formulations.partition.tie import copied
+from pipeplan_formulations.report import Limits
 
 LOOKED_AT = 400
 """Shapes that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""
+LISTED = 2_000
+"""Shapes of a micro-batch size among which these are chosen; where there are more, deep ones are listed first."""
+SECONDS = 1.0
+"""Seconds for all of them."""
 
 
-def least_memory(candidate: Candidate) -> int:
+def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
     """Bytes with which every device has enough for some partition of this candidate.
 
     The least over partitions of the largest stage, if each stage recomputes either nothing or all that it may.
+
+    Raises
+    ------
+    OutOfTimeError
+        If the clock says so.
     """
     problem, chain = candidate.problem, candidate.chain
     n = problem.layers
@@ -37,6 +50,8 @@ def least_memory(candidate: Candidate) -> int:
         flight, runtime = int(problem.in_flight[s]), int(chain.runtime[s])
         then = np.full(n + 1, UNLIMITED)
         for a in range(s, n):
+            if clock is not None:
+                clock.check()
             needs = []
             for saved, workspace in ways:
                 held = np.cumsum(saved[a:]) + received[a]
@@ -73,15 +88,22 @@ def overfull(space: Space) -> str | None:
     )
 
 
-def explain_infeasible(space: Space) -> str:
-    """The numbers, and a change of memory that lets some plan fit."""
-    candidates = list(_frugal(space))
+def explain_infeasible(space: Space, seconds: float = SECONDS) -> str:
+    """The numbers, and a change of memory that lets some plan fit, as far as so many seconds go."""
+    clock = Clock(Limits(time=seconds))
+    candidates: list[Candidate] = []
+    needs: list[tuple[int, int]] = []
+    with suppress(OutOfTimeError):
+        for candidate in _frugal(space):
+            candidates.append(candidate)
+            needs.append((least_memory(candidate, clock), len(needs)))
+    if candidates and not needs:
+        return "No plan fits: the devices do not have the memory. There was no time to find out how much is enough."
     if not candidates:
         return (
             "No candidate is left: the depths or replicas asked for exceed the devices, the layers or the "
             "micro-batches. Ask for fewer stages or replicas."
         )
-    needs = [(least_memory(candidate), number) for number, candidate in enumerate(candidates)]
     least, number = min(needs)
     easiest = candidates[number]
     limits = sorted({int(limit) for candidate in candidates for limit in candidate.chain.limit})
@@ -99,7 +121,7 @@ def explain_infeasible(space: Space) -> str:
 def _frugal(space: Space) -> Iterable[Candidate]:
     """The shapes that need little memory a device: many stages, small micro-batches, few in flight."""
     for size in space.sizes[:2]:
-        shapes = sorted(space.shapes(size), key=lambda shape: -len(shape[0]))
+        shapes = sorted(islice(space.shapes(size), LISTED), key=lambda shape: -len(shape[0]))
         for groups, _ in shapes[:LOOKED_AT]:
             least = min(space.candidates(groups, size), key=lambda candidate: sum(candidate.in_flight))
             if space.any_order and len(set(least.replicas)) == 1:  # some order holds one micro-batch a stage
