@@ -14,6 +14,7 @@ from itertools import groupby
 from pipeplan.job import Objective, Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.prove import Node
+from pipeplan.search.rest import RestNode
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
 
@@ -32,10 +33,14 @@ def opened(space: Space) -> Iterator[Node]:
     if applies(space):
         yield from graph_nodes(space)
         return
-    if one_by_one(space):
+    if space.few:
         for size in space.sizes:
             for groups, bound in space.shapes(size):
                 yield ShapeNode(bound, space, groups, size)
+        return
+    if space.job.order is Order.GIVEN or space.job.objective is Objective.BOTTLENECK:
+        for size in space.sizes:
+            yield RestNode(space.floors(size).together(space.cluster), space, size)
         return
     from pipeplan.search.layouts import floor, layouts  # only larger clusters need it
     from pipeplan.search.lumps import LumpNode

@@ -8,6 +8,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from pipeplan.chain import UNLIMITED, Boundaries, Chain
+from pipeplan.collector import without_collector
 from pipeplan.job import Objective
 from pipeplan.names import counted
 from pipeplan.pipeline import Pipeline
@@ -95,6 +96,7 @@ class Candidate:
         """A bound that costs nothing."""
         return self.problem.lower_bound()
 
+    @without_collector()
     def schedule(self, pipeline: Pipeline) -> Schedule:
         """The family's schedule on a pipeline that `pipeplan.pricing.assemble` made of the chain."""
         return with_sums(self.family.write(self.replicas, self.micro_batches), pipeline.tied)
