@@ -144,7 +144,8 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
     ]
     if p.objective == "bottleneck":
         busy = [] if waits else [wires[s] * link[s] // p.micro_batches for s in range(last)]
-        return max([many[s] * work[s] // p.micro_batches for s in stages] + busy)
+        steps = [many[s] * work[s] + reduction(p, boundaries, s) for s in stages]
+        return max([-(-step // p.micro_batches) for step in steps] + busy)
 
     reduce = [reduction(p, boundaries, s) for s in stages]
     weight = [total(p.weight, s) if p.weight is not None else 0 for s in stages]

@@ -34,7 +34,7 @@ Time a device works on one micro-batch, where a device that cannot overlap also 
 
 Objective ``bottleneck``: minimise T subject to
 
-(3)  T ≥ ⌊M_s w_s / M⌋,   and, if transfers overlap,   T ≥ ⌊m_s c_s / M⌋.
+(3)  T ≥ ⌈(M_s w_s + R_s) / M⌉,   and, if transfers overlap,   T ≥ ⌊m_s c_s / M⌋.
 
 Objective ``step``: minimise the proven lower bound on the time of a synchronous step under *any* schedule ((8): any
 that runs at most k_s forwards of a stage before its first backward, one action at a time). With

@@ -27,7 +27,8 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
     stages = list(zip(forward, backward, out, into, strict=True))
     loads = [load(problem.overlap, *times) for times in stages]
     if problem.objective == "bottleneck":
-        shares = [per_micro_batch(problem, c.stage, w) for c, w in zip(problem.through, loads, strict=True)]
+        once = reductions(problem, s, a, b).tolist()
+        shares = [period(problem, c.stage, w, r) for c, w, r in zip(problem.through, loads, once, strict=True)]
         busy = [per_micro_batch(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
         return int(max(shares + (busy if problem.overlap != "none" else [])))
 
@@ -53,8 +54,13 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
 
 
 def per_micro_batch(problem: "ChainPartition", count: int, time: int) -> int:
-    """(3): what a load of ``count`` out of M micro-batches is per micro-batch, rounded down."""
+    """(3): what a link that ``count`` out of M micro-batches keep busy is per micro-batch, rounded down."""
     return count * time // problem.micro_batches
+
+
+def period(problem: "ChainPartition", count: int, time: int, once: int) -> int:
+    """(3): the load of a stage that works on ``count`` out of M micro-batches, and ``once`` a step besides."""
+    return -(-(count * time + once) // problem.micro_batches)
 
 
 def reductions(problem: "ChainPartition", s: "Array", a: "Array", b: "Array") -> "Array":
