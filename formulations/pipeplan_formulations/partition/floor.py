@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 def lower_bound(problem: "ChainPartition") -> int:
     """A bound from each layer's fastest device, nothing recomputed.
 
-    Bottleneck: (3) says w_s ≤ T M / M_s; the w_s together are at least all work, and some stage has the largest layer.
+    Bottleneck: (3) says w_s ≤ T N / M_s; the w_s together are at least all work, and some stage has the largest layer.
     Step: (4a) says w_s ≤ (T − Σ_{t<s} w_t) / M_s, so all work together is at most T (1 − Π (1 − 1 / M_s)); and
     (5) with s any stage gives T ≥ Σ w + (M_s − 1) max(F_s, B_s), so Σ F_s ≤ (T − Σ w) Σ 1 / (M_s − 1).
     """
     counts = [count.stage for count in problem.through]
     both = problem.forward + problem.backward
-    work, many = int(both.min(axis=0).sum()), problem.micro_batches
+    work = int(both.min(axis=0).sum())
     column = np.array(counts)[:, None]
     if problem.objective == "bottleneck":
-        share = ceil(Fraction(work) / sum(Fraction(many, count) for count in counts))
-        return max(share, int((-(-column * both // many)).min(axis=0).max()))
+        share = ceil(Fraction(work) / sum(Fraction(problem.divisor, count) for count in counts))
+        return max(share, int((-(-column * both // problem.divisor)).min(axis=0).max()))
     layer = int((column * (both if problem.weight is None else both + problem.weight)).min(axis=0).max())
     full = prod(counts)
     spread = -(-work * full // (full - prod(count - 1 for count in counts)))

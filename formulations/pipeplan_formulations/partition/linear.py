@@ -109,10 +109,10 @@ def _bottleneck(
 ) -> None:
     """(3): no device and, where transfers overlap, no link is busier than T.
 
-    M T is at least what a stage does in a step. T is an integer: less M − 1, the sum is rounded down, as a link's is,
+    N T is at least what a stage does in a step. T is an integer: less N − 1, the sum is rounded down, as a link's is,
     and as a stage's has to be in larger units.
     """
-    many = problem.micro_batches
+    many = problem.divisor
     rows = [
         (c.stage * load(problem.overlap, *times) + once, 0 if scale.unit == 1 else many - 1)
         for c, times, once in zip(problem.through, stages, reduce, strict=True)

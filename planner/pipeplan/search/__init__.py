@@ -11,7 +11,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from pipeplan.job import Objective, Order
+from pipeplan.job import Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.prove import Node
 from pipeplan.search.shapes import ShapeNode
@@ -27,7 +27,7 @@ def opened(space: Space) -> Iterator[Node]:
     if applies(space):
         yield from graph_nodes(space)
         return
-    if space.few or space.job.order is Order.GIVEN or space.job.objective is Objective.BOTTLENECK:
+    if space.few or space.job.order is Order.GIVEN:
         for size in space.sizes:
             for groups, bound in space.shapes(size):
                 yield ShapeNode(bound, space, groups, size)
