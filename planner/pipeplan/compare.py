@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeplan.alternatives import why_infeasible
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, UndecidedError
 from pipeplan.job import Job

@@ -11,7 +11,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from pipeplan.job import Objective, Order
+from pipeplan.job import Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.prove import Node
 from pipeplan.search.rest import RestNode
@@ -23,7 +23,7 @@ __all__ = ["one_by_one", "opened"]
 
 def one_by_one(space: Space) -> bool:
     """Whether every shape is looked at; otherwise those that `pipeplan.search.layouts` can make."""
-    return space.few or space.job.order is Order.GIVEN or space.job.objective is Objective.BOTTLENECK
+    return space.few or space.job.order is Order.GIVEN
 
 
 def opened(space: Space) -> Iterator[Node]:
@@ -38,7 +38,7 @@ def opened(space: Space) -> Iterator[Node]:
             for groups, bound in space.shapes(size):
                 yield ShapeNode(bound, space, groups, size)
         return
-    if space.job.order is Order.GIVEN or space.job.objective is Objective.BOTTLENECK:
+    if space.job.order is Order.GIVEN:
         for size in space.sizes:
             yield RestNode(space.floors(size).together(space.cluster), space, size)
         return
