@@ -49,7 +49,7 @@ class DeviceKind:
     timed_as : str or None
         The kind whose profile this one uses; None is its own name.
     speed : float
-        How many times as fast as ``timed_as``.
+        How many times as fast as the profile of ``timed_as``, or as the estimate from its figures, says.
     runtime : int
         Bytes that the runtime takes on a device before any layer is there.
     price : float or None

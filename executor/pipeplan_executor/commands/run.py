@@ -24,7 +24,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="compare loss and gradients with the unsplit model")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
     parser.add_argument("--weights", metavar="FILE", help="state dict of the unsplit model (else drawn)")
-    parser.add_argument("--trace", metavar="FILE", help="write predicted and measured time line for Perfetto")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write predicted and measured time line for Perfetto; - prints it"
+    )
     parser.add_argument("--plot", metavar="FILE", help="draw predicted and measured time line (.svg or .png)")
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help="start again so often after a loss (0)")
     parser.add_argument(

@@ -42,7 +42,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=7, help="of which the median is taken (7)")
     parser.add_argument("--optimizer", default="sgd", help="whose update is timed: sgd, momentum or adam")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", metavar="MODEL", required=True, help="write the model here; - prints it")
+    parser.add_argument(
+        "-o", "--output", metavar="MODEL", required=True, help="write the profiled model here; - prints it"
+    )
 
 
 def run(options: Namespace) -> int:

@@ -71,6 +71,7 @@ class StageEntry(Strict):
     held: Whole = 0
     held_after_input_gradient: Whole | None = None
     workspace: Whole = 0
+    forward_workspace: Whole | None = None
 
 
 class TransferEntry(Strict):

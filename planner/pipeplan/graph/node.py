@@ -1,6 +1,6 @@
 """The search's question at one micro-batch size, where stages may be cut along any downsets of the model."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pipeplan.graph.loads import MOST_WIDTHS, common_link, graph_problem, load, widths
@@ -8,7 +8,7 @@ from pipeplan.graph.reorder import reordered
 from pipeplan.job import Objective, Order
 from pipeplan.model import Model
 from pipeplan.search.judge import Judged
-from pipeplan.search.prove import Node, Prover
+from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
 from pipeplan.structure import Mode, arrange
@@ -62,9 +62,10 @@ class GraphNode(Node):
         """Larger micro-batches later."""
         return (0, self.size)
 
-    def advance(self, prover: Prover) -> Iterable[Node]:
+    def advance(self, prover: Prover) -> Step:
         """Solve under each family; a depth that is not wanted leaves the question to the search along the chain."""
         open_: list[Node] = []
+        bounds: list[int] = []
         link = common_link(self.space.cluster)
         assert link is not None
         for family in self.space.families:
@@ -83,10 +84,10 @@ class GraphNode(Node):
                     ShapeNode(max(report.bound, least), self.space, groups, self.size) for groups, least in shapes
                 ]
                 continue
-            prover.settle(report.bound)
+            bounds.append(report.bound)
             if report.stop is Stop.INTERRUPT:
                 raise KeyboardInterrupt
-        return open_
+        return Step(open_, min(bounds, default=None))
 
     def _progress(self, prover: Prover) -> Progress:
         """Tells the prover's watcher of what the solver knows, beside what is known already."""

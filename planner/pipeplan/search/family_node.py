@@ -6,7 +6,6 @@ shape, micro-batch count and family obey (equation (6) of the partition problem)
 finitely many steps.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,10 +14,10 @@ from pipeplan.job import Objective
 from pipeplan.paths import find_path_cut
 from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.cutoff import cutoff, done, learned, precise
+from pipeplan.search.cutoff import closed, cutoff, learned, precise
 from pipeplan.search.filled import fuller
 from pipeplan.search.judge import judge
-from pipeplan.search.prove import Node, Prover
+from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.wires import surplus
 from pipeplan_formulations import partition
 from pipeplan_formulations.partition import PathCut
@@ -46,7 +45,7 @@ class FamilyNode(Node):
         """What is nearly done first, then what holds the least."""
         return (-len(self.paths), sum(self.candidate.in_flight))
 
-    def advance(self, prover: Prover) -> Iterable[Node]:
+    def advance(self, prover: Prover) -> Step:
         """One solve and one simulation; the node stays open unless it is infeasible, solved or beyond help."""
         slice_ = min(prover.left, self.slice)
         step = self.candidate.objective is Objective.STEP
@@ -54,30 +53,30 @@ class FamilyNode(Node):
         backend = prover.backend if self.relaxed else "exact"
         limits, most = precise(prover, slice_), cutoff(prover)
         if self.relaxed and backend != "exact" and problem.stages * problem.layers > CELLS:
-            prover.settle(self.bound)
-            return
+            return Step.leave(self.bound)
         report = partition.solve(problem, limits, hint=self.best, backend=backend, cutoff=most)
         before = self.bound
         if not learned(self, report):
-            return
-        if report.solution is None and done(self, prover):
-            return
+            return Step.nothing()
+        if report.solution is None and closed(self, prover):
+            return Step.leave(self.bound)
         first, self.relaxed = not self.relaxed, True
         new_cut = self._simulate(prover, report.solution) if report.solution is not None else False
         if report.solution is not None and prover.value is not None and prover.value <= self.bound:
-            prover.settle(self.bound)
-        elif first or new_cut or self.bound > before:
-            yield self
-        elif report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
+            return Step.leave(self.bound)
+        if first or new_cut or self.bound > before:
+            return Step.split([self])
+        if report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
             self.slice *= 2
-            yield self
-        else:
-            prover.settle(self.bound)
+            return Step.split([self])
+        return Step.leave(self.bound)
 
     def _simulate(self, prover: Prover, boundaries: Boundaries) -> bool:
         """Judge a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         candidate = self.candidate
+        if not prover.affords(candidate):
+            return False
         prover.offer(judge(prover.cluster, candidate, boundaries))
         other = fuller(prover.cluster, candidate, boundaries)
         if other is not None and (prover.value is None or other.problem.evaluate(boundaries) < prover.value):

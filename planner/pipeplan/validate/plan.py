@@ -187,7 +187,8 @@ def _claims(plan: Plan) -> Iterator[str]:
                 f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with "
                 f"{priced.forward} and {priced.backward}"
             )
-        if stage.forward + stage.backward > stage.replicas * plan.step_time:  # a bottleneck's replicas take turns
+        # A bottleneck is the time per sample, and its replicas take turns.
+        if stage.forward + stage.backward > stage.replicas * plan.micro_batch * plan.step_time:
             yield f"stage {number} alone takes longer than the step time of {plan.step_time} ns"
         held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in plan.pipeline.placement[number])
         if held > stage.in_flight:
@@ -198,7 +199,8 @@ def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
         priced, parts = plan.pipeline.stages[number], stage.memory
         runtime = max(plan.pipeline.runtime[rank] for rank in plan.pipeline.placement[number])
-        needed = priced.resident + stage.in_flight * priced.held + priced.workspace + runtime
+        workspace = priced.workspace + (priced.beside if plan.schedule.two_lanes else 0)
+        needed = priced.resident + stage.in_flight * priced.held + workspace + runtime
         if needed > parts.total:
             yield (
                 f"stage {number} counts {format_bytes(parts.total)}; with {stage.in_flight} micro-batches in flight it "
