@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from pipeplan.alternatives import why_infeasible
-from pipeplan.asked import asked_limits
+from pipeplan.asked import asked_limits, require_question
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
@@ -117,6 +117,7 @@ def solve(
     elif batch is not None or wishes:
         beside = ", ".join([*(["batch"] if batch is not None else []), *wishes])
         raise InputError(f"job and {beside} are both given; write everything into the job, or leave the job out")
+    require_question(None, cluster, job)
     question = None if robust is None else as_robust(robust)
     if question is not None:
         _check_robust(job)
@@ -205,7 +206,10 @@ def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> M
     from pipeplan.profile import profile
 
     if example_inputs is None:
-        raise InputError("solve() got a module without example_inputs; pass one batch, so that it can be profiled")
+        raise InputError(
+            f"solve() got {type(module).__name__} for a model, and no example_inputs; pass a Model (as of "
+            "pipeplan.load_model), or a torch module and one batch, so that it can be profiled"
+        )
     sizes = tuple(size for size in (1, 2, 4, 8, 16) if job.batch % size == 0)
     name = cluster.devices[0].kind.name
     return profile(module, example_inputs, micro_batches=sizes, optimizer=job.optimizer, device_name=name)
