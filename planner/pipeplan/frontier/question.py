@@ -11,6 +11,8 @@ from pipeplan.frontier.curve import AXES, Frontier, Over
 from pipeplan.frontier.points import Point, not_dominated
 from pipeplan.job import Job
 from pipeplan.model import Model
+from pipeplan.searched import searched_for
+from pipeplan.sources import sources
 
 
 def frontier(
@@ -68,6 +70,7 @@ def frontier(
     if not found:
         undecided = [answer.why for answer in given if answer.verdict is Verdict.OPEN]
         raise PipeplanError(undecided[0]) if undecided else InfeasibleError(given[0].why)
+    reach = searched_for(model, cluster, job)
     return Frontier(
         model=model.name,
         cluster=cluster.name,
@@ -77,6 +80,8 @@ def frontier(
         floors=floors,
         complete=whole and _all_proved(given, found),
         asked=len(given),
+        searched=reach,
+        costs=sources(model, cluster, reach.micro_batch_sizes),
     )
 
 

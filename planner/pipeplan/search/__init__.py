@@ -17,7 +17,12 @@ from pipeplan.search.prove import Node
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
 
-__all__ = ["opened"]
+__all__ = ["one_by_one", "opened"]
+
+
+def one_by_one(space: Space) -> bool:
+    """Whether every shape is looked at; otherwise those that `pipeplan.search.layouts` can make."""
+    return space.few or space.job.order is Order.GIVEN or space.job.objective is Objective.BOTTLENECK
 
 
 def opened(space: Space) -> Iterator[Node]:
@@ -27,7 +32,7 @@ def opened(space: Space) -> Iterator[Node]:
     if applies(space):
         yield from graph_nodes(space)
         return
-    if space.few or space.job.order is Order.GIVEN or space.job.objective is Objective.BOTTLENECK:
+    if one_by_one(space):
         for size in space.sizes:
             for groups, bound in space.shapes(size):
                 yield ShapeNode(bound, space, groups, size)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeplan.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.job import Objective
+from pipeplan.names import counted
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Schedule
 from pipeplan.schedules import Family
@@ -60,8 +61,8 @@ class Candidate:
     @property
     def label(self) -> str:
         """For people: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, 1f1b-sno'``."""
-        stages = "1 stage" if self.depth == 1 else f"{self.depth} stages"
-        return f"{stages}{self._widths}, {self.micro_batches} micro-batches of {self.chain.micro_batch}, {self._order}"
+        many = counted(self.micro_batches, "micro-batch")
+        return f"{counted(self.depth, 'stage')}{self._widths}, {many} of {self.chain.micro_batch}, {self._order}"
 
     @property
     def _widths(self) -> str:
