@@ -149,8 +149,10 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
         for s in stages
     ]
     if p.objective == "bottleneck":
-        busy = [] if waits else [wires[s] * link[s] // p.micro_batches for s in range(last)]
-        return max([many[s] * work[s] // p.micro_batches for s in stages] + busy)
+        samples = p.samples or p.micro_batches
+        busy = [] if waits else [wires[s] * link[s] // samples for s in range(last)]
+        steps = [many[s] * work[s] + reduction(p, boundaries, s) for s in stages]
+        return max([-(-step // samples) for step in steps] + busy)
 
     reduce = [reduction(p, boundaries, s) for s in stages]
     weight = [total(p.weight, s) if p.weight is not None else 0 for s in stages]
@@ -288,6 +290,8 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         if draw(st.booleans()):
             found["reduce_base"] = rng.integers(0, 3 * largest, depth)
     found["alternating"] = draw(st.booleans())
+    if problem.objective == "bottleneck" and draw(st.booleans()):
+        found["samples"] = many * draw(st.integers(1, 4))
     if problem.objective == "step" and depth > 1 and draw(st.booleans()):
         found["wires"] = tuple(random_wire(rng, problem, largest) for _ in range(draw(st.integers(1, 2))))
     if draw(st.booleans()):

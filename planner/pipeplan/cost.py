@@ -7,6 +7,7 @@ longer of its arithmetic and its memory traffic (Williams, Waterman, Patterson, 
 
 from collections.abc import Sequence
 from dataclasses import fields
+from math import isqrt
 
 from pipeplan.cluster import DeviceKind
 from pipeplan.errors import InputError
@@ -76,10 +77,9 @@ def available_micro_batches(
     """
     each = {kind.name: sorted(profiles_for(model, kind)) for kind in kinds}
     measured = [sizes for sizes in each.values() if sizes]
-    divisors = [size for size in range(1, batch + 1) if batch % size == 0]
     if measured and not extrapolate:
         low, high = max(sizes[0] for sizes in measured), min(sizes[-1] for sizes in measured)
-        found = [size for size in divisors if low <= size <= high]
+        found = _divisors(batch, low, high)
         if not found:
             sizes = str(low) if low == high else f"{low} to {high}"
             raise InputError(
@@ -88,8 +88,16 @@ def available_micro_batches(
             )
         return tuple(found)
     known = {size for sizes in measured for size in sizes}
-    wanted = [size for size in divisors if size & (size - 1) == 0 or size in known]
-    return tuple(wanted[:MOST_SIZES])
+    powers = {2**k for k in range(MOST_SIZES)}
+    return tuple(sorted(size for size in powers | known if batch % size == 0)[:MOST_SIZES])
+
+
+def _divisors(number: int, low: int, high: int) -> list[int]:
+    """Those from ``low`` to ``high``, ascending. Each has a counterpart, one of the two up to the square root."""
+    if high - low <= isqrt(number):
+        return [size for size in range(low, min(high, number) + 1) if number % size == 0]
+    pairs = [{size, number // size} for size in range(1, isqrt(number) + 1) if number % size == 0]
+    return sorted(size for pair in pairs for size in pair if low <= size <= high)
 
 
 def _measured(model: Model, profiles: dict[int, Profile], micro_batch: int, extrapolate: bool) -> tuple[LayerCost, ...]:

@@ -303,7 +303,7 @@ class _Scope:
     @cached_property
     def units(self) -> tuple[tuple[int, ...], int | None]:
         """Numbers of replicas of equal stages, and the unit of unequal ones; every number where shapes are few."""
-        if not self.step or one_by_one(self.space):
+        if one_by_one(self.space):
             return (), 1
         from pipeplan.search.layouts import layouts  # only larger clusters need it
 

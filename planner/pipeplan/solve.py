@@ -1,7 +1,7 @@
 """The main door: a model, a cluster and a job in; a plan with its proof out."""
 
-import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,7 @@ from pipeplan.alternatives import why_infeasible
 from pipeplan.asked import asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
-from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
 from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
@@ -27,10 +27,14 @@ from pipeplan.searched import searched
 from pipeplan.sources import sources
 from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
-from pipeplan_formulations.report import Status, Stop
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.signals import listening, received
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
+FOR_CHOICE = 0.3
+"""Share of the time in which plans are compared where times vary."""
 FOR_FAMILIES = 0.35
 """Share of the time in which schedule families are searched alone, where any order is wanted: the best of them is where
 other orders begin."""
@@ -38,6 +42,7 @@ FOR_REASONS = 0.05
 """Share of the time that may be spent besides on why no plan fits."""
 
 
+@listening()
 def solve(
     model: Model | Any,
     cluster: Cluster,
@@ -55,6 +60,8 @@ def solve(
     **wishes: Any,
 ) -> Result:
     """The best plan for one training step, and how far from the best it can at most be.
+
+    SIGINT (Ctrl-C) and SIGTERM end the search; the best plan so far is the answer. A second one ends at once.
 
     Parameters
     ----------
@@ -86,11 +93,13 @@ def solve(
     ------
     InfeasibleError
         If no plan fits; the text says what would.
+    UndecidedError
+        If the search was stopped before it had a plan.
     InputError
         If the questions make no sense together.
     """
-    began = time.monotonic()
     limits = asked_limits(time_limit, gap, backend, workers, seed)
+    clock = Clock(limits)
     if job is None:
         if batch is None and not (isinstance(model, Model) and wishes.get("objective") == Objective.BOTTLENECK):
             raise InputError("say how many samples a step has: batch=N")
@@ -118,7 +127,9 @@ def solve(
     if overfull(space):
         raise InfeasibleError(why_infeasible(space))
 
-    prover = Prover(cluster, limits, backend, watch, space.outside)
+    compared = FOR_CHOICE * time_limit if question is not None else 0.0
+    searching = replace(limits, time=clock.left - compared)
+    prover = Prover(cluster, searching, backend, watch, space.outside)
     rows: Mapping[str, Baseline] = {}
     try:
         for node in opened(space):
@@ -126,10 +137,16 @@ def solve(
         for late in any_orders(space):
             prover.postpone(late)
         if space.large:  # heuristics' plans are late there, and would close little
-            prover.run(reserve=time_limit * FOR_HEURISTICS)
-        seconds = max(prover.left, 0) if space.large else time_limit * FOR_HEURISTICS
-        rows = baselines(space, seconds, prover.offer, known=prover.incumbent is not None)
-        prover.run(reserve=time_limit * (1 - FOR_FAMILIES) if space.any_order else 0)
+            prover.run(reserve=prover.limits.time * FOR_HEURISTICS)
+        rows = baselines(
+            space,
+            prover.limits.time * FOR_HEURISTICS,
+            prover.offer,
+            known=prover.incumbent is not None,
+            at_most=prover.rest,
+            affords=prover.affords,
+        )
+        prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
         if prover.stop is not Stop.INTERRUPT:
             prover.recall()
             prover.run()
@@ -138,7 +155,7 @@ def solve(
 
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
-            raise PipeplanError(f"no plan was found before the search was stopped ({prover.stop}); give it more time")
+            raise UndecidedError(prover.stop, prover.bound, prover.unaffordable)
         if not prover.refuted:
             raise PipeplanError(
                 f"no plan was found, and it is not proved that none fits: no plan that does takes less than "
@@ -148,7 +165,9 @@ def solve(
     chosen, choice = prover.incumbent, None
     if question is not None:
         tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
-        choice = choose(space, prover.incumbent, tried, prover.bound, question, seed)
+        finish = prover.pace.finish(prover.incumbent.candidate)
+        rest = Clock(Limits(time=max(clock.left - max(finish - prover.slack, 0.0), 0.0)))
+        choice = choose(space, prover.incumbent, tried, prover.bound, question, seed, rest)
         chosen = prover.incumbent if choice is None else choice.chosen
     plan = draft(model, cluster, job, chosen, prover.bound)
     validate_plan(plan, model, cluster)
@@ -157,10 +176,10 @@ def solve(
         timeline=chosen.timeline,
         job=job,
         status=Status.OPTIMAL if prover.bound == chosen.value else Status.FEASIBLE,
-        stop=Stop.INTERRUPT if question is not None and choice is None else prover.stop,
+        stop=prover.stop if question is None or choice is not None else Stop.INTERRUPT if received() else Stop.TIME,
         value=chosen.value,
         bound=prover.bound,
-        wall=time.monotonic() - began,
+        wall=clock.wall,
         backend=backend,
         searched=searched(space, prover.opened),
         costs=sources(model, cluster, space.sizes),

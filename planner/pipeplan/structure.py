@@ -138,13 +138,20 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
     class_of = {device.index: c for c, each in enumerate(classes) for device in each.devices}
     listed = [class_of[device.index] for device in cluster.devices]
 
+    narrowest = min(job.replicas, default=1)
+
     def allowed(modes: list[Mode]) -> bool:
         return not job.depths or len(modes) in job.depths
+
+    def hopeless(depth: int, left: list[int]) -> bool:
+        """Whether no depth that is wanted can be reached."""
+        most = depth + sum(room // narrowest for room in left)
+        return bool(job.depths) and not any(depth < wanted <= most for wanted in job.depths)
 
     def extend(modes: list[Mode], left: list[int], used: int) -> Iterator[Modes]:
         if modes and allowed(modes):
             yield tuple(modes)
-        if len(modes) == min(layers, deepest):
+        if len(modes) == min(layers, deepest) or hopeless(len(modes), left):
             return
         for c, room in enumerate(left):
             if given:

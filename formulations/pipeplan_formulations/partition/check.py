@@ -16,6 +16,8 @@ def check(problem: "ChainPartition") -> None:
     _check_arrays(problem, stages, layers)
     if problem.micro_batches < 1:
         raise ValueError(f"micro_batches must be at least 1, not {problem.micro_batches}")
+    if problem.samples is not None and problem.samples < 1:
+        raise ValueError(f"a step holds at least one sample, not {problem.samples}")
     _check_counts(problem)
     if problem.overlap not in ("none", "copy", "stream"):
         raise ValueError(f"overlap is {problem.overlap!r}; choose none, copy or stream")

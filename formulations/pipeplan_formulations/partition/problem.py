@@ -34,7 +34,7 @@ Time a device works on one micro-batch, where a device that cannot overlap also 
 
 Objective ``bottleneck``: minimise T subject to
 
-(3)  T ≥ ⌊M_s w_s / M⌋,   and, if transfers overlap,   T ≥ ⌊m_s c_s / M⌋.
+(3)  T ≥ ⌈(M_s w_s + R_s) / N⌉,   and, if transfers overlap,   T ≥ ⌊m_s c_s / N⌋,   N the samples of a step.
 
 Objective ``step``: minimise the proven lower bound on the time of a synchronous step under *any* schedule ((8): any
 that runs at most k_s forwards of a stage before its first backward, one action at a time). With
@@ -143,6 +143,8 @@ class ChainPartition:
         Bytes that a recomputed layer holds for each micro-batch in flight.
     recomputable : array of bool, shape (n,), optional
         Layers that may be recomputed; by default none.
+    samples : int, optional
+        N of (3); by default M.
     weight : array of int, shape (S, n), optional
         V of each layer, where backwards are split; only with objective 'step' and without paths.
     ties : tuple of Tie
@@ -185,6 +187,7 @@ class ChainPartition:
     warm_up: Array | None = None
     output: Array | None = None
     recomputable: Flags | None = None
+    samples: int | None = None
     weight: Array | None = None
     ties: tuple[Tie, ...] = ()
     beside: Array | None = None
@@ -203,6 +206,11 @@ class ChainPartition:
     def layers(self) -> int:
         """n."""
         return int(self.forward.shape[1])
+
+    @property
+    def divisor(self) -> int:
+        """N."""
+        return self.samples or self.micro_batches
 
     @cached_property
     def prefix(self) -> dict[str, Array]:

@@ -5,12 +5,15 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeplan_formulations.signals import listening
+
 if TYPE_CHECKING:
     from pipeplan.graph.published import Published
     from pipeplan_formulations.graph import Stages
     from pipeplan_formulations.report import Report
 
 
+@listening()
 def run_published(options: Namespace) -> int:
     """Solve and print; the problem has no plan of ours to save, as its costs are not those of a step.
 

@@ -22,8 +22,10 @@ from pipeplan.plan import Plan
 from pipeplan.result import Result
 from pipeplan.simulate import simulate
 from pipeplan.units import format_time
+from pipeplan_formulations.signals import listening
 
 
+@listening()
 def explain(
     result: Result,
     model: Model,

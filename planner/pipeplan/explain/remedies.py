@@ -5,6 +5,7 @@ keeps fitting with more memory, with more devices, and with fewer micro-batches 
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pipeplan.alternatives import changes, checked
@@ -21,6 +22,7 @@ from pipeplan.plan import Plan
 from pipeplan.search.space import ANY, Space
 from pipeplan.searched import Searched, searched_for, wrapped
 from pipeplan.units import format_bytes
+from pipeplan_formulations.signals import listening
 
 ORDERS = 5.0
 """Seconds for a plan under any order."""
@@ -87,6 +89,7 @@ class Remedies:
         return {"fits": False, "proved": self.proved, "remedies": rows, "searched": self.searched.as_json()}
 
 
+@listening()
 def remedies(
     model: Model,
     cluster: Cluster,
@@ -113,14 +116,17 @@ def remedies(
     if now.verdict:
         return None
     found: list[Remedy] = []
-    for title, way in (
+    ways: tuple[tuple[str, Callable[..., Iterator[Remedy]]], ...] = (
         ("memory", _memory),
         ("wishes", lambda *question: _wishes(model, *question)),
         ("batch", lambda *question: _batch(model, *question)),
         ("devices", lambda *question: _devices(model, *question)),
-    ):
-        progress(title)
-        found += way(cluster, job, ask)
+    )
+    with suppress(KeyboardInterrupt):  # Ctrl-C hands back what is known so far
+        for title, way in ways:
+            progress(title)
+            for remedy in way(cluster, job, ask):
+                found.append(remedy)
     # a change is the smallest one only if that none is needed is ruled out too
     found = [replace(remedy, smallest=remedy.smallest and now.proved) for remedy in found]
     return Remedies(now.proved, tuple(found), searched_for(model, cluster, job))

@@ -64,6 +64,8 @@ class Answers:
         Where answers are kept.
     told : callable
         Hears of every new answer, and what was asked.
+    cut_short : Answer or None
+        What was known when a signal ended the search for an answer.
 
     Raises
     ------
@@ -80,6 +82,7 @@ class Answers:
     backend: str = "cpsat"
     path: Path | None = None
     told: Callable[[str, Answer], None] = lambda *_: None
+    cut_short: Answer | None = None
     _known: dict[str, Answer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,9 +114,11 @@ class Answers:
             return Answer(Verdict.INFEASIBLE, why=str(error))
         except PipeplanError as error:  # the time was up before there was a plan
             return Answer(Verdict.OPEN, why=str(error))
+        answer = Answer(Verdict.PLAN, result.value, result.bound, result.plan)
         if result.stop is Stop.INTERRUPT:  # Ctrl-C ends the sweep; what was answered in full is kept
+            self.cut_short = answer
             raise KeyboardInterrupt
-        return Answer(Verdict.PLAN, result.value, result.bound, result.plan)
+        return answer
 
     def _any(self, cluster: Cluster, job: Job) -> Answer:
         found = fit(self.model, cluster, job, time_limit=self.time_limit, backend=self.backend)

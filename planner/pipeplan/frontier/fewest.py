@@ -15,6 +15,7 @@ from pipeplan.plan import Plan
 from pipeplan.searched import Searched, searched_for
 from pipeplan.sources import Costs, sources
 from pipeplan.units import format_bytes, format_time
+from pipeplan_formulations.signals import listening
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Fewest:
         }
 
 
+@listening()
 def fewest_devices(
     model: Model,
     cluster: Cluster,

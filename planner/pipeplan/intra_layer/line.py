@@ -90,6 +90,11 @@ class Line:
         )
 
     @property
+    def per(self) -> int:
+        """What the problem's values are divided by: a bottleneck is the time per sample."""
+        return 1 if self.objective is Objective.STEP else self.chain.micro_batch
+
+    @property
     def rounding(self) -> int:
         """Nanoseconds by which the problem's values may exceed the true ones.
 

@@ -121,7 +121,7 @@ class LineSearch:
         start = balanced(line)
         if start is not None:
             self._try(node, start)
-        enough = None if self.beat is None else self.beat + line.rounding
+        enough = None if self.beat is None else self.beat * line.per + line.rounding
         return exact.solve(line.problem, self._limits(), start, enough=enough)
 
     def _with_paths(self, node: _Open) -> Report[Positions]:
@@ -156,4 +156,4 @@ class LineSearch:
 
 def _less(line: Line, bound: int) -> int:
     """The bound of a line's problem in nanoseconds of real tensors."""
-    return max(0, bound - line.rounding)
+    return -(-max(0, bound - line.rounding) // line.per)

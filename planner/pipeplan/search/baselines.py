@@ -20,6 +20,7 @@ from pipeplan.search.space import Space
 
 LATE = "the time was over before its turn"
 CUT_SHORT = "the time was over before all that it proposes was simulated"
+LONG = "the time does not suffice to simulate so many micro-batches"
 """Why a heuristic has no plan, or not its best, although it may have one."""
 
 
@@ -62,7 +63,13 @@ Proposals = Iterator[tuple[Candidate, Boundaries]]
 
 
 def baselines(
-    space: Space, seconds: float, report: Callable[[Judged], None] = lambda _: None, *, known: bool = False
+    space: Space,
+    seconds: float,
+    report: Callable[[Judged], None] = lambda _: None,
+    *,
+    known: bool = False,
+    at_most: float = inf,
+    affords: Callable[[Candidate], bool] = lambda _: True,
 ) -> Mapping[str, Baseline]:
     """Each heuristic's best plan.
 
@@ -74,17 +81,22 @@ def baselines(
         Hears of every plan that was simulated.
     known : bool
         Whether a plan is known already.
+    at_most : float
+        Seconds after which all end, plan or no plan.
+    affords : callable
+        Whether there is time to simulate a plan.
     """
-    end = time.monotonic() + seconds
+    end, last = time.monotonic() + seconds, time.monotonic() + at_most
     found: dict[str, Baseline] = {}
 
     def enter(name: str, proposals: Callable[[_Why], Proposals]) -> None:
         some = known or any(baseline.judged for baseline in found.values())
-        if some and time.monotonic() >= end:
+        until = min(end, last) if some else last
+        if time.monotonic() >= until:
             found[name] = Baseline(name, None, LATE)
             return
-        why, until = _Why(), end if some else inf
-        best = _best_of(space, proposals(why), why, report, until)
+        why = _Why()
+        best = _best_of(space, proposals(why), why, report, until, affords)
         if time.monotonic() >= until:
             why.text = CUT_SHORT
         elif best is not None:
@@ -149,7 +161,12 @@ def _arranged(name: str, space: Space, why: _Why) -> Proposals:
 
 
 def _best_of(
-    space: Space, proposals: Proposals, why: _Why, report: Callable[[Judged], None], end: float
+    space: Space,
+    proposals: Proposals,
+    why: _Why,
+    report: Callable[[Judged], None],
+    end: float,
+    affords: Callable[[Candidate], bool],
 ) -> Judged | None:
     """Simulate those whose bounds promise most, until none is below the best value or ``end`` (seconds) has come.
 
@@ -171,6 +188,9 @@ def _best_of(
     for beyond, bound, _, _, candidate, boundaries in sorted(promising, key=lambda entry: entry[:4]):
         if (best is not None and (bound >= best.value or (beyond and inside))) or time.monotonic() >= end:
             break
+        if not affords(candidate):
+            why.text = LONG
+            continue
         judged = judge(space.cluster, candidate, boundaries)
         inside = inside or not beyond
         report(judged)

@@ -8,6 +8,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from pipeplan.chain import UNLIMITED, Boundaries, Chain
+from pipeplan.collector import without_collector
 from pipeplan.job import Objective
 from pipeplan.names import counted
 from pipeplan.pipeline import Pipeline
@@ -77,6 +78,11 @@ class Candidate:
         counts = f" with {_listed(self.in_flight)} in flight" if self.family.name == FREE else ""
         return f"{self.family.name}{counts}"
 
+    @property
+    def samples(self) -> int:
+        """In one step."""
+        return self.micro_batches * self.chain.micro_batch
+
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
         """Most micro-batches that a replica of each stage holds.
@@ -95,6 +101,7 @@ class Candidate:
         """A bound that costs nothing."""
         return self.problem.lower_bound()
 
+    @without_collector()
     def schedule(self, pipeline: Pipeline) -> Schedule:
         """The family's schedule on a pipeline that `pipeplan.pricing.assemble` made of the chain."""
         return with_sums(self.family.write(self.replicas, self.micro_batches), pipeline.tied)
@@ -172,6 +179,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         warm_up=np.array(warm_up, dtype=np.int64),
         limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),
         micro_batches=candidate.micro_batches,
+        samples=candidate.samples,
         link_counts=chain.link_counts(candidate.micro_batches),
         counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
         alternating=not two_lanes,

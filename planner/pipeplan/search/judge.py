@@ -5,7 +5,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from pipeplan.chain import UNLIMITED, Boundaries
-from pipeplan.cluster import Cluster
+from pipeplan.cluster import Cluster, Overlap
 from pipeplan.job import Objective
 from pipeplan.pipeline import Pipeline
 from pipeplan.pricing import assemble
@@ -46,9 +46,26 @@ def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Jud
     For the bottleneck objective the value is the largest stage load.
     """
     if candidate.objective is Objective.BOTTLENECK:
-        return Judged(cluster, candidate, boundaries, candidate.problem.evaluate(boundaries))
+        return Judged(cluster, candidate, boundaries, largest_load(cluster, candidate, boundaries))
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
     return Judged(cluster, candidate, boundaries, makespan(candidate.schedule(pipeline), pipeline))
+
+
+def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:
+    """The bottleneck of a partition without empty stages, in nanoseconds per sample.
+
+    The partition problem knows what sums of tied weights take at least; here they take what they do.
+    """
+    value, chain = candidate.problem.evaluate(boundaries), candidate.chain
+    if not chain.shared:
+        return value
+    pipeline, many = assemble(chain, cluster, boundaries, candidate.recompute(boundaries)), candidate.micro_batches
+    sends = [0, *(int(chain.send[s, b - 1]) for s, b in enumerate(boundaries[1:-1])), 0]
+    for s, stage in enumerate(pipeline.stages):
+        waits = sends[s] + sends[s + 1] if chain.overlap is Overlap.NONE else 0
+        step = -(-many // candidate.replicas[s]) * (stage.forward + stage.backward + waits) + stage.reduce
+        value = max(value, -(-step // candidate.samples))
+    return value
 
 
 def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:

@@ -167,6 +167,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         latency=hops.latency,
         cuts=space.wishes.cuts,
         micro_batches=job.batch // size,
+        samples=job.batch,
         widths=layout.widths,
         unit=layout.unit,
         overlap=space.cluster.overlap.value,
@@ -180,6 +181,8 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
 
 
 def _flight(space: Space) -> Flight:
+    if space.job.objective is Objective.BOTTLENECK:  # a longer warm-up helps no endless pipeline
+        return "sno"
     chooses = space.free or any(each.name == "1f1b-so" for each in space.families)
     return "falling" if chooses else "sno"
 

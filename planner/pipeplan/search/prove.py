@@ -21,11 +21,18 @@ from enum import Enum, auto
 from typing import Protocol
 
 from pipeplan.cluster import Cluster
+from pipeplan.search.candidates import Candidate
 from pipeplan.search.judge import Judged
+from pipeplan.search.pace import MOST, Pace, actions
 from pipeplan_formulations.report import Limits, Stop
+from pipeplan_formulations.signals import received
 
 Watch = Callable[[int | None, int, int], None]
 """Called with the incumbent's value (None before there is one), the bound, and the number of open nodes."""
+
+
+SLACK, LEAST_SLACK = 0.05, 0.5
+"""Part of the time limit, and seconds at least, beyond it in which the answer may be written."""
 
 
 class Turn(Enum):
@@ -105,6 +112,9 @@ class Prover:
         Why the search ended.
     opened : int
         How many nodes were advanced.
+    pace : Pace
+    unaffordable : float or None
+        The fewest seconds that a plan takes which was left out as there was no time to simulate and to check it.
     """
 
     cluster: Cluster
@@ -115,6 +125,8 @@ class Prover:
     incumbent: Judged | None = None
     stop: Stop = Stop.OPTIMALITY
     opened: int = 0
+    pace: Pace = field(default_factory=Pace)
+    unaffordable: float | None = None
     _heap: list[tuple[int, tuple[int, ...], int, Node]] = field(default_factory=list)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list)
     _postponed: list[Node] = field(default_factory=list)
@@ -149,8 +161,27 @@ class Prover:
 
     @property
     def left(self) -> float:
-        """Seconds of this run."""
-        return self.limits.time - self._reserve - (time.monotonic() - self._began)
+        """Seconds of this run: those behind it belong to the answer, and to ``reserve``."""
+        finish = self.pace.finish(self.incumbent.candidate) if self.incumbent is not None else 0.0
+        return self.rest - self._reserve - max(finish - self.slack, 0.0)
+
+    @property
+    def rest(self) -> float:
+        """Seconds until the limit."""
+        return self.limits.time - (time.monotonic() - self._began)
+
+    @property
+    def slack(self) -> float:
+        """Seconds beyond the limit in which the answer may be written."""
+        return max(SLACK * self.limits.time, LEAST_SLACK)
+
+    def affords(self, candidate: Candidate) -> bool:
+        """Whether a plan of this candidate can still be simulated, written and checked."""
+        needed = self.pace.simulate(candidate) + self.pace.finish(candidate)
+        if needed <= self.rest + self.slack and actions(candidate) <= MOST:
+            return True
+        self.unaffordable = min(needed, self.unaffordable or needed)
+        return False
 
     @property
     def value(self) -> int | None:
@@ -195,6 +226,8 @@ class Prover:
                 if self.left <= 0:
                     self.stop = Stop.TIME
                     break
+                if received():  # a signal that something on the way swallowed
+                    raise KeyboardInterrupt
                 self._step(self._next())
                 self._tell()
         except KeyboardInterrupt:

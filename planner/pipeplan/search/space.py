@@ -142,8 +142,6 @@ class Space:
         """Every shape for a micro-batch size, with a bound on the step (or bottleneck) that costs next to nothing."""
         count = self.job.batch // size
         floors = self.floors(size)
-        if self.job.objective is Objective.BOTTLENECK:
-            count = 1  # replication of an endless pipeline is the graph formulation's
         for groups in structures(self.cluster, self.job, len(self.model.layers), count):
             yield groups, floors.floor((group[0].kind.name, len(group)) for group in groups)
 
@@ -231,14 +229,14 @@ class Floors:
             name: float((own[busy] / least[busy]).min()) if busy.any() else 1.0 for name, own in work.items()
         }
         self._total, self._largest, self._layers = int(least.sum()), int(least.max()), len(least)
-        self._count = space.job.batch // size
+        self._count, self._samples = space.job.batch // size, space.job.batch
         self._bottleneck = space.job.objective is Objective.BOTTLENECK
 
     def floor(self, stages: Iterable[tuple[str, int]]) -> int:
         """Nanoseconds: no plan on these stages beats it. Each is a kind's name and a number of replicas."""
         rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
-        if self._bottleneck:
-            return _rounded(self._total / sum(1 / slow for slow, _ in rows))
+        if self._bottleneck:  # (3): M_s ρ_s x_s ≤ N T
+            return _rounded(self._total / sum(self._samples / (count * slow) for slow, count in rows))
         idle = prod(1 - 1 / (count * slow) for slow, count in rows)
         alone = self._total + (min(count for _, count in rows) - 1) * self._largest / 2
         return _rounded(max(self._total / (1 - idle), alone))
@@ -250,9 +248,9 @@ class Floors:
         return self.floor(fastest)
 
     def together(self, cluster: Cluster) -> int:
-        """Nanoseconds if all devices shared the work of a step (or a micro-batch) out evenly."""
+        """Nanoseconds if all devices shared the work of a step (or a sample) out evenly."""
         speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
-        return _rounded(self._total * (1 if self._bottleneck else self._count) / speed)
+        return _rounded(self._total * self._count / speed / (self._samples if self._bottleneck else 1))
 
 
 def _rounded(nanoseconds: float) -> int:

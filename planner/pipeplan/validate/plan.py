@@ -187,7 +187,8 @@ def _claims(plan: Plan) -> Iterator[str]:
                 f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with "
                 f"{priced.forward} and {priced.backward}"
             )
-        if stage.forward + stage.backward > stage.replicas * plan.step_time:  # a bottleneck's replicas take turns
+        # A bottleneck is the time per sample, and its replicas take turns.
+        if stage.forward + stage.backward > stage.replicas * plan.micro_batch * plan.step_time:
             yield f"stage {number} alone takes longer than the step time of {plan.step_time} ns"
         held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in plan.pipeline.placement[number])
         if held > stage.in_flight:
