@@ -59,7 +59,9 @@ RECOMPUTED = {
 
 TENSOR = "tensor, sequence and context parallelism"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
-DIVIDED_REPLICAS = "divided layers on replicated stages, or recomputed"
+DIVIDED_REPLICAS = (
+    "divided layers on replicated stages, recomputed, or between kinds of device whose profiles differ in bytes"
+)
 DISTANT_PARTS = "a part of a layer on distant devices"
 INTERLEAVED = "several stages per device (interleaving)"
 NOT_CONTIGUOUS = "other orders of the model's layers than the listed one"

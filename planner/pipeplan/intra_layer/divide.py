@@ -8,7 +8,7 @@ from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, UndecidedError
 from pipeplan.intra_layer.judge import plan
 from pipeplan.intra_layer.search import LineSearch, Watch
-from pipeplan.intra_layer.space import lines, require_streams
+from pipeplan.intra_layer.space import asked, lines, require_streams
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.result import Result
@@ -56,7 +56,7 @@ def divide(
         watch(value, bound if floor is None else min(floor, bound), left)
 
     left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
-    search = LineSearch(model, left, tell, beat=None if whole is None else whole.value)
+    search = LineSearch(model, left, tell, lambda line: asked(line, job), beat=None if whole is None else whole.value)
     wanted = not job.replicas or 1 in job.replicas
     if wanted and ended is not Stop.INTERRUPT:
         search.run(lines(model, cluster, job))
