@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeplan.alternatives import why_infeasible
+from pipeplan.asked import LONGEST
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, UndecidedError
+from pipeplan.figures import real
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.names import counted
@@ -78,6 +80,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     UndecidedError
         If none was found in the time given.
     """
+    real(time_limit, "the time limit (seconds)", most=LONGEST)
     space = Space(model, cluster, job)
     families = job.schedules or default_schedules(cluster, job)
     end = time.monotonic() + time_limit

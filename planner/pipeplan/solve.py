@@ -109,9 +109,10 @@ def solve(
             unknown = next((name for name in wishes if name not in Job.__dataclass_fields__), None)
             if unknown is None:
                 raise
-            known = ", ".join(Job.__dataclass_fields__)
+            known = tuple(Job.__dataclass_fields__)
+            listed = ", ".join(known)
             raise InputError(
-                f"solve() knows no {unknown!r}{hint(unknown, Job.__dataclass_fields__)}; wishes are fields of Job: {known}"
+                f"solve() knows no {unknown!r}{hint(unknown, known)}; wishes are fields of Job: {listed}"
             ) from error
     elif batch is not None or wishes:
         beside = ", ".join([*(["batch"] if batch is not None else []), *wishes])
@@ -124,6 +125,8 @@ def solve(
         whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
+    if why := space.impossible:
+        raise InfeasibleError(why)
     if overfull(space):
         raise InfeasibleError(why_infeasible(space))
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pipeplan.alternatives import changes, checked
+from pipeplan.asked import SEED, WORKERS, asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.cost import available_micro_batches
 from pipeplan.errors import InputError
@@ -97,6 +98,8 @@ def remedies(
     *,
     time_limit: float = 20.0,
     backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Remedies | None:
     """The smallest change of each kind that makes a job fit; None if it fits as it is.
@@ -109,8 +112,10 @@ def remedies(
         Told each kind of change before it is tried.
     """
 
+    asked_limits(time_limit, 0.0, backend, workers, seed)
+
     def ask(cluster: Cluster, job: Job) -> Fit:
-        return fit(model, cluster, job, time_limit=time_limit, backend=backend)
+        return fit(model, cluster, job, time_limit=time_limit, backend=backend, workers=workers, seed=seed)
 
     now = ask(cluster, job)
     if now.verdict:
