@@ -146,7 +146,7 @@ def solve(
             prover.limits.time * FOR_HEURISTICS,
             prover.offer,
             known=prover.incumbent is not None,
-            at_most=prover.rest,
+            at_most=max(prover.rest, 0.0) + prover.slack,
             affords=prover.affords,
         )
         prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
