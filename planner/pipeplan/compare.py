@@ -1,24 +1,36 @@
 """Every balancer and the solver, under every schedule family, in one table."""
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeplan.alternatives import why_infeasible
 from pipeplan.cluster import Cluster
-from pipeplan.errors import InfeasibleError
+from pipeplan.errors import InfeasibleError, UndecidedError
 from pipeplan.job import Job
 from pipeplan.model import Model
+from pipeplan.names import counted
 from pipeplan.result import Result
 from pipeplan.search.baselines import ranked
-from pipeplan.search.space import default_schedules
+from pipeplan.search.space import Space, default_schedules
+from pipeplan.searched import Searched, searched_for
 from pipeplan.solve import solve
+from pipeplan.sources import Costs
+from pipeplan_formulations.report import Stop
+from pipeplan_formulations.signals import listening, received
 
 SOLVER = "pipeplan"
 """The solver's name in the table."""
+LATE = "the search was stopped before its turn"
+"""Why a family was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method under one family. Nanoseconds and bytes; ``excess`` is the relative distance to the bound over all."""
+    """One method under one family. Nanoseconds and bytes; ``excess`` is the relative distance to the bound over all.
+
+    ``outside`` says why the plan is none of those that were asked for; it may then lie below the bound.
+    """
 
     method: str
     family: str
@@ -27,17 +39,20 @@ class Row:
     excess: float | None
     label: str
     why: str = ""
+    outside: str = ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table, best row first, and the solver's answers by family."""
+    """The table, best row first, and the solver's answers by family; what all of these searched, with which costs."""
 
     model: str
     cluster: str
     bound: int
     rows: tuple[Row, ...]
     results: dict[str, Result]
+    searched: Searched
+    costs: Costs
 
     @property
     def best(self) -> Result:
@@ -45,6 +60,7 @@ class Comparison:
         return min(self.results.values(), key=lambda result: (result.value, max(result.timeline.peaks)))
 
 
+@listening()
 def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.0, **how: Any) -> Comparison:
     """Solve once for each schedule family, with the balancers beside it.
 
@@ -59,33 +75,56 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     ------
     InfeasibleError
         If no family has a plan that fits.
+    UndecidedError
+        If none was found in the time given.
     """
+    space = Space(model, cluster, job)
     families = job.schedules or default_schedules(cluster, job)
+    end = time.monotonic() + time_limit
     results: dict[str, Result] = {}
     refusals: dict[str, str] = {}
-    for name in families:
+    undecided: list[UndecidedError] = []
+    for number, name in enumerate(families):
+        if received():
+            refusals[name] = LATE
+            undecided.append(UndecidedError(Stop.INTERRUPT, _floor(model, cluster, job)))
+            continue
         try:
-            share = time_limit / len(families)
+            share = max(end - time.monotonic(), 0.0) / (len(families) - number)
             results[name] = solve(model, cluster, job=replace(job, schedules=(name,)), time_limit=share, **how)
         except InfeasibleError as error:
             refusals[name] = str(error)
+        except UndecidedError as error:
+            refusals[name] = str(error)
+            undecided.append(error)
     if not results:
-        raise InfeasibleError(next(iter(refusals.values())))
-    bound = min(result.bound for result in results.values())
+        if undecided:
+            raise undecided[0]
+        raise InfeasibleError(next(iter(refusals.values())) if job.intra_layer else why_infeasible(space))
+    bound = min([result.bound for result in results.values()] + [error.bound for error in undecided])
     rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
     rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
     rows.sort(key=lambda row: (row.value is None, row.value or 0, row.method != SOLVER))
-    return Comparison(model.name, cluster.name, bound, tuple(rows), results)
+    reach, costs = searched_for(model, cluster, job), next(iter(results.values())).costs
+    return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
+
+
+def _floor(model: Model, cluster: Cluster, job: Job) -> int:
+    """Nanoseconds: no plan under any family beats it."""
+    space = Space(model, cluster, job)
+    return min(space.floors(size).together(cluster) for size in space.sizes)
 
 
 def _rows(family: str, result: Result, bound: int) -> list[Row]:
     def excess(value: int) -> float:
         return value / bound - 1 if bound else 0.0
 
-    label = f"{len(result.plan.stages)} stages, {result.plan.micro_batches} micro-batches of {result.plan.micro_batch}"
+    plan = result.plan
+    label = f"{counted(len(plan.stages), 'stage')}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
     for baseline in ranked(result.baselines.values()):
         distance = None if baseline.value is None else excess(baseline.value)
         label = baseline.label.removesuffix(f", {family}")
-        rows.append(Row(baseline.name, family, baseline.value, baseline.peaks, distance, label, baseline.why))
+        figures = baseline.value, baseline.peaks, distance, label, baseline.why, baseline.outside
+        rows.append(Row(baseline.name, family, *figures))
     return rows

@@ -1,4 +1,4 @@
-"""Names in texts for people: those probably meant by one that was mistyped, and the first few of many."""
+"""Names in texts for people: those probably meant by one that was mistyped, the first few of many, plurals."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -19,3 +19,8 @@ def hint(name: str, known: Iterable[str]) -> str:
 def some(names: Sequence[str], shown: int = 3) -> str:
     """The first ones, and how many more there are."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
+
+def counted(number: int, thing: str) -> str:
+    """``'1 stage'``, ``'4 stages'``, ``'2 micro-batches'``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"

@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
+from pipeplan.commands.outputs import show, try_outputs
 from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
 from pipeplan_executor.commands.running import add_run, finished, is_first, run_plan
 
@@ -35,6 +36,8 @@ def run(options: Namespace) -> int:
     from pipeplan_executor.calibrate import calibrated, check_belongs, observed
     from pipeplan_executor.calibrate.report import as_json, as_text
 
+    if is_first():
+        try_outputs(options, files=("output", "save_cluster", "save_plan"))
     plan = Plan.load(options.plan)
     _as_planned(options, plan)
     model = read_model(options)
@@ -58,9 +61,10 @@ def run(options: Namespace) -> int:
 
         with solving(quiet=options.json) as watch:
             best = solve(found.model, found.cluster, job=job, **limits(options), watch=watch)
-        if options.save_plan:
-            best.plan.save(options.save_plan)
-    print(json.dumps(as_json(plan, found, best), indent=2) if options.json else as_text(plan, found, best))
+    answer = json.dumps(as_json(plan, found, best), indent=2) if options.json else as_text(plan, found, best)
+    show(answer, options, "output", "save_cluster", "save_plan")
+    if options.save_plan and best is not None:
+        best.plan.save(options.save_plan)
     return finished()
 
 

@@ -227,7 +227,9 @@ class ChainAllocation:
     def recomputations(self) -> tuple[Recomputation, ...]:
         """For each kind, the least recomputation of every span."""
         return tuple(
-            Recomputation(forward, self.saved, self.output, self.workspace, self.recomputable)
+            Recomputation(
+                forward, self.saved - self.output, self.workspace, self.saved + self.workspace, self.recomputable
+            )
             for forward in self.forward
         )
 

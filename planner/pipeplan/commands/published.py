@@ -5,12 +5,15 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeplan_formulations.signals import listening
+
 if TYPE_CHECKING:
     from pipeplan.graph.published import Published
     from pipeplan_formulations.graph import Stages
     from pipeplan_formulations.report import Report
 
 
+@listening()
 def run_published(options: Namespace) -> int:
     """Solve and print; the problem has no plan of ours to save, as its costs are not those of a step.
 
@@ -26,7 +29,7 @@ def run_published(options: Namespace) -> int:
     from pipeplan_formulations import graph
     from pipeplan_formulations.report import Limits, Status
 
-    case = read_published(options)
+    case, backend = read_published(options), "auto" if options.backend == "cpsat" else options.backend
     with solving(quiet=options.json) as watch:
         report = graph.solve(
             case.problem,
@@ -34,10 +37,12 @@ def run_published(options: Namespace) -> int:
             progress=lambda value, bound: watch(
                 None if value is None else round(value * case.unit * 1e9), round(bound * case.unit * 1e9), 1
             ),
-            backend="auto" if options.backend == "cpsat" else options.backend,
+            backend=backend,
         )
     if report.status is Status.INFEASIBLE:
-        raise InfeasibleError(f"No stages of {case.name} fit: memory or devices do not suffice under this rule.")
+        from pipeplan.graph.published.room import why_nothing_fits
+
+        raise InfeasibleError(why_nothing_fits(case, backend))
     if report.solution is None:
         raise PipeplanError(f"nothing was found before the search was stopped ({report.stop}); give it more time")
     answer = as_json(case, report, report.solution)
@@ -89,6 +94,9 @@ def as_json(case: "Published", report: "Report[Stages]", stages: "Stages") -> di
         "wall_s": report.wall,
         "backend": report.backend,
         "rule": case.rule,
+        "costs": case.costs,
+        "searched": case.searched,
+        "not_searched": list(case.not_searched),
         "stages": [
             {
                 "layers": [case.names[g] for g in stage.groups],
@@ -111,16 +119,21 @@ def _chosen(case: "Published", stage: Any) -> list[tuple[int, int]]:
 
 def in_words(case: "Published", answer: dict[str, Any]) -> str:
     """The same for people."""
+    from pipeplan.answer import REASONS
+    from pipeplan.names import counted
+    from pipeplan.searched import wrapped
     from pipeplan.units import format_bytes, format_time
+    from pipeplan_formulations.report import Stop
 
     def seconds(value: float) -> str:
         return format_time(round(value * 1e9))
 
+    why = REASONS[Stop(answer["stop"])].format(costs="costs")
     lines = [
-        f"{case.name}: {len(answer['stages'])} stages; {answer['rule']}",
+        f"{case.name}: {counted(len(answer['stages']), 'stage')}; {answer['rule']}",
         f"largest load {seconds(answer['step_time_s'])}, proven bound {seconds(answer['bound_s'])}, gap "
-        f"{answer['gap']:.2%} ({answer['status']}, stopped by {answer['stop']} after {answer['wall_s']:.1f} s with "
-        f"{answer['backend']})",
+        f"{answer['gap']:.2%} ({answer['status']}: {why}, {answer['wall_s']:.1f} s with {answer['backend']})",
+        f"costs: {case.costs}",
     ]
     for number, stage in enumerate(answer["stages"]):
         layers = stage["layers"]
@@ -129,4 +142,5 @@ def in_words(case: "Published", answer: dict[str, Any]) -> str:
             f"  stage {number}: {stage['mode']}: {span}; load {seconds(stage['load_s'])}, memory "
             f"{format_bytes(stage['memory_bytes'])}"
         )
-    return "\n".join(lines)
+    lines += wrapped(f"searched (the bound holds for these): {case.searched}")
+    return "\n".join([*lines, *wrapped(f"not searched: {'; '.join(case.not_searched)}")])

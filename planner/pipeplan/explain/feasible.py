@@ -47,14 +47,14 @@ def fit(model: Model, cluster: Cluster, job: Job, *, time_limit: float, backend:
     space = Space(model, cluster, job)
     if too_little(space):
         return Fit(None, proved=True)
-    prover = Prover(cluster, Limits(time_limit, ANY), backend)
+    prover = Prover(cluster, Limits(time_limit, ANY), backend, outside=space.outside)
     for node in opened(space):
         prover.push(node)
     prover.run()
     if prover.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt
     if prover.incumbent is None:
-        return Fit(None, proved=prover.stop is not Stop.TIME)
+        return Fit(None, proved=prover.refuted)
     return Fit(draft(model, cluster, job, prover.incumbent, prover.bound), proved=True)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InputError
@@ -16,12 +17,15 @@ from pipeplan.explain.setting import Setting
 from pipeplan.explain.use import uses
 from pipeplan.job import Job, Objective
 from pipeplan.model import Model
+from pipeplan.names import counted
 from pipeplan.plan import Plan
 from pipeplan.result import Result
 from pipeplan.simulate import simulate
 from pipeplan.units import format_time
+from pipeplan_formulations.signals import listening
 
 
+@listening()
 def explain(
     result: Result,
     model: Model,
@@ -65,7 +69,8 @@ def explain(
                 memory = tried[-1]
             elif change.frees_memory and memory is not None:
                 tried[-1] = tried[-1].within(memory)
-    return _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
+    found = _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
+    return replace(found, costs=result.costs, searched=result.searched)
 
 
 def explain_plan(plan: Plan) -> Explanation:
@@ -96,10 +101,11 @@ def _explanation(
     plan = setting.plan
     path = portions(setting)
     alone = levers(setting)
-    stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
+    shape = f"{counted(len(plan.stages), 'stage')} on {counted(len(plan.ranks), 'device')}"
+    many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
+    times = f"step {format_time(setting.step)}, bound {format_time(plan.bound)}"
     return Explanation(
-        headline=f"{plan.model} on {plan.cluster}: {stages} on {len(plan.ranks)} devices, {plan.micro_batches} "
-        f"micro-batches of {plan.micro_batch}, step {format_time(setting.step)}, bound {format_time(plan.bound)}",
+        headline=f"{plan.model} on {plan.cluster}: {shape}, {many}, {times}",
         step=setting.step,
         bound=plan.bound,
         path=path,

@@ -12,7 +12,10 @@ from pipeplan.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
+from pipeplan.searched import Searched, searched_for
+from pipeplan.sources import Costs, sources
 from pipeplan.units import format_bytes, format_time
+from pipeplan_formulations.signals import listening
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Fewest:
         The parts with one device less, on each of which nothing fits; so nothing fits on fewer either.
     proved : bool
         Whether all of these are proved.
+    searched, costs
+        The space over which that holds, on the whole cluster, and what the times are.
     """
 
     count: int
@@ -41,6 +46,8 @@ class Fewest:
     cluster: Cluster
     excluded: tuple[str, ...]
     proved: bool
+    searched: Searched
+    costs: Costs
 
     def __str__(self) -> str:
         devices = "1 device" if self.count == 1 else f"{self.count} devices"
@@ -51,10 +58,11 @@ class Fewest:
             proof = f"proved: nothing fits on {', nor on '.join(self.excluded)}"
         else:
             proof = "not proved: on fewer nothing was found in the time given"
-        return (
+        answer = (
             f"{devices} ({self.cluster.name}): step {format_time(self.value)}, bound {format_time(self.bound)}, "
             f"{peak} on the fullest device; {proof}"
         )
+        return "\n".join([answer, f"costs: {self.costs.in_words()}", *self.searched.lines()])
 
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds."""
@@ -65,9 +73,12 @@ class Fewest:
             "bound_s": self.bound / 1e9,
             "excluded": list(self.excluded),
             "proved": self.proved,
+            "costs": self.costs.as_json(),
+            "searched": self.searched.as_json(),
         }
 
 
+@listening()
 def fewest_devices(
     model: Model,
     cluster: Cluster,
@@ -126,6 +137,7 @@ def fewest_devices(
     part, best = min(((p, a) for p, a in solved if a.plan is not None), key=lambda pair: pair[1].value)
     below = [(part, ask(answers, part, any_plan=True)) for part in on(low)] if low else []
     assert best.plan is not None
+    reach = searched_for(model, cluster, job)
     return Fewest(
         count=high,
         plan=best.plan,
@@ -134,4 +146,6 @@ def fewest_devices(
         cluster=sub_cluster(cluster, part),
         excluded=tuple(sub_cluster(cluster, part).name for part, _ in below),
         proved=all(answer.verdict is Verdict.INFEASIBLE for _, answer in below),
+        searched=reach,
+        costs=sources(model, cluster, reach.micro_batch_sizes),
     )

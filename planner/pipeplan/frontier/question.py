@@ -1,18 +1,26 @@
 """From a question to its frontier."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
-from pipeplan.frontier import over_devices, over_memory
+from pipeplan.frontier import over_devices, over_memory, subsets
 from pipeplan.frontier.answers import Answer, Answers, Verdict
 from pipeplan.frontier.curve import AXES, Frontier, Over
 from pipeplan.frontier.points import Point, not_dominated
 from pipeplan.job import Job
 from pipeplan.model import Model
+from pipeplan.searched import searched_for
+from pipeplan.sources import sources
+from pipeplan_formulations.signals import listening
+
+Item = TypeVar("Item")
 
 
+@listening()
 def frontier(
     model: Model,
     cluster: Cluster,
@@ -49,6 +57,8 @@ def frontier(
         If nothing fits at all. (`PipeplanError`, its base, if that is not decided in the time given.)
     InputError
         If the question makes no sense, or ``path`` belongs to another one.
+    KeyboardInterrupt
+        If it was interrupted before there was an answer; later, what was answered is handed back.
     """
     if over not in AXES:
         raise InputError(f"a frontier over {over!r} is not known; choose from {', '.join(AXES)}")
@@ -57,17 +67,30 @@ def frontier(
     where = None if path is None else Path(path)
     answers = Answers(model, cluster, job, over, time_limit, gap, backend, where, told)
     if over == "memory":
-        visits = list(over_memory.sweep(answers) if points is None else over_memory.sample(answers, points))
-        given, whole = [visit.answer for visit in visits], not over_memory.gaps(visits)
+        visits: list[over_memory.Visit] = []
+        whole = _collected(
+            over_memory.sweep(answers) if points is None else over_memory.sample(answers, points), visits
+        )
+        if not visits and answers.cut_short is not None:
+            visits = [over_memory.Visit(job.memory, answers.cut_short)]
+        visits.sort(key=lambda visit: -math.inf if visit.limit is None else -visit.limit)
+        given, whole = [visit.answer for visit in visits], whole and not over_memory.gaps(visits)
         found, floors = over_memory.read(answers, visits)
     else:
         each = over_devices.prices(answers, by_price=over == "price")
-        known = dict(over_devices.sweep(answers, each, points))
-        given, whole = list(known.values()), points is None
+        parts: list[tuple[subsets.Part, Answer]] = []
+        whole = _collected(over_devices.sweep(answers, each, points), parts) and points is None
+        if not parts and answers.cut_short is not None:
+            parts = [(subsets.parts(cluster, each, points)[-1], answers.cut_short)]
+        known = dict(parts)
+        given = list(known.values())
         found, floors = over_devices.read(answers, known, each, points)
+    if not given:
+        raise KeyboardInterrupt
     if not found:
         undecided = [answer.why for answer in given if answer.verdict is Verdict.OPEN]
         raise PipeplanError(undecided[0]) if undecided else InfeasibleError(given[0].why)
+    reach = searched_for(model, cluster, job)
     return Frontier(
         model=model.name,
         cluster=cluster.name,
@@ -77,7 +100,19 @@ def frontier(
         floors=floors,
         complete=whole and _all_proved(given, found),
         asked=len(given),
+        searched=reach,
+        costs=sources(model, cluster, reach.micro_batch_sizes),
     )
+
+
+def _collected(answers: Iterator[Item], into: list[Item]) -> bool:
+    """Take what comes until there is no more, or until Ctrl-C: then False, and what came counts."""
+    try:
+        for answer in answers:
+            into.append(answer)
+    except KeyboardInterrupt:
+        return False
+    return True
 
 
 def _all_proved(given: list[Answer], found: tuple[Point, ...]) -> bool:

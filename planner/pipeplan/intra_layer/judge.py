@@ -111,8 +111,8 @@ def _stage(line: Line, s: int, row: NDArray[np.float64], streamed: bool, receive
         backward=part(row, times.backward_streamed if streamed else times.backward_on_chip),
         update=part(row, chain.update[s]),
         resident=sum(part(row, sizes) for sizes in (chain.parameters, chain.gradients, chain.optimizer[s])),
-        held=part(row, chain.saved) + received,
-        workspace=up(float((row * chain.workspace).max())),
+        held=part(row, chain.saved[s]) + received,
+        workspace=up(float((row * chain.workspace[s]).max())),
     )
 
 

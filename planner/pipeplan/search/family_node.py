@@ -75,6 +75,8 @@ class FamilyNode(Node):
         """Judge a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         candidate = self.candidate
+        if not prover.affords(candidate):
+            return False
         prover.offer(judge(prover.cluster, candidate, boundaries))
         other = fuller(prover.cluster, candidate, boundaries)
         if other is not None and (prover.value is None or other.problem.evaluate(boundaries) < prover.value):

@@ -56,7 +56,7 @@ class LumpNode(Node):
     def rank(self) -> tuple[int, ...]:
         """What takes the least time first; gradients that stay in nodes. In a tree, what is nearly a shape."""
         cost = self.layout.unit if self.small else self.layout.cells(1)
-        tile = self.layout.tile or 0
+        tile = self.layout.tile or self.layout.unit
         return (2, int(self.slice), not self.alternating, 0 if self.small else self.size, cost, -tile, -len(self.last))
 
     @property

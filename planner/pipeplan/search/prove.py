@@ -8,7 +8,7 @@
 What is still open lies on a heap of nodes, each with a bound on all plans below it: shapes of the pipeline
 (`pipeplan.search.shapes`), and under each shape its schedule families (`pipeplan.search.family_node`). The node with
 the least bound is advanced one step and returns a `Step`: the nodes that are then open below it, and a bound on every
-plan below it that none of these nodes holds. The loop keeps both, so no plan is left out of the proof unless a node says
+plan below it that none of these nodes holds. The loop keeps both, so no plan drops out of the proof unless a node says
 that nothing is left. A node whose bound reaches the incumbent is never opened, and a plan outside the question is never
 the incumbent.
 """
@@ -21,11 +21,18 @@ from enum import Enum, auto
 from typing import Protocol
 
 from pipeplan.cluster import Cluster
+from pipeplan.search.candidates import Candidate
 from pipeplan.search.judge import Judged
+from pipeplan.search.pace import MOST, Pace, actions
 from pipeplan_formulations.report import Limits, Stop
+from pipeplan_formulations.signals import received
 
 Watch = Callable[[int | None, int, int], None]
 """Called with the incumbent's value (None before there is one), the bound, and the number of open nodes."""
+
+
+SLACK, LEAST_SLACK = 0.05, 0.5
+"""Part of the time limit, and seconds at least, beyond it in which the answer may be written."""
 
 
 class Turn(Enum):
@@ -105,6 +112,9 @@ class Prover:
         Why the search ended.
     opened : int
         How many nodes were advanced.
+    pace : Pace
+    unaffordable : float or None
+        The fewest seconds that a plan takes which was left out as there was no time to simulate and to check it.
     """
 
     cluster: Cluster
@@ -115,6 +125,8 @@ class Prover:
     incumbent: Judged | None = None
     stop: Stop = Stop.OPTIMALITY
     opened: int = 0
+    pace: Pace = field(default_factory=Pace)
+    unaffordable: float | None = None
     _heap: list[tuple[int, tuple[int, ...], int, Node]] = field(default_factory=list)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list)
     _postponed: list[Node] = field(default_factory=list)
@@ -137,14 +149,39 @@ class Prover:
         return min(known, default=0)
 
     @property
+    def refuted(self) -> bool:
+        """Whether it is proved that the space holds no plan."""
+        left = self._heap or self._early or self._postponed or self._current is not None
+        return self.incumbent is None and not left and self._settled is None
+
+    @property
     def open(self) -> int:
         """Number of nodes."""
         return len(self._heap) + len(self._early)
 
     @property
     def left(self) -> float:
-        """Seconds of this run."""
-        return self.limits.time - self._reserve - (time.monotonic() - self._began)
+        """Seconds of this run: those behind it belong to the answer, and to ``reserve``."""
+        finish = self.pace.finish(self.incumbent.candidate) if self.incumbent is not None else 0.0
+        return self.rest - self._reserve - max(finish - self.slack, 0.0)
+
+    @property
+    def rest(self) -> float:
+        """Seconds until the limit."""
+        return self.limits.time - (time.monotonic() - self._began)
+
+    @property
+    def slack(self) -> float:
+        """Seconds beyond the limit in which the answer may be written."""
+        return max(SLACK * self.limits.time, LEAST_SLACK)
+
+    def affords(self, candidate: Candidate) -> bool:
+        """Whether a plan of this candidate can still be simulated, written and checked."""
+        needed = self.pace.simulate(candidate) + self.pace.finish(candidate)
+        if needed <= self.rest + self.slack and actions(candidate) <= MOST:
+            return True
+        self.unaffordable = min(needed, self.unaffordable or needed)
+        return False
 
     @property
     def value(self) -> int | None:
@@ -189,6 +226,8 @@ class Prover:
                 if self.left <= 0:
                     self.stop = Stop.TIME
                     break
+                if received():  # a signal that something on the way swallowed
+                    raise KeyboardInterrupt
                 self._step(self._next())
                 self._tell()
         except KeyboardInterrupt:

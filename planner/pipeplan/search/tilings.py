@@ -57,7 +57,6 @@ class TilingsNode(Node):
 
 
 def _best_of(layouts: tuple[Layout, ...]) -> Layout:
-    """What no tile surpasses: gradients stay inside nodes as with the largest tile, tensors as with a node for all."""
+    """What no tile surpasses: gradients and tensors take the faster of a node's link and the network."""
     units = tuple(max(numbers) for numbers in zip(*(layout.units for layout in layouts), strict=True))
-    largest = max(layouts, key=lambda layout: layout.tile or 0)
-    return replace(largest, units=units, per_node=tuple(count + 1 for count in units))
+    return replace(layouts[0], units=units, per_node=tuple(count + 1 for count in units), tile=None, loose=True)

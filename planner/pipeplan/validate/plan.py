@@ -199,7 +199,8 @@ def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
         priced, parts = plan.pipeline.stages[number], stage.memory
         runtime = max(plan.pipeline.runtime[rank] for rank in plan.pipeline.placement[number])
-        needed = priced.resident + stage.in_flight * priced.held + priced.workspace + runtime
+        workspace = priced.workspace + (priced.beside if plan.schedule.two_lanes else 0)
+        needed = priced.resident + stage.in_flight * priced.held + workspace + runtime
         if needed > parts.total:
             yield (
                 f"stage {number} counts {format_bytes(parts.total)}; with {stage.in_flight} micro-batches in flight it "
