@@ -140,8 +140,7 @@ def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Docum
     if step.time != answer["makespan"]:
         say(f"the step takes {step.time}, it says {answer['makespan']}")
     if job["objective"] == "bottleneck":
-        rings = bottleneck.ring_times(prices, groups, layers)
-        value = bottleneck.largest_load(stages, ways, replicas, count, question.overlap, rings)
+        value = bottleneck.largest_load(stages, ways, replicas, count, question.batch, question.overlap)
     if value != answer["value"]:
         say(f"the plan's value is {value}, it says {answer['value']}")
     peaks = simulate.peaks(step, homes, stages, sum(replicas))

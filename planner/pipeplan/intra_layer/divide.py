@@ -60,7 +60,7 @@ def divide(
     wanted = not job.replicas or 1 in job.replicas
     if wanted and ended is not Stop.INTERRUPT:
         search.run(lines(model, cluster, job))
-    stops = [stop for stop in (search.stop, ended) if stop is not Stop.OPTIMALITY]
+    stops = [stop for stop in (search.stop, ended) if stop not in (Stop.OPTIMALITY, Stop.GAP)]
     return _result(whole, floor, search, model, cluster, job, time.monotonic() - began, stops, why)
 
 
