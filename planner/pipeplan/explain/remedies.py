@@ -16,10 +16,11 @@ from pipeplan.explain.feasible import Fit, fit
 from pipeplan.explain.least import least
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
-from pipeplan.names import counted
+from pipeplan.names import counted, wrapped
 from pipeplan.plan import Plan
+from pipeplan.scope import searched_for
 from pipeplan.search.space import ANY, Space
-from pipeplan.searched import Searched, searched_for, wrapped
+from pipeplan.searched import Searched
 from pipeplan.units import format_bytes
 
 ORDERS = 5.0

@@ -12,7 +12,8 @@ from pipeplan.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
-from pipeplan.searched import Searched, searched_for
+from pipeplan.scope import searched_for
+from pipeplan.searched import Searched
 from pipeplan.sources import Costs, sources
 from pipeplan.units import format_bytes, format_time
 

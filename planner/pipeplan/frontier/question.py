@@ -11,7 +11,7 @@ from pipeplan.frontier.curve import AXES, Frontier, Over
 from pipeplan.frontier.points import Point, not_dominated
 from pipeplan.job import Job
 from pipeplan.model import Model
-from pipeplan.searched import searched_for
+from pipeplan.scope import searched_for
 from pipeplan.sources import sources
 
 
