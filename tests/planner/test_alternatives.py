@@ -33,7 +33,7 @@ def test_another_order_that_fits_is_named_with_its_memory() -> None:
     """With one micro-batch in flight on each stage 104 bytes are enough: only ``--schedules any`` looks at that."""
     job = Job(4, recompute="none")  # type: ignore[arg-type]
     text = refusal(TWO, DEVICES, job)
-    assert "No plan of those searched fits: the devices have 150 B each" in text
+    assert "No plan fits among those searched: the devices have 150 B each" in text
     assert "searched: 1 or 2 stages of contiguous layers" in text
     assert "--schedules any: a plan fits, with 104 B a device" in text
     found = solve(TWO, equal_devices(2, memory=104), job=replace(job, schedules=("any",)), time_limit=20)
@@ -131,7 +131,7 @@ def test_explain_names_the_space_of_its_proof() -> None:
     found = remedies(TWO, DEVICES, Job(4, recompute="none"), time_limit=5)  # type: ignore[arg-type]
     assert found is not None
     text = str(found)
-    assert text.startswith("No plan of those searched fits, proved.")
+    assert text.startswith("No plan fits among those searched, proved.")
     assert "searched: 1 or 2 stages" in text
     assert "fits: --schedules any (a plan with 104 B a device)" in text
     assert found.as_json()["searched"]["partitions"] == searched.CONTIGUOUS  # type: ignore[index, call-overload]

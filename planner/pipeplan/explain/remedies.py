@@ -71,7 +71,7 @@ class Remedies:
 
     def __str__(self) -> str:
         proved, not_proved = (
-            "No plan of those searched fits, proved.",
+            "No plan fits among those searched, proved.",
             "No plan was found; that none fits is not proved.",
         )
         verdict = proved if self.proved else not_proved
