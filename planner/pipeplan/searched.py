@@ -6,7 +6,7 @@
                                      └──────▶ not_searched   "several stages per device": where it is true, only
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeplan.job import Order, Recompute
 from pipeplan.names import listed, wrapped
@@ -57,6 +57,7 @@ UNLIKE_KINDS = "replicas of unlike kinds in one stage"
 UNLIKE_NODES = "replicas in nodes with unlike links in one stage"
 PLACEMENTS = "other placements of like devices on the nodes"
 OTHER_WIDTHS = "other numbers of replicas per stage (too many to look at)"
+FIRST_DEVICES = "other choices among like devices than the first of them in the cluster's order"
 ONE_WIDTH = "stages that differ in their number of replicas"
 OVERLAPPED = "overlapped gradient reduction"
 SHARDED = "sharded gradients or parameters (ZeRO-2, ZeRO-3, FSDP)"
@@ -130,6 +131,10 @@ class Searched:
         if self.wishes:
             parts.append(f"with {', '.join(self.wishes)}")
         return "; ".join(parts)
+
+    def without(self, sentence: str) -> "Searched":
+        """The same with one more sentence about what is not searched."""
+        return replace(self, not_searched=(*self.not_searched, sentence))
 
     def lines(self) -> list[str]:
         """What the bound holds for, and what it does not speak of, wrapped for people."""

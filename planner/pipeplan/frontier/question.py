@@ -1,6 +1,7 @@
 """From a question to its frontier."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pipeplan.cluster import Cluster
@@ -12,6 +13,7 @@ from pipeplan.frontier.points import Point, not_dominated
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.scope import searched_for
+from pipeplan.searched import FIRST_DEVICES
 from pipeplan.sources import sources
 
 
@@ -70,7 +72,10 @@ def frontier(
     if not found:
         undecided = [answer.why for answer in given if answer.verdict is Verdict.OPEN]
         raise PipeplanError(undecided[0]) if undecided else InfeasibleError(given[0].why)
-    reach = searched_for(model, cluster, job)
+    if over == "memory":
+        reach = searched_for(model, cluster, replace(job, memory=max(point.memory for point in found)))
+    else:
+        reach = searched_for(model, cluster, job).without(FIRST_DEVICES)
     return Frontier(
         model=model.name,
         cluster=cluster.name,

@@ -91,8 +91,8 @@ def explain_infeasible(space: Space, found: "tuple[int, Candidate] | None") -> s
     owned = min((device.kind.memory or UNLIMITED for device in space.cluster.devices), default=UNLIMITED)
     option = "--memory " if space.job.memory is not None and owned >= least else "devices of "
     return (
-        f"No plan fits among those searched: the devices have {have} each, and the least that was found to be enough is "
-        f"{format_bytes(least)} on each ({easiest.label}).\n{reach}\n"
+        f"No plan fits among those searched: the devices have {have} each, and the least that was found to be enough "
+        f"is {format_bytes(least)} on each ({easiest.label}).\n{reach}\n"
         f"What would fit: {option}{_rounded_up(least)}"
     )
 
