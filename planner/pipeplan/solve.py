@@ -17,13 +17,13 @@ from pipeplan.names import hint
 from pipeplan.result import Result
 from pipeplan.robust import Robust, as_robust
 from pipeplan.robust.choice import choose
+from pipeplan.scope import searched
 from pipeplan.search import opened
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.baselines import Baseline, baselines
 from pipeplan.search.fit import overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
-from pipeplan.searched import searched
 from pipeplan.sources import sources
 from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
