@@ -13,9 +13,10 @@ from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.names import counted
 from pipeplan.result import Result
+from pipeplan.scope import searched_for
 from pipeplan.search.baselines import ranked
 from pipeplan.search.space import Space, default_schedules
-from pipeplan.searched import Searched, searched_for
+from pipeplan.searched import Searched
 from pipeplan.solve import solve
 from pipeplan.sources import Costs
 from pipeplan_formulations.report import Stop

@@ -17,13 +17,13 @@ from pipeplan.names import hint
 from pipeplan.result import Result
 from pipeplan.robust import Robust, as_robust
 from pipeplan.robust.choice import choose
+from pipeplan.scope import searched
 from pipeplan.search import opened
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.baselines import Baseline, baselines
 from pipeplan.search.fit import overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
-from pipeplan.searched import searched
 from pipeplan.sources import sources
 from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
@@ -147,7 +147,7 @@ def solve(
             prover.limits.time * FOR_HEURISTICS,
             prover.offer,
             known=prover.incumbent is not None,
-            at_most=prover.rest,
+            at_most=max(prover.rest, 0.0) + prover.slack,
             affords=prover.affords,
         )
         prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)

@@ -1,19 +1,9 @@
-"""The largest load of an endless pipeline: what each stage and each wire spends on one micro-batch."""
+"""The largest load of an endless pipeline: what each stage and each boundary spends on one sample."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 
-from .costs import Groups, Prices, Stage, Way, ring
-
-
-def ring_times(prices: Prices, groups: Groups, layers: Sequence[Sequence[int]]) -> list[int]:
-    """Nanoseconds a step in which the replicas of each stage sum their gradients."""
-    found = []
-    for s, own in enumerate(layers):
-        around = ring(prices.question, groups, (s,))
-        moves = [around.moves(prices.question.parameters[i]) for i in own]
-        found.append(sum(moves) + (around.latency if any(moves) else 0))
-    return found
+from .costs import Stage, Way
 
 
 def largest_load(
@@ -21,30 +11,30 @@ def largest_load(
     ways: Sequence[Sequence[tuple[Way, Way]]],
     replicas: Sequence[int],
     micro_batches: int,
+    samples: int,
     overlap: str,
-    rings: Sequence[int],
 ) -> int:
-    """Nanoseconds per micro-batch.
+    """Nanoseconds per sample.
 
-    A stage of r replicas works on ⌈M / r⌉ of M micro-batches and sums its gradients once; a device that cannot compute
-    while it sends spends the sending too. Otherwise the busiest wire of each boundary is a load of its own.
+    A stage of r replicas works on ⌈M / r⌉ of M micro-batches and sums its gradients once a step; a device that cannot
+    compute while it sends spends the sending too. Otherwise the busiest wire of each boundary is a load of its own.
+    Where pairs of replicas differ in their links, the fastest one's time counts for all.
     """
+    sends = [min(way.occupancy for pair in row for way in pair) for row in ways]
     worst = 0
     for s, stage in enumerate(stages):
         busy = stage.forward + stage.backward
         if overlap == "none":
-            busy += min(way.occupancy for way, _ in ways[s]) if s + 1 < len(stages) else 0
-            busy += min(way.occupancy for _, way in ways[s - 1]) if s else 0
-        step = -(-micro_batches // replicas[s]) * busy + rings[s]
-        worst = max(worst, -(-step // micro_batches))
+            busy += sum(sends[max(s - 1, 0) : s + 1])
+        worst = max(worst, -(-(-(-micro_batches // replicas[s]) * busy + stage.reduce) // samples))
     if overlap == "none":
         return worst
-    for row in ways:
-        for back in (0, 1):
-            wires: dict[str, int] = defaultdict(int)
-            for m in range(micro_batches):
-                way = row[m % len(row)][back]
-                for wire in way.wires:
-                    wires[wire] += way.occupancy
-            worst = max(worst, max(wires.values(), default=0) // micro_batches)
+    for row, send in zip(ways, sends, strict=True):
+        wires: dict[str, list[int]] = defaultdict(list)
+        for m, (way, _) in enumerate(row):
+            for wire in way.wires:
+                wires[wire].append(m)
+        most = max(wires.values(), key=len)
+        passing = sum(m % len(row) in most for m in range(micro_batches))
+        worst = max(worst, passing * send // samples)
     return worst

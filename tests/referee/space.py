@@ -94,14 +94,16 @@ def packed(every: Sequence[Group], row: Sequence[tuple[int, int]]) -> Groups:
     return tuple(tuple(next(supply[number]) for _ in range(r)) for number, r in row)
 
 
-def _tiled(every: Sequence[Group], row: Sequence[int], replicas: int) -> Iterator[Groups]:
-    """Equal replicas, ``tile`` of them in a node beside those of the next stages, wherever nodes divide into tiles."""
+def _tiled(every: Sequence[Group], row: list[int], replicas: int) -> Iterator[Groups]:
+    """Equal replicas, ``tile`` of them in a node beside those of the next stages, wherever tiles fill the nodes."""
     nodes = [[list(node) for _, node in groupby(own, key=lambda device: device.node)] for own in every]
     per_node = [max(map(len, own)) for own in nodes]
     if replicas == 1 or all(len(own) == 1 for own in nodes):
         return
     for tile in range(1, replicas + 1):
         if replicas % tile or any(count % tile for count in per_node):
+            continue
+        if any(row.count(number) % (count // tile) for number, count in enumerate(per_node)):
             continue
         groups = []
         for s, number in enumerate(row):

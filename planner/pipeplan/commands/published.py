@@ -145,8 +145,7 @@ def _chosen(case: "Published", stage: Any) -> list[tuple[int, int]]:
 def in_words(case: "Published", answer: dict[str, Any]) -> str:
     """The same for people."""
     from pipeplan.answer import REASONS
-    from pipeplan.names import counted
-    from pipeplan.searched import wrapped
+    from pipeplan.names import counted, wrapped
     from pipeplan.units import format_bytes, format_time
     from pipeplan_formulations.report import Stop
 

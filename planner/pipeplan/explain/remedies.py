@@ -18,10 +18,11 @@ from pipeplan.explain.feasible import Fit, fit
 from pipeplan.explain.least import least
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
-from pipeplan.names import counted
+from pipeplan.names import counted, wrapped
 from pipeplan.plan import Plan
+from pipeplan.scope import searched_for
 from pipeplan.search.space import ANY, Space
-from pipeplan.searched import Searched, searched_for, wrapped
+from pipeplan.searched import Searched
 from pipeplan.units import format_bytes
 from pipeplan_formulations.signals import listening
 
@@ -73,7 +74,7 @@ class Remedies:
 
     def __str__(self) -> str:
         proved, not_proved = (
-            "No plan of those searched fits, proved.",
+            "No plan fits among those searched, proved.",
             "No plan was found; that none fits is not proved.",
         )
         verdict = proved if self.proved else not_proved

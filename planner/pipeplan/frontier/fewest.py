@@ -13,7 +13,8 @@ from pipeplan.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
-from pipeplan.searched import Searched, searched_for
+from pipeplan.scope import searched_for
+from pipeplan.searched import FIRST_DEVICES, Searched
 from pipeplan.sources import Costs, sources
 from pipeplan.units import format_bytes, format_time
 from pipeplan_formulations.signals import listening
@@ -56,7 +57,7 @@ class Fewest:
         if self.count == 1:
             proof = "one is the least there is"
         elif self.proved:
-            proof = f"proved: nothing fits on {', nor on '.join(self.excluded)}"
+            proof = f"proved: nothing that is searched fits on {', nor on '.join(self.excluded)}"
         else:
             proof = "not proved: on fewer nothing was found in the time given"
         answer = (
@@ -140,7 +141,7 @@ def fewest_devices(
     part, best = min(((p, a) for p, a in solved if a.plan is not None), key=lambda pair: pair[1].value)
     below = [(part, ask(answers, part, any_plan=True)) for part in on(low)] if low else []
     assert best.plan is not None
-    reach = searched_for(model, cluster, job)
+    reach = searched_for(model, cluster, job).without(FIRST_DEVICES)
     return Fewest(
         count=high,
         plan=best.plan,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,8 @@ from pipeplan.frontier.curve import AXES, Frontier, Over
 from pipeplan.frontier.points import Point, not_dominated
 from pipeplan.job import Job
 from pipeplan.model import Model
-from pipeplan.searched import searched_for
+from pipeplan.scope import searched_for
+from pipeplan.searched import FIRST_DEVICES
 from pipeplan.sources import sources
 from pipeplan_formulations.signals import listening
 
@@ -96,7 +98,10 @@ def frontier(
     if not found:
         undecided = [answer.why for answer in given if answer.verdict is Verdict.OPEN]
         raise PipeplanError(undecided[0]) if undecided else InfeasibleError(given[0].why)
-    reach = searched_for(model, cluster, job)
+    if over == "memory":
+        reach = searched_for(model, cluster, replace(job, memory=max(point.memory for point in found)))
+    else:
+        reach = searched_for(model, cluster, job).without(FIRST_DEVICES)
     return Frontier(
         model=model.name,
         cluster=cluster.name,

@@ -12,8 +12,8 @@ from pipeplan.intra_layer.space import asked, lines, require_streams
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.result import Result
+from pipeplan.scope import searched, with_divided_layers
 from pipeplan.search.space import Space
-from pipeplan.searched import searched, with_divided_layers
 from pipeplan.sources import sources
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.report import Limits, Status, Stop
@@ -60,7 +60,7 @@ def divide(
     wanted = not job.replicas or 1 in job.replicas
     if wanted and ended is not Stop.INTERRUPT:
         search.run(lines(model, cluster, job))
-    stops = [stop for stop in (search.stop, ended) if stop is not Stop.OPTIMALITY]
+    stops = [stop for stop in (search.stop, ended) if stop not in (Stop.OPTIMALITY, Stop.GAP)]
     return _result(whole, floor, search, model, cluster, job, time.monotonic() - began, stops, why)
 
 

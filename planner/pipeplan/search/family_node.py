@@ -2,11 +2,13 @@
 
 First the exact dynamic programme on the relaxed partition problem, then a solver with every path cut known so far. The
 partition found is simulated; the critical path of its schedule is an inequality that all partitions under the same
-shape, micro-batch count and family obey (equation (6) of the partition problem), so bound and simulation meet after
-finitely many steps.
+shape, micro-batch count and family obey (equation (6) of the partition problem). Where tensors wait for each other at a
+wire, a critical path may say less about a partition than its simulation does. Then the others are looked at without it.
+So bound and simulation meet after finitely many steps.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pipeplan.chain import Boundaries
@@ -69,7 +71,24 @@ class FamilyNode(Node):
         if report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
             self.slice *= 2
             return Step.split([self])
+        if step and report.solution is not None and report.stop is not Stop.TIME:
+            return Step.split(list(self._others(report.solution)))
         return Step.leave(self.bound)
+
+    def _others(self, boundaries: Boundaries) -> Iterator["FamilyNode"]:
+        """Every partition but one that was simulated, whose critical path tells nothing new.
+
+        In the s-th pair of nodes boundary s lies elsewhere, before or behind, and those before it lie as in the one.
+        """
+        where = self.candidate.where
+        for s, b in list(enumerate(boundaries))[1:-1]:
+            before, behind = where.copy(), where.copy()
+            before[:s, b - 1] = False
+            behind[s:, b] = False
+            for mask in (before, behind):
+                yield replace(self, candidate=replace(self.candidate, where=mask), best=None, paths=list(self.paths))
+            where = where.copy()
+            where[:s, b] = where[s:, b - 1] = False
 
     def _simulate(self, prover: Prover, boundaries: Boundaries) -> bool:
         """Judge a partition; True if its critical path is a new inequality."""

@@ -47,8 +47,8 @@ class ShapeNode(Node):
         others = [each for each in below if not each.family.alternates and self.alternating is not True]
         if alike and others:
             return self._within(prover, below, [replace(self, alternating=each) for each in (True, False)])
-        if len(alike) > 1 and alike[0].free:
-            box = Box.of(alike[0].replicas, alike[0].micro_batches)
+        box = Box.of(alike[0].replicas, alike[0].micro_batches) if alike and alike[0].free else None
+        if box is not None and box.size > 1:
             inside = tuple(each for each in alike if each.in_flight in box)
             outside = [each for each in alike if each.in_flight not in box]
             return Step.split([FlightsNode(self.bound, inside, box), *self._families(outside)])
@@ -66,7 +66,8 @@ class ShapeNode(Node):
             box = Box.of(candidates[0].replicas, candidates[0].micro_batches)
             counts += [box.low, box.high]
         held, warm_up = np.min(counts, axis=0), np.max(counts, axis=0)
-        problem = partition_problem(candidates[0], tuple(held.tolist()), tuple(warm_up.tolist()))
+        one_lane = min(candidates, key=lambda candidate: candidate.family.two_lanes)  # needs the least workspace
+        problem = partition_problem(one_lane, tuple(held.tolist()), tuple(warm_up.tolist()))
         report = partition.solve(problem, precise(prover, prover.left), backend="exact", cutoff=cutoff(prover))
         if not learned(self, report):
             return Step.nothing()

@@ -197,9 +197,8 @@ class Space:
         families = list(self.families)
         if free and self.free:
             taken = {each.in_flight(chain.replicas, count) for each in families if each.alternates}
-            others = between(chain.replicas, count) or []
+            others = between(chain.replicas, count) or [FAMILIES[LEANEST]]  # many counts are searched in boxes
             families += [each for each in others if each.in_flight(chain.replicas, count) not in taken]
-            families = families or [FAMILIES[LEANEST]]
         if len(groups) == 1:
             families = self._leanest_of_each_lane(families, chain.replicas, count)
         shared: tuple[Wire, ...] = ()
