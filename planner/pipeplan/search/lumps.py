@@ -84,7 +84,8 @@ class LumpNode(Node):
         unfinished = report.stop is Stop.TIME
         self.slice *= 4 if unfinished else 1
         if report.solution is None:
-            if unfinished or not asked.last:  # otherwise nothing is better than what is known, or better enough
+            last = asked.last or report.stop is Stop.EXHAUSTED
+            if unfinished or not last:  # otherwise nothing is better than what is known, or better enough
                 yield self
             else:
                 prover.settle(self.bound)
