@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
 from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+from pipeplan_formulations.signals import listening
 
 if TYPE_CHECKING:
     from pipeplan.explain import Explanation, Remedies
@@ -27,6 +28,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
+@listening()
 def run(options: Namespace) -> int:
     """Explain a plan, an answer, or why there is none; 1 in the last case."""
     from pipeplan.explain import Remedies
