@@ -45,6 +45,7 @@ def cpsat_solver(limits: Limits) -> Any:
         def solve(self, *arguments: Any) -> Any:
             if current_thread() is not main_thread():
                 return super().solve(*arguments)
+            ended = Event()  # Thread.join takes a thread for ended if a signal comes at the wrong moment
             answers: list[Any] = []
             errors: list[BaseException] = []
             solve = super().solve
@@ -57,7 +58,6 @@ def cpsat_solver(limits: Limits) -> Any:
                 finally:
                     ended.set()
 
-            ended = Event()  # Thread.join takes a thread for ended if a signal comes at the wrong moment
             Thread(target=run, name="cp-sat", daemon=True).start()
             while not ended.is_set():
                 try:

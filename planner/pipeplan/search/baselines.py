@@ -7,6 +7,7 @@ which devices share a stage. Either takes the micro-batch size and schedule fami
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 
 from pipeplan.balance import BALANCERS, NotApplicable
@@ -88,7 +89,7 @@ def baselines(
         Whether there is time to simulate a plan.
     """
     end, last = time.monotonic() + seconds, time.monotonic() + at_most
-    rows = space.rows()
+    rows = cache(space.rows)  # which are not made where no balancer has its turn
     found: dict[str, Baseline] = {}
 
     def enter(name: str, proposals: Callable[[_Why, float], Proposals]) -> None:
@@ -118,10 +119,10 @@ def ranked(found: Iterable[Baseline]) -> list[Baseline]:
     return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
 
 
-def _cut(name: str, rows: list[Candidate], why: _Why, until: float) -> Proposals:
+def _cut(name: str, rows: Callable[[], list[Candidate]], why: _Why, until: float) -> Proposals:
     """A balancer's boundaries for every size and family, as far as there is time."""
     balancer = BALANCERS[name]
-    for candidate in rows:
+    for candidate in rows():
         if time.monotonic() + NUMBER * balancer.effort(candidate.chain.layers, candidate.chain.stages) > until:
             why.text = SHORT
             return

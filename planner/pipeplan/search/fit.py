@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 
 import numpy as np
 
@@ -21,8 +21,8 @@ LOOKED_AT = 400
 """Shapes that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""
 LISTED = 2_000
 """Shapes of a micro-batch size among which these are chosen; where there are more, deep ones are listed first."""
-SECONDS = 1.0
-"""Seconds for all of them."""
+SECONDS, LISTING = 1.0, 0.2
+"""Seconds for all of them, and the part of what is left in which they are listed."""
 
 
 def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
@@ -94,7 +94,7 @@ def explain_infeasible(space: Space, seconds: float = SECONDS) -> str:
     candidates: list[Candidate] = []
     needs: list[tuple[int, int]] = []
     with suppress(OutOfTimeError):
-        for candidate in _frugal(space):
+        for candidate in _frugal(space, clock):
             candidates.append(candidate)
             needs.append((least_memory(candidate, clock), len(needs)))
     if candidates and not needs:
@@ -118,10 +118,12 @@ def explain_infeasible(space: Space, seconds: float = SECONDS) -> str:
     return "\n".join(lines)
 
 
-def _frugal(space: Space) -> Iterable[Candidate]:
+def _frugal(space: Space, clock: Clock) -> Iterable[Candidate]:
     """The shapes that need little memory a device: many stages, small micro-batches, few in flight."""
     for size in space.sizes[:2]:
-        shapes = sorted(islice(space.shapes(size), LISTED), key=lambda shape: -len(shape[0]))
+        until = clock.left * (1 - LISTING)
+        listed = takewhile(lambda _: clock.left > until, islice(space.shapes(size), LISTED))
+        shapes = sorted(listed, key=lambda shape: -len(shape[0]))
         for groups, _ in shapes[:LOOKED_AT]:
             least = min(space.candidates(groups, size), key=lambda candidate: sum(candidate.in_flight))
             if space.any_order and len(set(least.replicas)) == 1:  # some order holds one micro-batch a stage

@@ -12,7 +12,7 @@ from pipeplan.search.candidates import Candidate
 
 SIMULATED = 3e-6
 """Seconds for an action, before one was simulated."""
-FINISHED = 6.0
+FINISHED = 8.0
 """How many times as long the answer takes: its time line, its lists, and their validation."""
 KNOWN = 2_000
 """Fewer actions say little about the speed."""
