@@ -29,7 +29,7 @@ from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Status, Stop
-from pipeplan_formulations.signals import listening, received
+from pipeplan_formulations.signals import listening
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
@@ -147,7 +147,7 @@ def solve(
             prover.limits.time * FOR_HEURISTICS,
             prover.offer,
             known=prover.incumbent is not None,
-            at_most=max(prover.rest, 0.0) + prover.slack,
+            at_most=max(prover.rest, 0.0) / 2 + prover.slack,
             affords=prover.affords,
         )
         prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
@@ -171,7 +171,11 @@ def solve(
         tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
         finish = prover.pace.finish(prover.incumbent.candidate)
         rest = Clock(Limits(time=max(clock.left - max(finish - prover.slack, 0.0), 0.0)))
-        choice = choose(space, prover.incumbent, tried, prover.bound, question, seed, rest)
+        try:
+            choice = choose(space, prover.incumbent, tried, prover.bound, question, seed, rest)
+            prover.stop = Stop.TIME if choice is None else prover.stop
+        except KeyboardInterrupt:
+            prover.stop = Stop.INTERRUPT
         chosen = prover.incumbent if choice is None else choice.chosen
     plan = draft(model, cluster, job, chosen, prover.bound)
     validate_plan(plan, model, cluster)
@@ -180,7 +184,7 @@ def solve(
         timeline=chosen.timeline,
         job=job,
         status=Status.OPTIMAL if prover.bound == chosen.value else Status.FEASIBLE,
-        stop=prover.stop if question is None or choice is not None else Stop.INTERRUPT if received() else Stop.TIME,
+        stop=prover.stop,
         value=chosen.value,
         bound=prover.bound,
         wall=clock.wall,
