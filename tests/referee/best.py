@@ -45,9 +45,7 @@ def evaluate(question: Question, prices: Prices, plan: Plan) -> int:
     ]
     ways = prices.ways(plan.groups, plan.size, plan.layers)
     if question.job["objective"] == "bottleneck":
-        return bottleneck.largest_load(
-            stages, ways, plan.replicas, micro_batches, question.batch, question.overlap
-        )
+        return bottleneck.largest_load(stages, ways, plan.replicas, micro_batches, question.batch, question.overlap)
     tied = prices.tied(plan.layers)
     lists = write(plan.family, plan.replicas, micro_batches, {s for group in tied for s in group})
     first = [sum(plan.replicas[:s]) for s in range(len(stages))]

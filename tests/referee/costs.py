@@ -319,10 +319,11 @@ class Prices:
             sent = self.received(groups[s][0].kind, size, layers, s + 1)
             turns = lcm(len(groups[s]), len(groups[s + 1]))
             pairs = [(groups[s][m % len(groups[s])], groups[s + 1][m % len(groups[s + 1])]) for m in range(turns)]
-            found.append([(self._way(a, b, sent), self._way(b, a, sent)) for a, b in pairs])
+            found.append([(self.way(a, b, sent), self.way(b, a, sent)) for a, b in pairs])
         return found
 
-    def _way(self, source: Device, target: Device, size: int) -> Way:
+    def way(self, source: Device, target: Device, size: int) -> Way:
+        """What so many bytes keep busy between two devices."""
         link = self.question.link(source, target)
         if source.node == target.node:
             wires: tuple[str, ...] = (f"{source.number}>{target.number}",)

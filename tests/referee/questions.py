@@ -186,6 +186,9 @@ def _job(random: Random, names: list[str], cluster: Document, model: Document, l
     draw("pin", 0.12, [(random.choice(names), where)])
     if "objective" not in job and batch <= 4 and devices <= 3 and not large and _often(random, 0.08):
         job["schedules"] = [*random.sample(suited, random.choice((0, 0, 1))), "any"]
+        if _often(random, 0.6):  # few enough orders to play each of them
+            job.update(batch=min(batch, 2), replicas=[1], depths=[random.choice((1, 2, 2))], extrapolate=True)
+            job.pop("micro_batches", None)
     if cluster["overlap"] == "stream" and "ties" not in model and _often(random, 0.12):
         job["intra_layer"] = True
         for name in ("together", "no_cut_after", "pin", *(["recompute"] if job.get("recompute") == "full" else [])):

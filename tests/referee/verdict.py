@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from . import best, bottleneck, costs, simulate, space
+from . import best, bottleneck, costs, divided, orders, simulate, space
 from .best import Plan
 from .costs import ContradictionError, Groups, Prices, Stage
 from .documents import Document, Question
-from .schedules import families, write
+from .schedules import SUITED, families, write
 from .space import Layers
 
 DOWNSETS = "any layers that read from no later stage"
@@ -45,9 +45,16 @@ def judge(document: Document, answer: Document) -> Verdict:
         _refute(verdict, question, prices, answer)
         return verdict
     _bracket(verdict, question, answer)
+    if "any" in question.job["schedules"] and orders.tiny(question):
+        least = orders.optimum(question, prices)
+        if least is not None and answer["bound"] > least:
+            verdict.faults.append(f"bound {answer['bound']} above {least}, which some order takes")
+        if least is not None and answer["status"] == "optimal" and answer["value"] > least:
+            verdict.faults.append(f"value {answer['value']}, optimal, above {least}, which some order takes")
     if any(stage["shares"] for stage in answer["stages"]):
-        return verdict
-    _recount(verdict, question, prices, answer)
+        _recount_divided(verdict, question, prices, answer)
+    else:
+        _recount(verdict, question, prices, answer)
     return verdict
 
 
@@ -158,6 +165,36 @@ def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Docum
             say(f"stage {s} does not recompute all that it holds")
 
 
+def _recount_divided(verdict: Verdict, question: Question, prices: Prices, answer: Document) -> None:
+    """The same for a line whose devices hold shares of layers."""
+    say, size, count = verdict.faults.append, answer["micro_batch"], answer["micro_batches"]
+    groups = tuple(tuple(question.devices[d] for d in stage["devices"]) for stage in answer["stages"])
+    held = [
+        {question.place[name]: stage["shares"].get(name, 1.0) for name in stage["layers"]} for stage in answer["stages"]
+    ]
+    for i, name in enumerate(question.names):
+        if abs(sum(own.get(i, 0.0) for own in held) - 1) > 1e-9:
+            say(f"the shares of {name} do not make up the whole")
+    why = space.unasked(question, costs.sizes(question), size, groups)
+    if why is not None or not question.job["intra_layer"]:
+        say(f"outside what was asked: {why or 'divided layers'}")
+    stages = divided.stages(prices, groups, size, held)
+    ways = divided.ways(prices, groups, size, held)
+    lanes = 2 if answer["two_lanes"] else 1
+    homes = [(s,) for s in range(len(groups))]
+    step = simulate.simulate(answer["lists"], homes, stages, ways, question.overlap, lanes)
+    bottleneck_asked = question.job["objective"] == "bottleneck"
+    value = divided.largest_load(stages, ways, size) if bottleneck_asked else step.time
+    if value != answer["value"] or step.time != answer["makespan"]:
+        say(f"the divided plan's value is {value} and its step {step.time}, it says {answer['value']}")
+    if not _listed(question, answer, (1,) * len(groups), []) or size * count != question.batch:
+        say(f"its lists are not those of a family asked for ({answer['family']})")
+    for s, (stage, stated) in enumerate(zip(stages, answer["stages"], strict=True)):
+        need = stage.need(stated["in_flight"], lanes)
+        if need != stated["memory"] or (stage.limit is not None and need > stage.limit):
+            say(f"stage {s} needs {need} bytes of {stage.limit}, it says {stated['memory']}")
+
+
 def _outside(question: Question, answer: Document, size: int, groups: Groups, layers: Layers) -> str | None:
     why = space.unasked(question, costs.sizes(question), size, groups)
     if why is not None:
@@ -179,7 +216,10 @@ def _listed(question: Question, answer: Document, replicas: tuple[int, ...], tie
         return "any" in question.job["schedules"] and len(set(replicas)) == 1
     count, objective = answer["micro_batches"], question.job["objective"]
     flight = tuple(stage["in_flight"] for stage in answer["stages"])
-    allowed = families(space.family_names(question), replicas, count, objective)
+    names = space.family_names(question)
+    if question.job["intra_layer"]:  # lines are looked at under every family that suits the cluster
+        names = (*names, *SUITED[question.overlap])
+    allowed = families(names, replicas, count, objective)
     summed = {s for group in tied for s in group}
     return any(
         each.in_flight == flight
