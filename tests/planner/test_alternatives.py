@@ -88,7 +88,7 @@ def test_options_that_help_only_together_are_named_together() -> None:
     model = model_of([3] * 4, saved=[20] * 4, output=[1] * 4, parameters=[20] * 4, sizes=(1, 2, 4))
     job = Job(4, depths=(1,), micro_batches=(1,), recompute="none")  # type: ignore[arg-type]
     text = refusal(model, equal_devices(4, memory=122), job)
-    assert "and without --depths and without --micro-batches: a plan fits" in text
+    assert "Otherwise: without --depths and without --micro-batches: a plan fits, with 120 B a device" in text
     alone = refusal(model, equal_devices(4, memory=122), replace(job, depths=()))
     assert "devices of 124B" in alone
 
