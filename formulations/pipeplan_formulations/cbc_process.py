@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan_formulations.report import Limits
+from pipeplan_formulations.signals import received
 from pipeplan_formulations.solvers import pulp
 
-GRACE = 2.0
-"""Seconds that CBC may take beyond its limit before it is killed."""
+GRACE, LEAST_GRACE = 0.1, 0.3
+"""Part of its limit, and seconds at least, that CBC may take beyond it before it is killed."""
 INCREMENT = 1e-9
 """By how much a solution must improve on the incumbent, for objectives of about 10^4; CBC's default is too much."""
 RESOLUTION = 1e-7
@@ -85,7 +86,12 @@ def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, 
         began = time.monotonic()
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=seconds + GRACE, check=False, stdin=subprocess.DEVNULL
+                command,
+                capture_output=True,
+                text=True,
+                timeout=_patience(seconds),
+                check=False,
+                stdin=subprocess.DEVNULL,
             )
             log = done.stdout
         except subprocess.TimeoutExpired:
@@ -101,6 +107,7 @@ def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, 
         point = [float(values.get(v.name, v.lowBound) or 0.0) for v in variables]
     told = _LOWER.search(log)
     infeasible = status == module.LpStatusInfeasible
+    interrupted = interrupted or received()
     late = late or "time" in log.partition("Result - ")[2].partition("\n")[0]
     late = late or (infeasible and time.monotonic() - began >= seconds)  # preprocessing cut short says so of any model
     return CbcAnswer(
@@ -111,6 +118,10 @@ def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, 
         late=late,
         interrupted=interrupted,
     )
+
+
+def _patience(seconds: float) -> float:
+    return seconds + max(GRACE * seconds, LEAST_GRACE)
 
 
 def proven(value: float, unit: float) -> int:

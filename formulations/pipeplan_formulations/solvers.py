@@ -6,14 +6,17 @@ when it is first.
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from signal import SIGINT, getsignal, signal
-from threading import current_thread, main_thread
+from threading import Thread, current_thread, main_thread
 from typing import Any
 
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.report import Limits, Stop
+from pipeplan_formulations.signals import received
 
 WORKERS = 8
 """Most threads that CP-SAT is given."""
+POLL = 0.05
+"""Seconds between two requests to stop."""
 
 
 def cp_model() -> Any:
@@ -30,19 +33,40 @@ def cpsat_solver(limits: Limits) -> Any:
     switched off, and none without presolve, which costs these models no time. Beyond ten workers presolve off has been
     reported wrong too (#5295), so there are at most `WORKERS`.
 
-    Ctrl-C stops a solve, which then returns what it has. Behind it OR-Tools leaves the system's own answer to the next
-    Ctrl-C, which is to end the process; so Python's is put back.
+    Ctrl-C stops a solve, which then returns what it has, with ``interrupted`` set. CP-SAT's own answer to the signal is
+    switched off, as Python would never learn of it; instead the solve runs in a thread of its own, beside a main thread
+    that Python's handlers can reach.
     """
     cp = cp_model()
 
     class Solver(cp.CpSolver):  # type: ignore[misc, name-defined]
+        interrupted = False
+
         def solve(self, *arguments: Any) -> Any:
-            try:
+            if current_thread() is not main_thread():
                 return super().solve(*arguments)
-            finally:
-                answer = getsignal(SIGINT)
-                if answer is not None and current_thread() is main_thread():
-                    signal(SIGINT, answer)
+            answers: list[Any] = []
+            errors: list[BaseException] = []
+            solve = super().solve
+
+            def run() -> None:
+                try:
+                    answers.append(solve(*arguments))
+                except BaseException as error:
+                    errors.append(error)
+
+            thread = Thread(target=run, name="cp-sat", daemon=True)
+            thread.start()
+            while thread.is_alive():
+                try:
+                    thread.join(POLL if self.interrupted else None)
+                except KeyboardInterrupt:
+                    self.interrupted = True
+                if self.interrupted:  # again and again, as a search that has not begun does not notice
+                    self.stop_search()
+            if errors:
+                raise errors[0]
+            return answers[0]
 
     solver = Solver()
     solver.parameters.max_time_in_seconds = max(limits.time, 0.05)
@@ -50,7 +74,15 @@ def cpsat_solver(limits: Limits) -> Any:
     solver.parameters.random_seed = limits.seed
     solver.parameters.relative_gap_limit = limits.gap
     solver.parameters.cp_model_presolve = False
+    solver.parameters.catch_sigint_signal = False
     return solver
+
+
+def why_stopped(solver: Any, clock: Clock) -> Stop:
+    """Why a solver of `cpsat_solver` ended without a proof: a signal, the time, or nothing that it tells."""
+    if solver.interrupted or received():
+        return Stop.INTERRUPT
+    return Stop.TIME if clock.over else Stop.EXHAUSTED
 
 
 def pulp() -> Any:

@@ -1,11 +1,14 @@
 """Every balancer and the solver, under every schedule family, in one table."""
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeplan.alternatives import why_infeasible
+from pipeplan.asked import LONGEST
 from pipeplan.cluster import Cluster
-from pipeplan.errors import InfeasibleError
+from pipeplan.errors import InfeasibleError, UndecidedError
+from pipeplan.figures import real
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.names import counted
@@ -16,9 +19,13 @@ from pipeplan.search.space import Space, default_schedules
 from pipeplan.searched import Searched
 from pipeplan.solve import solve
 from pipeplan.sources import Costs
+from pipeplan_formulations.report import Stop
+from pipeplan_formulations.signals import listening, received
 
 SOLVER = "pipeplan"
 """The solver's name in the table."""
+LATE = "the search was stopped before its turn"
+"""Why a family was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ class Comparison:
         return min(self.results.values(), key=lambda result: (result.value, max(result.timeline.peaks)))
 
 
+@listening()
 def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.0, **how: Any) -> Comparison:
     """Solve once for each schedule family, with the balancers beside it.
 
@@ -70,25 +78,45 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     ------
     InfeasibleError
         If no family has a plan that fits.
+    UndecidedError
+        If none was found in the time given.
     """
+    real(time_limit, "the time limit (seconds)", most=LONGEST)
     space = Space(model, cluster, job)
     families = job.schedules or default_schedules(cluster, job)
+    end = time.monotonic() + time_limit
     results: dict[str, Result] = {}
     refusals: dict[str, str] = {}
-    for name in families:
+    undecided: list[UndecidedError] = []
+    for number, name in enumerate(families):
+        if received():
+            refusals[name] = LATE
+            undecided.append(UndecidedError(Stop.INTERRUPT, _floor(model, cluster, job)))
+            continue
         try:
-            share = time_limit / len(families)
+            share = max(end - time.monotonic(), 0.0) / (len(families) - number)
             results[name] = solve(model, cluster, job=replace(job, schedules=(name,)), time_limit=share, **how)
         except InfeasibleError as error:
             refusals[name] = str(error)
+        except UndecidedError as error:
+            refusals[name] = str(error)
+            undecided.append(error)
     if not results:
+        if undecided:
+            raise undecided[0]
         raise InfeasibleError(next(iter(refusals.values())) if job.intra_layer else why_infeasible(space))
-    bound = min(result.bound for result in results.values())
+    bound = min([result.bound for result in results.values()] + [error.bound for error in undecided])
     rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
     rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
     rows.sort(key=lambda row: (row.value is None, row.value or 0, row.method != SOLVER))
     reach, costs = searched_for(model, cluster, job), next(iter(results.values())).costs
     return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
+
+
+def _floor(model: Model, cluster: Cluster, job: Job) -> int:
+    """Nanoseconds: no plan under any family beats it."""
+    space = Space(model, cluster, job)
+    return min(space.floors(size).together(cluster) for size in space.sizes)
 
 
 def _rows(family: str, result: Result, bound: int) -> list[Row]:

@@ -7,6 +7,7 @@ longer of its arithmetic and its memory traffic (Williams, Waterman, Patterson, 
 
 from collections.abc import Sequence
 from dataclasses import fields
+from math import isqrt
 
 from pipeplan.cluster import DeviceKind
 from pipeplan.errors import InputError
@@ -48,8 +49,11 @@ def layer_costs(
     """
     profiles = profiles_for(model, kind)
     if profiles:
-        return _slower(_measured(model, profiles, micro_batch, extrapolate), kind.speed)
-    return tuple(_estimated(layer, model, kind, micro_batch, optimizer, weights_on_chip) for layer in model.layers)
+        costs = _measured(model, profiles, micro_batch, extrapolate)
+    else:
+        layers = model.layers
+        costs = tuple(_estimated(layer, model, kind, micro_batch, optimizer, weights_on_chip) for layer in layers)
+    return _slower(costs, kind.speed)
 
 
 def profiles_for(model: Model, kind: DeviceKind) -> dict[int, Profile]:
@@ -64,7 +68,7 @@ def available_micro_batches(
     """Micro-batch sizes that divide the batch and that every kind's profile allows, ascending.
 
     Between measured sizes, divisors count too. Where no kind has a profile, and where extrapolation is allowed, these
-    are powers of two and the whole batch, at most `MOST_SIZES` of them, largest dropped first.
+    are powers of two and measured sizes, at most `MOST_SIZES` of them, largest dropped first.
 
     Raises
     ------
@@ -73,10 +77,9 @@ def available_micro_batches(
     """
     each = {kind.name: sorted(profiles_for(model, kind)) for kind in kinds}
     measured = [sizes for sizes in each.values() if sizes]
-    divisors = [size for size in range(1, batch + 1) if batch % size == 0]
     if measured and not extrapolate:
         low, high = max(sizes[0] for sizes in measured), min(sizes[-1] for sizes in measured)
-        found = [size for size in divisors if low <= size <= high]
+        found = _divisors(batch, low, high)
         if not found:
             sizes = str(low) if low == high else f"{low} to {high}"
             raise InputError(
@@ -85,8 +88,16 @@ def available_micro_batches(
             )
         return tuple(found)
     known = {size for sizes in measured for size in sizes}
-    wanted = [size for size in divisors if size & (size - 1) == 0 or size in known]
-    return tuple(wanted[:MOST_SIZES])
+    powers = {2**k for k in range(MOST_SIZES)}
+    return tuple(sorted(size for size in powers | known if batch % size == 0)[:MOST_SIZES])
+
+
+def _divisors(number: int, low: int, high: int) -> list[int]:
+    """Those from ``low`` to ``high``, ascending. Each has a counterpart, one of the two up to the square root."""
+    if high - low <= isqrt(number):
+        return [size for size in range(low, min(high, number) + 1) if number % size == 0]
+    pairs = [{size, number // size} for size in range(1, isqrt(number) + 1) if number % size == 0]
+    return sorted(size for pair in pairs for size in pair if low <= size <= high)
 
 
 def _measured(model: Model, profiles: dict[int, Profile], micro_batch: int, extrapolate: bool) -> tuple[LayerCost, ...]:

@@ -84,8 +84,6 @@ class Scope:
     @cached_property
     def most(self) -> int:
         """The most replicas that a stage could have, whatever the job allows."""
-        if not self.step and not self.graph:
-            return 1
         return min(max(len(each.devices) for each in self.space.classes), self.job.batch // min(self.space.sizes))
 
     @cached_property
@@ -142,7 +140,7 @@ class Scope:
         """How many micro-batches a stage holds."""
         if self.space.any_order:
             return say.ALL_COUNTS
-        return say.FALLING if self.space.chooses_flights and self.several else say.OWN
+        return say.FALLING if self.space.free and self.several else say.OWN
 
     @cached_property
     def uneven(self) -> bool:
@@ -152,7 +150,7 @@ class Scope:
     @cached_property
     def layouts(self) -> "tuple[Layout, ...] | None":
         """Where shapes are too many to look at each: the layouts that stand for them."""
-        if not self.step or one_by_one(self.space):
+        if one_by_one(self.space):
             return None
         from pipeplan.search.layouts import layouts  # only larger clusters need it
 
@@ -205,7 +203,7 @@ class Scope:
     def _replicas(self) -> Iterator[str]:
         wanted = not self.job.replicas or max(self.job.replicas) > 1
         if not self.replicated and not self.step and self.devices > 1 and wanted:
-            yield say.ONE_MICRO_BATCH if self.graph else say.NO_REPLICAS
+            yield say.ONE_MICRO_BATCH
         if self.spread:
             yield say.PLACEMENTS
         if self.replicated:
@@ -244,7 +242,7 @@ class Scope:
             if space.cluster.overlap is Overlap.STREAM:
                 yield say.TWO_LANES
         elif self.several or not any(each.alternates for each in space.families):
-            if space.chooses_flights:
+            if space.free:
                 yield say.OTHER_COUNTS
             yield say.ASKED_FOR
         if self.several:

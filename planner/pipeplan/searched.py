@@ -46,12 +46,13 @@ RECOMPUTED = {
 
 TENSOR = "tensor, sequence and context parallelism"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
-DIVIDED_REPLICAS = "divided layers on replicated stages, or recomputed"
+DIVIDED_REPLICAS = (
+    "divided layers on replicated stages, recomputed, or between kinds of device whose profiles differ in bytes"
+)
 DISTANT_PARTS = "a part of a layer on distant devices"
 INTERLEAVED = "several stages per device (interleaving)"
 NOT_CONTIGUOUS = "other orders of the model's layers than the listed one"
 BRANCHES = "skips sent directly to the stage that reads them, branches side by side"
-NO_REPLICAS = "stages with replicas"
 ONE_MICRO_BATCH = "stages with replicas (they share the micro-batches of --batch, and there is one)"
 UNLIKE_KINDS = "replicas of unlike kinds in one stage"
 UNLIKE_NODES = "replicas in nodes with unlike links in one stage"

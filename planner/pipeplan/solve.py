@@ -1,17 +1,19 @@
 """The main door: a model, a cluster and a job in; a plan with its proof out."""
 
-import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pipeplan.alternatives import why_infeasible
+from pipeplan.asked import asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
-from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
 from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
+from pipeplan.names import hint
 from pipeplan.result import Result
 from pipeplan.robust import Robust, as_robust
 from pipeplan.robust.choice import choose
@@ -23,11 +25,16 @@ from pipeplan.search.fit import overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
 from pipeplan.sources import sources
+from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
+from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.signals import listening, received
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
+FOR_CHOICE = 0.3
+"""Share of the time in which plans are compared where times vary."""
 FOR_FAMILIES = 0.35
 """Share of the time in which schedule families are searched alone, where any order is wanted: the best of them is where
 other orders begin."""
@@ -35,6 +42,7 @@ FOR_REASONS = 0.05
 """Share of the time that may be spent besides on why no plan fits."""
 
 
+@listening()
 def solve(
     model: Model | Any,
     cluster: Cluster,
@@ -52,6 +60,8 @@ def solve(
     **wishes: Any,
 ) -> Result:
     """The best plan for one training step, and how far from the best it can at most be.
+
+    SIGINT (Ctrl-C) and SIGTERM end the search; the best plan so far is the answer. A second one ends at once.
 
     Parameters
     ----------
@@ -83,27 +93,46 @@ def solve(
     ------
     InfeasibleError
         If no plan fits; the text says what would.
+    UndecidedError
+        If the search was stopped before it had a plan.
     InputError
         If the questions make no sense together.
     """
-    began = time.monotonic()
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    clock = Clock(limits)
     if job is None:
         if batch is None and not (isinstance(model, Model) and wishes.get("objective") == Objective.BOTTLENECK):
             raise InputError("say how many samples a step has: batch=N")
-        job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
+        try:
+            job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
+        except TypeError as error:  # a word that Job does not know
+            unknown = next((name for name in wishes if name not in Job.__dataclass_fields__), None)
+            if unknown is None:
+                raise
+            known = tuple(Job.__dataclass_fields__)
+            listed = ", ".join(known)
+            raise InputError(
+                f"solve() knows no {unknown!r}{hint(unknown, known)}; wishes are fields of Job: {listed}"
+            ) from error
+    elif batch is not None or wishes:
+        beside = ", ".join([*(["batch"] if batch is not None else []), *wishes])
+        raise InputError(f"job and {beside} are both given; write everything into the job, or leave the job out")
     question = None if robust is None else as_robust(robust)
     if question is not None:
         _check_robust(job)
     model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
     if job.intra_layer:
         whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
-        limits = Limits(time_limit, gap, workers, seed)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
+    if why := space.impossible:
+        raise InfeasibleError(why)
     if overfull(space):
         raise InfeasibleError(why_infeasible(space))
 
-    prover = Prover(cluster, Limits(time_limit, gap, workers, seed), backend, watch)
+    compared = FOR_CHOICE * time_limit if question is not None else 0.0
+    searching = replace(limits, time=clock.left - compared)
+    prover = Prover(cluster, searching, backend, watch, space.outside)
     rows: Mapping[str, Baseline] = {}
     try:
         for node in opened(space):
@@ -111,10 +140,16 @@ def solve(
         for late in any_orders(space):
             prover.postpone(late)
         if space.large:  # heuristics' plans are late there, and would close little
-            prover.run(reserve=time_limit * FOR_HEURISTICS)
-        seconds = max(prover.left, 0) if space.large else time_limit * FOR_HEURISTICS
-        rows = baselines(space, seconds, prover.offer, known=prover.incumbent is not None)
-        prover.run(reserve=time_limit * (1 - FOR_FAMILIES) if space.any_order else 0)
+            prover.run(reserve=prover.limits.time * FOR_HEURISTICS)
+        rows = baselines(
+            space,
+            prover.limits.time * FOR_HEURISTICS,
+            prover.offer,
+            known=prover.incumbent is not None,
+            at_most=max(prover.rest, 0.0) + prover.slack,
+            affords=prover.affords,
+        )
+        prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
         if prover.stop is not Stop.INTERRUPT:
             prover.recall()
             prover.run()
@@ -123,12 +158,19 @@ def solve(
 
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
-            raise PipeplanError(f"no plan was found before the search was stopped ({prover.stop}); give it more time")
+            raise UndecidedError(prover.stop, prover.bound, prover.unaffordable)
+        if not prover.refuted:
+            raise PipeplanError(
+                f"no plan was found, and it is not proved that none fits: no plan that does takes less than "
+                f"{format_time(prover.bound)}; ask for fewer choices (--depths, --replicas, --schedules)"
+            )
         raise InfeasibleError(why_infeasible(space, max(prover.left, FOR_REASONS * time_limit)))
     chosen, choice = prover.incumbent, None
     if question is not None:
         tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
-        choice = choose(space, prover.incumbent, tried, prover.bound, question, seed)
+        finish = prover.pace.finish(prover.incumbent.candidate)
+        rest = Clock(Limits(time=max(clock.left - max(finish - prover.slack, 0.0), 0.0)))
+        choice = choose(space, prover.incumbent, tried, prover.bound, question, seed, rest)
         chosen = prover.incumbent if choice is None else choice.chosen
     plan = draft(model, cluster, job, chosen, prover.bound)
     validate_plan(plan, model, cluster)
@@ -137,10 +179,10 @@ def solve(
         timeline=chosen.timeline,
         job=job,
         status=Status.OPTIMAL if prover.bound == chosen.value else Status.FEASIBLE,
-        stop=Stop.INTERRUPT if question is not None and choice is None else prover.stop,
+        stop=prover.stop if question is None or choice is not None else Stop.INTERRUPT if received() else Stop.TIME,
         value=chosen.value,
         bound=prover.bound,
-        wall=time.monotonic() - began,
+        wall=clock.wall,
         backend=backend,
         searched=searched(space, prover.opened),
         costs=sources(model, cluster, space.sizes),

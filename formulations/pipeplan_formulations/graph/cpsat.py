@@ -4,13 +4,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.prefix import PrefixModel, prefix_model
 from pipeplan_formulations.graph.problem import GraphPartition, Stages
 from pipeplan_formulations.graph.warm import after_warm_start
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.scaling import scale_for
-from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
+from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version, why_stopped
 
 NAME = "cpsat"
 
@@ -44,12 +45,12 @@ def search(bracket: Bracket, seconds: float | None = None) -> Stop:
     variables = _variables(sat, model)
     _constraints(sat, model, variables)
     _objective(sat, model, variables, bracket)
-    seconds = bracket.clock.left if seconds is None else min(seconds, bracket.clock.left)
-    solver = cpsat_solver(replace(bracket.limits, time=seconds))
+    limits = replace(bracket.limits, time=bracket.clock.left if seconds is None else min(seconds, bracket.clock.left))
+    solver, clock = cpsat_solver(limits), Clock(limits)
     watcher = _watcher(cp, model, variables, bracket)
     solver.best_bound_callback = lambda bound: bracket.raise_low(scale.up(_whole(bound)))
     status = solver.solve(sat, watcher)
-    return _extract(cp, solver, status, model, variables, bracket)
+    return _extract(cp, solver, clock, status, model, variables, bracket)
 
 
 def _variables(sat: Any, model: PrefixModel) -> list[Any]:
@@ -97,7 +98,9 @@ def _whole(bound: float) -> int:
     return math.ceil(bound - 0.5)
 
 
-def _extract(cp: Any, solver: Any, status: Any, model: PrefixModel, variables: list[Any], bracket: Bracket) -> Stop:
+def _extract(
+    cp: Any, solver: Any, clock: Clock, status: Any, model: PrefixModel, variables: list[Any], bracket: Bracket
+) -> Stop:
     """The solution from the switches, judged on the unscaled tables, and the bound."""
     if status in (cp.OPTIMAL, cp.FEASIBLE):
         stages = model.read([float(solver.value(v)) for v in variables])
@@ -113,4 +116,4 @@ def _extract(cp: Any, solver: Any, status: Any, model: PrefixModel, variables: l
         bracket.raise_low(model.scale.up(_whole(solver.best_objective_bound)))
     if status == cp.OPTIMAL:
         return Stop.GAP
-    return Stop.TIME if solver.wall_time >= 0.9 * solver.parameters.max_time_in_seconds else Stop.INTERRUPT
+    return why_stopped(solver, clock)

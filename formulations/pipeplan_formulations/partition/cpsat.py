@@ -11,7 +11,7 @@ from pipeplan_formulations.partition.model import LinearModel
 from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.scaling import Scale, scale_for
-from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
+from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version, why_stopped
 
 NAME = "cpsat"
 
@@ -149,13 +149,13 @@ def _extract(
     if status in (cp.OPTIMAL, cp.FEASIBLE, cp.UNKNOWN):
         bound = max(bound, scale.up(_whole(solver.best_objective_bound)))
     if not found:
-        return _report(problem, clock, limits, Status.UNKNOWN, Stop.TIME, bound, None)
+        return _report(problem, clock, limits, Status.UNKNOWN, why_stopped(solver, clock), bound, None)
     best = min(found, key=problem.evaluate)
     value = problem.evaluate(best)
     bound = min(bound, value)
     if bound == value:
         return _report(problem, clock, limits, Status.OPTIMAL, Stop.OPTIMALITY, bound, best)
-    stop = Stop.GAP if status == cp.OPTIMAL else Stop.TIME if clock.over else Stop.INTERRUPT
+    stop = Stop.GAP if status == cp.OPTIMAL else why_stopped(solver, clock)
     return _report(problem, clock, limits, Status.FEASIBLE, stop, bound, best)
 
 

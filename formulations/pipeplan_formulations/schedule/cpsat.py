@@ -20,7 +20,7 @@ from pipeplan_formulations.schedule.positive import Stretched, stretched
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.start import SHARE, start
 from pipeplan_formulations.schedule.windows import Windows, windows
-from pipeplan_formulations.solvers import cp_model, cpsat_version
+from pipeplan_formulations.solvers import cp_model, cpsat_version, why_stopped
 
 NAME = "cpsat"
 DOLLS = 0.55
@@ -127,7 +127,7 @@ def _run(model: CpsatModel, form: Stretched, state: Incumbent, clock: Clock) -> 
         watcher.on_bound(solver.best_objective_bound)
     if status == cp.OPTIMAL or state.close:
         return Stop.GAP
-    return Stop.TIME if clock.over else Stop.INTERRUPT
+    return Stop.INTERRUPT if why_stopped(solver, clock) is Stop.INTERRUPT else Stop.TIME
 
 
 def _read(model: CpsatModel, solver: Any) -> Starts:

@@ -8,11 +8,11 @@ order on the devices is known before the search begins.
 from dataclasses import replace
 
 from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.report import Limits, Stop
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel
 from pipeplan_formulations.schedule.problem import PipelineSchedule
 from pipeplan_formulations.schedule.windows import Windows
-from pipeplan_formulations.solvers import cp_model
+from pipeplan_formulations.solvers import cp_model, why_stopped
 
 RISE = 3
 """A question is as far above the bound as 1 / `RISE` of the gap: the shorter the time, the sooner it is refuted."""
@@ -44,7 +44,7 @@ def answered(problem: PipelineSchedule, known: Windows, time: int, limits: Limit
         return time + 1
     if status in (cp.OPTIMAL, cp.FEASIBLE):
         return int(solver.value(model.objective))
-    if not clock.over:
+    if why_stopped(solver, clock) is Stop.INTERRUPT:
         raise KeyboardInterrupt
     return None
 

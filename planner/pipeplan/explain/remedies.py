@@ -5,9 +5,11 @@ keeps fitting with more memory, with more devices, and with fewer micro-batches 
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pipeplan.alternatives import changes, checked
+from pipeplan.asked import SEED, WORKERS, asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.cost import available_micro_batches
 from pipeplan.errors import InputError
@@ -22,6 +24,7 @@ from pipeplan.scope import searched_for
 from pipeplan.search.space import ANY, Space
 from pipeplan.searched import Searched
 from pipeplan.units import format_bytes
+from pipeplan_formulations.signals import listening
 
 ORDERS = 5.0
 """Seconds for a plan under any order."""
@@ -88,6 +91,7 @@ class Remedies:
         return {"fits": False, "proved": self.proved, "remedies": rows, "searched": self.searched.as_json()}
 
 
+@listening()
 def remedies(
     model: Model,
     cluster: Cluster,
@@ -95,6 +99,8 @@ def remedies(
     *,
     time_limit: float = 20.0,
     backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Remedies | None:
     """The smallest change of each kind that makes a job fit; None if it fits as it is.
@@ -107,21 +113,26 @@ def remedies(
         Told each kind of change before it is tried.
     """
 
+    asked_limits(time_limit, 0.0, backend, workers, seed)
+
     def ask(cluster: Cluster, job: Job) -> Fit:
-        return fit(model, cluster, job, time_limit=time_limit, backend=backend)
+        return fit(model, cluster, job, time_limit=time_limit, backend=backend, workers=workers, seed=seed)
 
     now = ask(cluster, job)
     if now.verdict:
         return None
     found: list[Remedy] = []
-    for title, way in (
+    ways: tuple[tuple[str, Callable[..., Iterator[Remedy]]], ...] = (
         ("memory", _memory),
         ("wishes", lambda *question: _wishes(model, *question)),
         ("batch", lambda *question: _batch(model, *question)),
         ("devices", lambda *question: _devices(model, *question)),
-    ):
-        progress(title)
-        found += way(cluster, job, ask)
+    )
+    with suppress(KeyboardInterrupt):  # Ctrl-C hands back what is known so far
+        for title, way in ways:
+            progress(title)
+            for remedy in way(cluster, job, ask):
+                found.append(remedy)
     # a change is the smallest one only if that none is needed is ruled out too
     found = [replace(remedy, smallest=remedy.smallest and now.proved) for remedy in found]
     return Remedies(now.proved, tuple(found), searched_for(model, cluster, job))

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from pipeplan.cluster import Overlap
 from pipeplan.errors import InputError
 from pipeplan.files.atomic import write_whole
-from pipeplan.files.edge import Count, Items, Strict, check, listing
+from pipeplan.files.edge import Count, Items, Strict, Whole, check, listing
 from pipeplan.files.plan_replicas import replica_faults
 from pipeplan.files.text import json_text, parse_data, read_text
 from pipeplan.pipeline import Pipeline, Stage, Transfer
@@ -17,8 +17,6 @@ from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Action, Schedule
 
 FORMAT = "pipeplan-plan/2"
-
-Whole = Annotated[int, Field(ge=0)]
 
 
 class MemoryEntry(Strict):
@@ -73,6 +71,7 @@ class StageEntry(Strict):
     held: Whole = 0
     held_after_input_gradient: Whole | None = None
     workspace: Whole = 0
+    forward_workspace: Whole | None = None
 
 
 class TransferEntry(Strict):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeplan.asked import SEED, WORKERS, asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, PipeplanError
 from pipeplan.frontier.answers import Answer, Answers, Verdict
@@ -16,6 +17,7 @@ from pipeplan.scope import searched_for
 from pipeplan.searched import FIRST_DEVICES, Searched
 from pipeplan.sources import Costs, sources
 from pipeplan.units import format_bytes, format_time
+from pipeplan_formulations.signals import listening
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Fewest:
         }
 
 
+@listening()
 def fewest_devices(
     model: Model,
     cluster: Cluster,
@@ -86,6 +89,8 @@ def fewest_devices(
     time_limit: float = 60.0,
     gap: float = 0.0,
     backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
     path: str | Path | None = None,
     told: Callable[[str, Answer], None] = lambda *_: None,
 ) -> Fewest:
@@ -100,9 +105,8 @@ def fewest_devices(
     InfeasibleError
         If the job does not fit on the whole cluster. (`PipeplanError`, its base, if that is not decided in time.)
     """
-    answers = Answers(
-        model, cluster, job, "devices", time_limit, gap, backend, None if path is None else Path(path), told
-    )
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    answers = Answers(model, cluster, job, "devices", limits, backend, None if path is None else Path(path), told)
     check_pins(answers)
     every = parts(cluster, prices(answers, by_price=False))
     kinds = kind_counts(cluster)

@@ -40,15 +40,16 @@ def sweep(answers: Answers) -> Iterator[Visit]:
         limit = memory_of(visit.answer.plan) - 1
 
 
-def sample(answers: Answers, count: int) -> list[Visit]:
-    """So many limits, largest first: without one, the least that fits, and each further one where most is open.
+def sample(answers: Answers, count: int) -> Iterator[Visit]:
+    """So many limits: without one, the least that fits, and each further one where most is open.
 
     Between two neighbouring plans that is the middle of the memories that none was asked for; the more memory lies
     there, and the more time between the two, the sooner.
     """
     first = _visit(answers, answers.job.memory)
+    yield first
     if first.answer.plan is None or count < 2:
-        return [first]
+        return
     most = memory_of(first.answer.plan)
 
     def fits(limit: int) -> tuple[bool | None, int]:
@@ -58,17 +59,18 @@ def sample(answers: Answers, count: int) -> list[Visit]:
         return True, memory_of(answer.plan)
 
     found = least(fits, -1, most)
-    visits = [first, _visit(answers, found.number)]
-    if found.excluded >= 0:
-        visits.append(_visit(answers, found.excluded))
+    visits = [first]
+    for limit in (found.number, *([found.excluded] if found.excluded >= 0 else [])):
+        visits.append(_visit(answers, limit))
+        yield visits[-1]
     for _ in range(count - 2):
         untouched = gaps(visits)
         if not untouched:
             break
         low, high, _ = max(untouched, key=lambda gap: (gap[1] - gap[0] + 1) * gap[2])
         visits.append(_visit(answers, (low + high) // 2))
+        yield visits[-1]
         visits.sort(key=lambda visit: -visit.limit if visit.limit is not None else -most - 1)
-    return visits
 
 
 def gaps(visits: Sequence[Visit]) -> list[tuple[int, int, int]]:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pipeplan.cluster import Cluster
-from pipeplan.errors import InfeasibleError, PipeplanError
+from pipeplan.errors import InfeasibleError, UndecidedError
 from pipeplan.intra_layer.judge import plan
 from pipeplan.intra_layer.search import LineSearch, Watch
-from pipeplan.intra_layer.space import lines, require_streams
+from pipeplan.intra_layer.space import asked, lines, require_streams
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.result import Result
@@ -42,26 +42,31 @@ def divide(
     began = time.monotonic()
     require_streams(model, cluster, job)
     whole, why = None, ""
+    floor: int | None = None
+    ended = Stop.OPTIMALITY
     try:
         whole = whole_layers(replace(job, intra_layer=False), WHOLE * limits.time)
+        floor, ended = whole.bound, whole.stop
     except InfeasibleError as reason:
         why = str(reason)
-    floor = whole.bound if whole is not None else None
+    except UndecidedError as reason:
+        floor, ended = reason.bound, Stop(reason.stop)
 
     def tell(value: int | None, bound: int, left: int) -> None:
         watch(value, bound if floor is None else min(floor, bound), left)
 
     left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
-    search = LineSearch(model, left, tell, beat=None if whole is None else whole.value)
+    search = LineSearch(model, left, tell, lambda line: asked(line, job), beat=None if whole is None else whole.value)
     wanted = not job.replicas or 1 in job.replicas
-    if wanted and (whole is None or whole.stop is not Stop.INTERRUPT):
+    if wanted and ended is not Stop.INTERRUPT:
         search.run(lines(model, cluster, job))
-    stops = [stop for stop in (search.stop, whole.stop if whole else Stop.OPTIMALITY) if stop is not Stop.OPTIMALITY]
-    return _result(whole, search, model, cluster, job, time.monotonic() - began, stops, why)
+    stops = [stop for stop in (search.stop, ended) if stop not in (Stop.OPTIMALITY, Stop.GAP)]
+    return _result(whole, floor, search, model, cluster, job, time.monotonic() - began, stops, why)
 
 
 def _result(
     whole: Result | None,
+    floor: int | None,
     search: LineSearch,
     model: Model,
     cluster: Cluster,
@@ -72,10 +77,11 @@ def _result(
 ) -> Result:
     if whole is None and search.best is None:
         if stops:
-            raise PipeplanError(f"no plan was found before the search was stopped ({stops[0]}); give it more time")
+            known = [bound for bound in (floor, search.bound) if bound is not None]
+            raise UndecidedError(stops[0], min(known, default=0))
         raise InfeasibleError(f"{why}\nNo line of devices that divides layers fits either.")
     value = search.beat if search.beat is not None else 0
-    bounds = [bound for bound in (whole.bound if whole else None, search.bound) if bound is not None]
+    bounds = [bound for bound in (floor, search.bound) if bound is not None]
     bound = min([value, *bounds])
     reached = Stop.GAP if value - bound <= search.limits.gap * value else Stop.EXHAUSTED
     stop = Stop.OPTIMALITY if bound == value else stops[0] if stops else reached

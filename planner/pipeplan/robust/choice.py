@@ -1,6 +1,7 @@
 """The plan that is best where times vary, and what it was compared with."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pipeplan.robust.contenders import distinct, relatives
@@ -14,6 +15,8 @@ from pipeplan.robust.times import Ints
 from pipeplan.search.judge import Judged
 from pipeplan.search.space import Space
 from pipeplan.simulate.program import number
+from pipeplan_formulations.clock import Clock, OutOfTimeError
+from pipeplan_formulations.report import Limits
 
 MOST = 24
 """Plans that are compared: of more, the fastest undisturbed."""
@@ -22,7 +25,9 @@ REORDERED = 2
 FEWEST = 3
 """As many are, however long that takes."""
 EVENTS = 10_000_000
-"""Actions that may be run one by one, over all plans and samples: less than half a minute."""
+"""Actions that may be run one by one, over all plans and samples: less than half a minute,"""
+A_SECOND = 200_000
+"""and fewer where there is less time: so many for each second."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +108,15 @@ class Choice:
 
 
 def choose(
-    space: Space, best: Judged, tried: Iterable[Judged], bound: int, question: Robust, seed: int
+    space: Space,
+    best: Judged,
+    tried: Iterable[Judged],
+    bound: int,
+    question: Robust,
+    seed: int,
+    clock: Clock | None = None,
 ) -> Choice | None:
-    """Compare plans under the same disturbances; None if the first one was interrupted.
+    """Compare plans under the same disturbances; None if the first one was interrupted, or the time was up before.
 
     Parameters
     ----------
@@ -115,20 +126,23 @@ def choose(
         All others that are known.
     bound : int
         Nanoseconds: no plan of the space takes less undisturbed.
+    clock : Clock, optional
+        Ends the comparison; what has been compared by then counts.
     """
     runs: Runs = []
     limit, more = float(best.value), 0
-    samples, most = _room(best, question)
+    clock = clock or Clock(Limits(time=math.inf))
+    samples, most = _room(best, question, clock.left)
     try:
-        runs.append((best, steps(best, question, first_round(question, samples), seed)))
+        runs.append((best, steps(best, question, first_round(question, samples), seed, clock=clock)))
         limit = max(limit, objective(runs[0][1], question).value)
         known = distinct([best, *tried])
         roomy = (other for plan in known[:REORDERED] for other in roomier(space, plan, question.spread))
-        every = distinct([*known, *relatives(space, known, limit), *roomy])
-        others = [plan for plan in every if plan is not best and plan.value <= limit]
+        every = distinct([*known, *_in_time(relatives(space, known, limit), clock), *_in_time(roomy, clock)])
+        others = [plan for plan in every if plan is not best and plan.value <= limit and space.outside(plan) is None]
         more = max(len(others) - (most - 1), 0)
-        race([best, *others[: most - 1]], question, samples, seed, runs)
-    except KeyboardInterrupt:  # what has been compared counts
+        race([best, *others[: most - 1]], question, samples, seed, runs, clock)
+    except (KeyboardInterrupt, OutOfTimeError):  # what has been compared counts
         if not runs:
             return None
 
@@ -162,12 +176,22 @@ def own_wires(space: Space) -> bool:
     return len(space.cluster.nodes) == 1 or len(space.cluster.devices) <= 2
 
 
-def _room(plan: Judged, question: Robust) -> tuple[int, int]:
+def _in_time(plans: Iterable[Judged], clock: Clock) -> Iterator[Judged]:
+    """As many as come in half of the time that is left."""
+    most = clock.left / 2
+    for plan in plans:
+        yield plan
+        if clock.left < most:
+            return
+
+
+def _room(plan: Judged, question: Robust, seconds: float) -> tuple[int, int]:
     """Samples, and the most plans: fewer of both where every step of a plan like this one is run by itself."""
     program = number(plan.candidate.schedule(plan.pipeline), plan.pipeline, True)
     if alone_on_wires(program):
         return question.wanted, MOST
-    affordable = EVENTS // max(len(program.actions), 1)  # steps
+    events = min(EVENTS, int(min(seconds, EVENTS) * A_SECOND))
+    affordable = events // max(len(program.actions), 1)  # steps
     samples = question.wanted
     if question.samples is None:
         each = affordable // (2 * FINALISTS) // BLOCK * BLOCK

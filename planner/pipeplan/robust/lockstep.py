@@ -8,6 +8,7 @@
     …
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,10 +19,13 @@ from pipeplan.robust.times import Ints, Times
 from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program
 
+OFTEN = 1000
+"""Groups of actions between two looks at the clock."""
 
-def last_ends(program: Program, order: Groups, times: Times) -> Ints:
+
+def last_ends(program: Program, order: Groups, times: Times, check: Callable[[], None] = lambda: None) -> Ints:
     """The step time of every sample, shape (k,), of a program that is `pipeplan.robust.sequence.alone_on_wires`."""
-    return _Lockstep(program, times).run(order)
+    return _Lockstep(program, times).run(order, check)
 
 
 @dataclass
@@ -31,13 +35,15 @@ class _Lockstep:
     signals: dict[int, Ints] = field(default_factory=dict)
     wire_free: dict[int, Ints] = field(default_factory=dict)  # by channel, whose wires nobody else uses
 
-    def run(self, order: Groups) -> Ints:
+    def run(self, order: Groups, check: Callable[[], None]) -> Ints:
         program = self.program
         zero: Ints = np.zeros(self.times.durations.shape[1], np.int64)
         lane_of = {i: lane for lane, own in enumerate(program.lanes) for i in own}
         free = [zero] * len(program.lanes)
         blocks = program.overlap is Overlap.NONE
-        for group in order:
+        for place, group in enumerate(order):
+            if place % OFTEN == 0:
+                check()
             begin = free[lane_of[group[0]]]
             for i in group:
                 for ready in (free[lane_of[i]], *(self.signals[signal] for signal in program.needs[i])):

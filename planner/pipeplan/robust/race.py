@@ -17,6 +17,7 @@ from pipeplan.robust.sample import step_times
 from pipeplan.robust.statistics import Estimate, mean, quantile
 from pipeplan.robust.times import Ints
 from pipeplan.search.judge import Judged
+from pipeplan_formulations.clock import Clock
 
 FIRST = 200
 """Samples of the first round, or as many as the quantile needs."""
@@ -28,11 +29,20 @@ CLEAR = 3.0
 Runs = list[tuple[Judged, Ints]]
 
 
-def steps(plan: Judged, question: Robust, samples: int, seed: int, start: int = 0) -> Ints:
-    """Disturbed steps of a plan, from number ``start`` on."""
+def steps(plan: Judged, question: Robust, samples: int, seed: int, start: int = 0, clock: Clock | None = None) -> Ints:
+    """Disturbed steps of a plan, from number ``start`` on.
+
+    Raises
+    ------
+    OutOfTimeError
+        If the clock says so.
+    """
     names = [device.index for device in plan.candidate.chain.devices]
     schedule = plan.candidate.schedule(plan.pipeline)
-    return step_times(schedule, plan.pipeline, question, samples=samples, seed=seed, devices=names, start=start)
+    check = (lambda: None) if clock is None else clock.check
+    return step_times(
+        schedule, plan.pipeline, question, samples=samples, seed=seed, devices=names, start=start, check=check
+    )
 
 
 def first_round(question: Robust, samples: int) -> int:
@@ -41,19 +51,21 @@ def first_round(question: Robust, samples: int) -> int:
     return min(samples, -(-least // BLOCK) * BLOCK)
 
 
-def race(plans: Sequence[Judged], question: Robust, samples: int, seed: int, runs: Runs) -> None:
+def race(
+    plans: Sequence[Judged], question: Robust, samples: int, seed: int, runs: Runs, clock: Clock | None = None
+) -> None:
     """Fill ``runs``, which may hold the first plan's first round already, so that nothing is lost on an interrupt.
 
     The first plan, the fastest undisturbed, is always a finalist.
     """
     few = first_round(question, samples)
     for plan in plans[len(runs) :]:
-        runs.append((plan, steps(plan, question, few, seed)))
+        runs.append((plan, steps(plan, question, few, seed, clock=clock)))
     if few == samples:
         return
     for place in _finalists(runs, question):
         plan, known = runs[place]
-        runs[place] = plan, np.concatenate([known, steps(plan, question, samples - few, seed, few)])
+        runs[place] = plan, np.concatenate([known, steps(plan, question, samples - few, seed, few, clock)])
 
 
 def objective(run: Ints, question: Robust) -> Estimate:

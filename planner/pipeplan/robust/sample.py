@@ -1,6 +1,6 @@
 """Step times of a schedule whose actions and transfers take longer or shorter than planned."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ def step_times(
     start: int = 0,
     seed: int = 0,
     devices: Sequence[int] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Ints:
     """Nanoseconds of so many disturbed steps, shape (samples,).
 
@@ -39,6 +40,8 @@ def step_times(
         Leave out so many, as if they were known already.
     devices : sequence of int, optional
         The numbers by which the pipeline's devices are known to other pipelines; by default their own.
+    check : callable
+        Called now and then: it may raise an error to end this.
 
     Raises
     ------
@@ -53,8 +56,9 @@ def step_times(
         makespan(schedule, pipeline)  # says who waits for whom
     found = [np.zeros(0, np.int64)]
     for block in range(start // BLOCK, -(-(start + count) // BLOCK)):
+        check()
         first, size = block * BLOCK, min(BLOCK, start + count - block * BLOCK)
         times = disturbed(program, Factors(robust.spread, robust.device_spread, seed, block), names)
-        steps = last_ends(program, order, times)[:size] if alone else replayed(program, times, size)
+        steps = last_ends(program, order, times, check)[:size] if alone else replayed(program, times, size, check)
         found.append(steps[max(start - first, 0) :])
     return np.concatenate(found)

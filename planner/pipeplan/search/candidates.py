@@ -8,12 +8,13 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from pipeplan.chain import UNLIMITED, Boundaries, Chain
+from pipeplan.collector import without_collector
 from pipeplan.job import Objective
 from pipeplan.names import counted
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Schedule
 from pipeplan.schedules import Family
-from pipeplan.search.flights import FREE, free_family
+from pipeplan.search.flights import FREE
 from pipeplan.tied import with_sums
 from pipeplan.wishes import Mask
 from pipeplan_formulations.partition import ChainPartition, Wire
@@ -77,6 +78,11 @@ class Candidate:
         counts = f" with {_listed(self.in_flight)} in flight" if self.family.name == FREE else ""
         return f"{self.family.name}{counts}"
 
+    @property
+    def samples(self) -> int:
+        """In one step."""
+        return self.micro_batches * self.chain.micro_batch
+
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
         """Most micro-batches that a replica of each stage holds.
@@ -95,6 +101,7 @@ class Candidate:
         """A bound that costs nothing."""
         return self.problem.lower_bound()
 
+    @without_collector()
     def schedule(self, pipeline: Pipeline) -> Schedule:
         """The family's schedule on a pipeline that `pipeplan.pricing.assemble` made of the chain."""
         return with_sums(self.family.write(self.replicas, self.micro_batches), pipeline.tied)
@@ -112,17 +119,14 @@ class Candidate:
         """Whether these boundaries keep every device's memory limit and every wish."""
         return self.problem.feasible(boundaries)
 
+    def holds(self, boundaries: Boundaries) -> bool:
+        """Whether these boundaries keep every device's memory limit."""
+        return self.problem.holds(boundaries)
+
     def recompute(self, boundaries: Boundaries) -> tuple[tuple[int, ...], ...]:
         """For each stage the layers that it computes again in the backward so that it fits: the least time."""
         spans = enumerate(pairwise(boundaries))
         return tuple(self.problem.recompute(s, a, b) or () for s, (a, b) in spans)
-
-    def select(self, rows: Sequence[int]) -> "Candidate":
-        """The same on some of its stages."""
-        kept = tuple(rows)
-        free = self.family.name == FREE  # whose counts belong to stages
-        family = free_family(tuple(self.in_flight[s] for s in kept)) if free else self.family
-        return replace(self, chain=self.chain.select(kept), where=self.where[list(kept)], family=family, wires=())
 
 
 def _listed(numbers: Sequence[int], most: int = 8) -> str:
@@ -151,6 +155,9 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         backward. A relaxation over several families has the least of one and the most of the other.
     """
     chain, two_lanes = candidate.chain, candidate.family.two_lanes
+    alike = len({group[0].kind.name for group in chain.groups}) == 1
+    tables = (chain.saved, chain.output, chain.workspace, chain.forward_workspace)
+    saved, output, workspace, beside = (table[0] if alike else table for table in tables)
     return ChainPartition(
         forward=chain.forward,
         backward=chain.backward,
@@ -162,15 +169,17 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         link=chain.send,
         latency=chain.latency,
         resident=chain.resident,
-        saved=chain.saved,
-        output=chain.output,
+        saved=saved,
+        output=output,
         recomputable=chain.recomputable,
         received=chain.boundary,
-        workspace=chain.workspace * (2 if two_lanes else 1),
+        workspace=workspace,
+        beside=beside if two_lanes else None,
         in_flight=np.array(held, dtype=np.int64),
         warm_up=np.array(warm_up, dtype=np.int64),
         limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),
         micro_batches=candidate.micro_batches,
+        samples=candidate.samples,
         link_counts=chain.link_counts(candidate.micro_batches),
         counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
         alternating=not two_lanes,

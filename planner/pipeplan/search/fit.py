@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice
 from math import inf
 
 import numpy as np
@@ -16,25 +17,34 @@ from pipeplan.search.candidates import Candidate
 from pipeplan.search.flights import free_family
 from pipeplan.search.space import Space
 from pipeplan.units import format_bytes
+from pipeplan_formulations.clock import Clock, OutOfTimeError
 from pipeplan_formulations.partition.tie import copied
+from pipeplan_formulations.report import Limits
 
 LOOKED_AT = 400
 """Shapes that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""
+LISTED = 2_000
+"""Shapes of a micro-batch size among which these are chosen; where there are more, deep ones are listed first."""
 
 
-def least_memory(candidate: Candidate) -> int:
+def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
     """Bytes with which every device has enough for some partition of this candidate; `UNLIMITED` if wishes allow none.
 
     The least over partitions of the largest stage, if each stage recomputes either nothing or all that it may.
+
+    Raises
+    ------
+    OutOfTimeError
+        If the clock says so.
     """
     problem, chain = candidate.problem, candidate.chain
     n = problem.layers
     again = chain.recomputable
-    ways = [(chain.saved, problem.workspace)]
+    tables = problem.bytes
+    ways = [(tables.saved, tables.workspace)]
     if again.any():
-        kept = np.where(again, np.minimum(chain.output, chain.saved), chain.saved)
-        ways.append((kept, np.where(again, problem.workspace + chain.saved, problem.workspace)))
-    received = np.concatenate([[0], chain.boundary])
+        kept = np.where(again, np.minimum(tables.output, tables.saved), tables.saved)
+        ways.append((kept, np.where(again, tables.again, tables.workspace)))
     ends = np.append(candidate.cuts, True)
     best = np.full(n + 1, UNLIMITED)
     best[0] = 0
@@ -43,10 +53,13 @@ def least_memory(candidate: Candidate) -> int:
         flight, runtime = int(problem.in_flight[s]), int(chain.runtime[s])
         then = np.full(n + 1, UNLIMITED)
         for a in range(s, n):
+            if clock is not None:
+                clock.check()
             needs = []
             for saved, workspace in ways:
-                held = np.cumsum(saved[a:]) + received[a]
-                needs.append(flight * held + np.maximum.accumulate(workspace[a:]))
+                held = np.cumsum(saved[s, a:]) + tables.received[s, a]
+                peaks = np.maximum.accumulate(workspace[s, a:]) + np.maximum.accumulate(tables.beside[s, a:])
+                needs.append(flight * held + peaks)
             need = resident[a + 1 :] - resident[a] + runtime + np.minimum.reduce(needs)
             for shared in chain.shared:
                 need += int(shared.resident[s]) * copied(shared.layers, a, np.arange(a + 1, n + 1))
@@ -102,7 +115,11 @@ def enough(space: Space, until: float = inf) -> tuple[int, Candidate] | None:
 
     None if no shape is left, or none that keeps to the wishes. ``until`` is a moment of `time.monotonic`.
     """
-    needs = [(least_memory(each), number, each) for number, each in enumerate(_frugal(space, until))]
+    clock = Clock(Limits(time=until - time.monotonic()))
+    needs: list[tuple[int, int, Candidate]] = []
+    with suppress(OutOfTimeError):
+        for candidate in _frugal(space, until):
+            needs.append((least_memory(candidate, clock), len(needs), candidate))
     least, _, easiest = min(needs, key=lambda entry: entry[:2], default=(UNLIMITED, 0, None))
     return None if easiest is None or least >= UNLIMITED else (least, easiest)
 
@@ -124,8 +141,7 @@ def _none_at_all(space: Space) -> str:
 def _frugal(space: Space, until: float = inf) -> Iterator[Candidate]:
     """The shapes that need little memory a device: many stages, small micro-batches, few in flight."""
     for size in space.sizes[:2]:
-        known = takewhile(lambda _: time.monotonic() < until, space.shapes(size))
-        shapes = sorted(known, key=lambda shape: -len(shape[0]))
+        shapes = sorted(islice(space.shapes(size), LISTED), key=lambda shape: -len(shape[0]))
         for number, (groups, _) in enumerate(shapes[:LOOKED_AT]):
             if number and time.monotonic() >= until:
                 return

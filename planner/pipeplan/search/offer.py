@@ -22,4 +22,7 @@ def offer_all(prover: Prover, candidates: Iterable[Candidate], boundaries: Bound
     for bound, _, key in sorted(promising):
         if prover.value is not None and bound >= prover.value:
             return
-        prover.offer(judge(prover.cluster, every[key], boundaries))
+        if prover.affords(every[key]):
+            with prover.pace.simulating(every[key]):
+                judged = judge(prover.cluster, every[key], boundaries)
+            prover.offer(judged)

@@ -34,6 +34,7 @@ actions of lane 1 that stand ahead of it in the list: they free the memory that 
 `pipeplan.schedules.fbp`). Each lane has its share of the arithmetic units, so an F or a B takes F + B.
 """
 
+from pipeplan.collector import without_collector
 from pipeplan.errors import PlanError
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Schedule
@@ -49,6 +50,7 @@ from pipeplan.timeline import Flight, Span, Timeline
 __all__ = ["longest_path", "makespan", "simulate"]
 
 
+@without_collector()
 def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> Timeline:
     """The exact time line of a schedule on a pipeline, in nanoseconds and bytes.
 
@@ -79,6 +81,7 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
     )
 
 
+@without_collector()
 def makespan(schedule: Schedule, pipeline: Pipeline) -> int:
     """The nanoseconds that `simulate` would show, without the rest of its time line.
 

@@ -15,6 +15,7 @@ from pipeplan.sweep.crew import Crew
 from pipeplan.sweep.experiment import Experiment
 from pipeplan.sweep.record import Record
 from pipeplan.sweep.work import blank, told, work
+from pipeplan_formulations.signals import listening
 
 OVERTIME = 120.0
 """Seconds that a worker has beyond three times its search: to read, simulate every balancer, and write."""
@@ -22,6 +23,7 @@ OVERTIME = 120.0
 Tell = Callable[[Cell, Record, bool], None]
 
 
+@listening()
 def sweep(
     experiment: Experiment,
     folder: Path,

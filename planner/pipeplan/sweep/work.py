@@ -1,6 +1,7 @@
 """One cell, solved in a process of its own: whatever happens there, a record comes out."""
 
 import signal
+import sys
 import time
 import traceback
 from dataclasses import asdict
@@ -25,7 +26,12 @@ def work(cell: Cell, question: Question, search: Search, path: Path) -> None:
     Ctrl-C reaches every process of a terminal; the sweep itself ends its workers, so a worker does not listen.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)  # an answer that is cut short must not be taken for the cell's
     write_cell(record(cell, question, search), path)
+
+
+def _leave(number: int, _: object) -> None:
+    sys.exit(128 + number)
 
 
 def record(cell: Cell, question: Question, search: Search) -> Record:

@@ -7,7 +7,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Container, Iterator, Sequence, Set
 
 from pipeplan.schedule import Action, Kind, Schedule
 
@@ -55,7 +55,8 @@ def missing_and_doubled(
     for stage in range(stages):
         for micro_batch in range(micro_batches):
             for part in range(slices):
-                yield from _there_and_back(counts, stage, micro_batch, part)
+                if not _plain(counts, stage, micro_batch, part):
+                    yield from _there_and_back(counts, stage, micro_batch, part)
     yield from _once_a_step(schedule, stages, placement, {stage for group in tied for stage in group})
 
 
@@ -84,6 +85,13 @@ def _once_a_step(schedule: Schedule, stages: int, placement: Placement, tied: Se
             has = f"has {len(homes)} replicas" if stage not in tied else "shares weights with other stages"
             for device in (device for device in homes if (reduce, device) not in counts):
                 yield f"stage {stage} {has} and no reduction on device {device}; add {reduce}"
+
+
+def _plain(counts: Container[object], stage: int, micro_batch: int, part: int) -> bool:
+    """Whether there are a forward and a joined backward and nothing else, as nearly always."""
+    place = (stage, micro_batch, part)
+    split = (Kind.INPUT_GRADIENT, *place) in counts or (Kind.WEIGHT_GRADIENT, *place) in counts
+    return (Kind.FORWARD, *place) in counts and (Kind.BACKWARD, *place) in counts and not split
 
 
 def _there_and_back(counts: Counter[Action], stage: int, micro_batch: int, part: int) -> Iterator[str]:

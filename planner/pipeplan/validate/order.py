@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
+from pipeplan.collector import without_collector
 from pipeplan.schedule import Schedule
 from pipeplan.validate.inventory import Placement, likely_placement, missing_and_doubled, strayed
 from pipeplan.validate.play import backwards_too_early, stuck
 from pipeplan.validate.violations import refuse
 
 
+@without_collector()
 def validate_schedule(
     schedule: Schedule,
     stages: int,

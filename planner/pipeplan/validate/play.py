@@ -7,7 +7,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from pipeplan.schedule import Action, Kind, Schedule
 
@@ -22,8 +22,8 @@ def backwards_too_early(schedule: Schedule) -> Iterator[str]:
             place.setdefault(action, position)
         for action, position in place.items():
             needed = Kind.INPUT_GRADIENT if action.kind is Kind.WEIGHT_GRADIENT else Kind.FORWARD
-            if action.kind in (*_BACKWARDS, Kind.WEIGHT_GRADIENT):
-                first = action._replace(kind=needed)
+            if _returns(action):
+                first = Action(needed, *action[1:])
                 if place.get(first, -1) > position:
                     yield f"{action} stands ahead of {first} in device {device}'s list; exchange them"
 
@@ -67,7 +67,7 @@ class _Game:
         while moved:
             moved = False
             for device, order in enumerate(self.orders):
-                while self.position[device] < len(order) and not self.missing(device):
+                while self.position[device] < len(order) and self.ready(device, order[self.position[device]]):
                     action = order[self.position[device]]
                     if action.kind is Kind.REDUCE:
                         self.reduced.add((device, action.stage))
@@ -75,6 +75,18 @@ class _Game:
                     self.backwards_left[device, action.stage] -= _returns(action)
                     self.position[device] += 1
                     moved = True
+
+    def ready(self, device: int, action: Action) -> bool:
+        """Whether a device's next action may run: nothing is missing."""
+        kind, stage, m, part = action
+        done: Container[object] = self.done  # a plain tuple is found as an action is, and made in less time
+        if kind is Kind.FORWARD:
+            here = not part or (kind, stage, m, part - 1) in done
+            return here and (not stage or (kind, stage - 1, m, part) in done)
+        if kind in _BACKWARDS and not part and not self.last_slice:
+            behind = stage == self.last_stage or any((each, stage + 1, m, 0) in done for each in _BACKWARDS)
+            return behind and (Kind.FORWARD, stage, m, 0) in done
+        return not self.missing(device)
 
     def missing(self, device: int) -> str:
         """What a device's next action still waits for, in words; empty if it may run."""

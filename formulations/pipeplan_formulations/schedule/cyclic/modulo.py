@@ -82,6 +82,8 @@ def modulo(
         frame.hint(hint)
     cp, solver = cp_model(), cpsat_solver(replace(limits, gap=0.0))
     status = solver.solve(frame.sat)
+    if solver.interrupted:
+        raise KeyboardInterrupt
     if status in (cp.OPTIMAL, cp.FEASIBLE):
         return Found(frame.extract(solver), status == cp.OPTIMAL)
     return Found(None, status == cp.INFEASIBLE)

@@ -6,13 +6,13 @@ neither memory nor the filling and draining of the pipeline.
 
 from typing import Any
 
-from pipeplan.balance.balancer import NotApplicable, work
+from pipeplan.balance.balancer import NotApplicable, require_room, work
 from pipeplan.balance.structured.replication import Level, least_largest_stage
 from pipeplan.balance.structured.structure import Arrangement, Structure
 from pipeplan.cluster import Cluster
 from pipeplan.job import Job
 from pipeplan.model import Model
-from pipeplan.pricing import price
+from pipeplan.pricing import Prices, price
 
 MOST_OPERATIONS = 5 * 10**8
 """Comparisons beyond which the programme is not begun: some seconds."""
@@ -28,11 +28,13 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     """
     levels, boxes = levels_of(cluster)
     _refuse_large(len(model.layers), levels)
-    chain = price(model, cluster, cluster.devices, micro_batch, job)
+    devices = cluster.devices
+    chain = price(model, cluster, devices, micro_batch, job)
+    table = Prices(model, cluster, job).table(devices[0].kind, micro_batch)
     _, parts = least_largest_stage(
         [int(time) for time in work(chain)],
         [int(size) for size in chain.parameters],
-        [int(size) for size in chain.boundary],
+        [int(size) for size in table.boundary],
         levels,
         boxes,
     )
@@ -58,9 +60,18 @@ def levels_of(cluster: Cluster) -> tuple[tuple[Level, ...], list[Any]]:
     return (Level(inside, slowest), Level(len(nodes), cluster.network.bandwidth, inside)), nodes
 
 
-def _refuse_large(layers: int, levels: tuple[Level, ...]) -> None:
+def _operations(layers: int, levels: tuple[Level, ...]) -> int:
     starts = [1 if level is levels[-1] else layers for level in levels]
-    operations = sum(count * level.machines**2 // 2 * layers**2 for count, level in zip(starts, levels, strict=True))
+    return sum(count * level.machines**2 // 2 * layers**2 for count, level in zip(starts, levels, strict=True))
+
+
+def _effort(model: Model, cluster: Cluster) -> int:
+    return _operations(len(model.layers), levels_of(cluster)[0])
+
+
+def _refuse_large(layers: int, levels: tuple[Level, ...]) -> None:
+    operations = _operations(layers, levels)
+    require_room(layers)
     if operations > MOST_OPERATIONS:
         machines = " x ".join(str(level.machines) for level in reversed(levels))
         raise NotApplicable(
@@ -75,4 +86,5 @@ STRUCTURE = Structure(
     "PipeDream's optimizer, transfers counted, on a chain instead of a graph's antichains; 1F1B with a flush",
     ("1f1b-sno", "1f1b-as"),
     arrange,
+    _effort,
 )
