@@ -47,7 +47,9 @@ class Alternative:
 def why_infeasible(space: Space, seconds: float = SECONDS) -> str:
     """Why no plan of a space fits, and what would; the search for it takes so long at most."""
     until = time.monotonic() + min(seconds, SECONDS)
-    if why := overfull(space):
+    if why := space.impossible:
+        lines, found = [why], alternatives(space, None, until)
+    elif why := overfull(space):
         lines, found = [why], alternatives(space, None, until, memory=True)
     else:
         now = enough(space, time.monotonic() + min(seconds, SECONDS) / 3)
