@@ -126,10 +126,8 @@ def solve(
         whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
-    if why := space.impossible:
-        raise InfeasibleError(why)
-    if overfull(space):
-        raise InfeasibleError(why_infeasible(space))
+    if space.impossible or overfull(space):
+        raise InfeasibleError(why_infeasible(space, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
     searching = replace(limits, time=clock.left - compared)
