@@ -20,7 +20,8 @@ and its peak, so a stage has a Pareto list of (cost, savings, peak):
 Lists grow layer by layer. Layers with equal numbers are interchangeable, so stages that hold as many of each sort share
 one list, and a chain of equal layers needs only n lists of at most n + 1 entries. A list that outgrows `CAP` is thinned
 out: its choices remain choices, but the least cost is then only known to lie between that of the fractional knapsack
-and theirs.
+and theirs. So it is for long spans of many sorts, of which a list would take long: they have a greedy choice
+(`pipeplan_formulations.span_greedy`).
 """
 
 from collections import Counter
@@ -30,6 +31,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.span_greedy import greedy
 from pipeplan_formulations.span_knapsack import SpanKnapsack
 from pipeplan_formulations.span_largest import SpanLargest
 from pipeplan_formulations.undominated import sweep
@@ -44,6 +46,8 @@ AT_ONCE = 2**20
 """Entries of the largest table that is made for many questions."""
 CROWD = 48
 """A span of more layers than this, in a chain of more sorts, is crowded."""
+LONG = 64
+"""A crowded span of more layers has no list at all: a greedy choice is close there, and takes no time."""
 IMPOSSIBLE = 2**61
 """Cost where no choice fits. Two of them still fit into int64."""
 
@@ -179,6 +183,7 @@ class Recomputation:
         ]
         self._all_sorts = len({sort for sort in self._sorts if sort is not None})
         self._cost, self._savings = np.where(useful, forward, 0), np.where(useful, savings, 0)
+        self._peaks = np.where(useful, again, 0)
         nothing = np.zeros(1, np.int64)
         empty = _Curve(nothing, nothing, nothing, nothing, nothing)
         self._curves: dict[frozenset[tuple[_Sort, int]], _Curve] = {frozenset(): empty}
@@ -198,6 +203,11 @@ class Recomputation:
             What it costs at least, and what the choice found costs; `IMPOSSIBLE` where nothing fits. They are equal
             unless a list was thinned out.
         """
+        if self._long(start, end):
+            found = [self._greedy(start, end, int(k), int(room)) for k, room in zip(in_flight, spare, strict=True)]
+            costs = [IMPOSSIBLE if chosen is None else int(self._cost[chosen].sum()) for chosen in found]
+            cost = np.array(costs, np.int64)
+            return np.minimum(self.rough(start, end, in_flight, spare), cost), cost
         curve = self._curve(start, end)
         cost, _ = self._climb(curve, start, end, in_flight, spare)
         if curve.exact:
@@ -216,9 +226,20 @@ class Recomputation:
         crowd: NDArray[np.bool_] = ends - starts > (CROWD if self._all_sorts > CROWD else len(self._sorts))
         return crowd
 
+    def _long(self, start: int, end: int) -> bool:
+        return end - start > LONG and self._all_sorts > CROWD
+
+    def _greedy(self, start: int, end: int, in_flight: int, spare: int) -> Array | None:
+        """The layers of a choice that fits, if any does."""
+        places = start + np.flatnonzero(self._savings[start:end])
+        cost, savings, peaks = self._cost[places], self._savings[places], self._peaks[places]
+        chosen = greedy(cost, savings, peaks, self._largest_workspace(start, end), in_flight, spare)
+        return None if chosen is None else np.sort(places[chosen])
+
     def content(self, start: int, end: int) -> tuple[int, int]:
         """What a span shares with all spans to which `least` gives the same answers: its list, its workspace."""
-        return id(self._curve(start, end)), self._largest_workspace(start, end)
+        same = -1 - start * (len(self._sorts) + 1) - end if self._long(start, end) else id(self._curve(start, end))
+        return same, self._largest_workspace(start, end)
 
     def rough(self, starts: Array | int, ends: Array | int, in_flight: Array, spare: Array) -> Array:
         """A bound on the first answer of `least` without any list: the fractional knapsack, whatever the peaks.
@@ -248,7 +269,7 @@ class Recomputation:
         floor, cost = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
         groups: dict[tuple[int, int], list[int]] = {}
         for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            groups.setdefault((id(self._curve(start, end)), self._largest_workspace(start, end)), []).append(i)
+            groups.setdefault(self.content(start, end), []).append(i)
         for members in groups.values():
             first = members[0]
             floor[members], cost[members] = self.least(
@@ -258,6 +279,9 @@ class Recomputation:
 
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
         """The layers to recompute, in order; of layers with equal numbers the first. None if nothing fits."""
+        if self._long(start, end):
+            layers_chosen = self._greedy(start, end, in_flight, spare)
+            return None if layers_chosen is None else tuple(layers_chosen.tolist())
         curve = self._curve(start, end)
         cost, choice = self._climb(curve, start, end, np.array([in_flight]), np.array([spare]))
         if cost[0] == IMPOSSIBLE:

@@ -87,6 +87,7 @@ def changes(space: Space) -> Iterator[tuple[str, dict[str, Any]]]:
     kinds = {device.kind.name: device.kind for device in space.cluster.devices}.values()
     shared = any(each.devices[1:] for each in space.classes) and set(job.replicas) != {1}
     larger = any(device_limit(kind, replace(job, memory=None)) > device_limit(kind, job) for kind in kinds)
+    smaller = bool(space.model.profiles) and not job.extrapolate and not job.micro_batches and min(space.sizes) > 1
     orders = job.objective is Objective.STEP and not space.any_order and space.deepest > 1
     for option, applies, changed in (
         ("without --schedules", bool(set(job.schedules) - {ANY}), {"schedules": ()}),
@@ -97,7 +98,7 @@ def changes(space: Space) -> Iterator[tuple[str, dict[str, Any]]]:
         ("without --replicas", bool(job.replicas), {"replicas": ()}),
         ("without --equal-replicas", job.equal_replicas, {"equal_replicas": False}),
         ("without --micro-batches", bool(job.micro_batches), {"micro_batches": ()}),
-        ("--extrapolate", bool(space.model.profiles) and not job.extrapolate, {"extrapolate": True}),
+        ("--extrapolate", smaller, {"extrapolate": True}),
         ("--order search", job.order is Order.GIVEN, {"order": Order.SEARCH}),
         ("without --together", bool(job.together), {"together": ()}),
         ("without --no-cut-after", bool(job.no_cut_after), {"no_cut_after": ()}),

@@ -7,7 +7,7 @@ from pipeplan.names import counted
 from pipeplan.plan import Plan, PlanStage
 from pipeplan.robust import words
 from pipeplan.schedule import Kind
-from pipeplan.search.baselines import Baseline, ranked
+from pipeplan.search.baselines import LATE, Baseline, ranked
 from pipeplan.units import format_bytes, format_time
 from pipeplan_formulations.report import Stop
 
@@ -20,7 +20,7 @@ SHOWN = 16
 REASONS = {
     Stop.OPTIMALITY: "proved for these {costs}",
     Stop.GAP: "the gap asked for is reached",
-    Stop.EXHAUSTED: "nothing is left to look at",
+    Stop.EXHAUSTED: "all was looked at, and a gap is left",
     Stop.TIME: "the time is over",
     Stop.INTERRUPT: "interrupted",
     Stop.ERROR: "a solver contradicted itself",
@@ -48,7 +48,10 @@ def in_words(result: "Result") -> str:
         lines.append("next best of what was tried:")
         lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
     lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
-    lines += [f"  {_heuristic(row, result)}" for row in ranked(result.baselines.values())]
+    late = [name for name, row in result.baselines.items() if row.judged is None and row.why == LATE]
+    told = [row for name, row in result.baselines.items() if name not in late]
+    lines += [f"  {_heuristic(row, result)}" for row in ranked(told)]
+    lines += [f"  not tried, as the time was over: {', '.join(late)}"] if late else []
     return "\n".join([*lines, *result.searched.lines()])
 
 

@@ -196,7 +196,7 @@ class Chain:
     def link_counts(self, micro_batches: int) -> Array:
         """Micro-batches that pass the busiest wire of each link in a step, shape (S − 1,)."""
         counts = [sum(-(-(micro_batches - m) // turn) for m in busiest) for turn, busiest in self.turns]
-        return np.array(counts, np.int64)
+        return np.maximum(np.array(counts, np.int64), 1)  # where that wire's turn does not come, another one's does
 
     def head(self, stages: int) -> "Chain":
         """The same chain on the first ``stages`` stages of the row."""

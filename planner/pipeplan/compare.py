@@ -5,15 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeplan.alternatives import why_infeasible
+from pipeplan.asked import LONGEST
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, UndecidedError
+from pipeplan.figures import real
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.names import counted
 from pipeplan.result import Result
+from pipeplan.scope import searched_for
 from pipeplan.search.baselines import ranked
 from pipeplan.search.space import Space, default_schedules
-from pipeplan.searched import Searched, searched_for
+from pipeplan.searched import Searched
 from pipeplan.solve import solve
 from pipeplan.sources import Costs
 from pipeplan_formulations.report import Stop
@@ -78,6 +81,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     UndecidedError
         If none was found in the time given.
     """
+    real(time_limit, "the time limit (seconds)", most=LONGEST)
     space = Space(model, cluster, job)
     families = job.schedules or default_schedules(cluster, job)
     end = time.monotonic() + time_limit

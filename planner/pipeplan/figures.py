@@ -26,10 +26,11 @@ def whole(value: object, what: str, least: int = 0, most: int = LARGEST) -> int:
     """
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise InputError(f"{what} must be a whole number, not {shown(value)}")
-    if not least <= value <= most:
-        limit = f"at least {least}" if value < least else f"at most {most}"
-        raise InputError(f"{what} must be {limit}, not {shown(value)}")
-    return int(value)
+    number = int(value)
+    if not least <= number <= most:
+        limit = f"at least {least}" if number < least else f"at most {most}"
+        raise InputError(f"{what} must be {limit}, not {shown(number)}")
+    return number
 
 
 def real(value: object, what: str, least: float = 0.0, most: float = inf, *, above: bool = False) -> float:

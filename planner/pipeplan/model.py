@@ -144,8 +144,9 @@ class Model:
     Raises
     ------
     InputError
-        If there are more than `MOST_LAYERS`, a figure is no whole number of nought or more, names repeat, an input is not an earlier layer, a profile has not one cost for each layer, or a tie names
-        layers that are not there or shares more than its first layer has.
+        If there are more than `MOST_LAYERS`, a figure is no whole number of nought or more, names repeat, an input is
+        not an earlier layer, a profile has not one cost for each layer, or a tie names layers that are not there or
+        shares more than its first layer has.
     """
 
     name: str

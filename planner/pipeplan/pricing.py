@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from pipeplan.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link
 from pipeplan.cost import layer_costs
+from pipeplan.errors import InputError
 from pipeplan.job import Job, Recompute
 from pipeplan.memory import optimizer_bytes
 from pipeplan.model import Layer, LayerCost, Model
 from pipeplan.network import Ring, least_together, rings, together, transfer
 from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.scale import require_room, slowest_links, total
 from pipeplan.structure import Groups
 from pipeplan.tied import holders, tied_stages
 
@@ -55,8 +57,42 @@ class Prices:
         if key not in self._tables:
             job = self.job
             costs = layer_costs(self.model, kind, micro_batch, extrapolate=job.extrapolate, optimizer=job.optimizer)
-            self._tables[key] = Table(self.model, costs, job.recompute is Recompute.FULL)
+            try:
+                table = Table(self.model, costs, job.recompute is Recompute.FULL)
+            except OverflowError as error:
+                raise InputError(
+                    f"{self.model.name} on {kind.name}: a micro-batch of {micro_batch} samples costs more than 64 bits "
+                    "of nanoseconds or bytes; make it smaller, or check speeds and sizes"
+                ) from error
+            self._require_room(table, kind, micro_batch)
+            self._tables[key] = table
         return self._tables[key]
+
+    def _require_room(self, table: "Table", kind: DeviceKind, micro_batch: int) -> None:
+        """Refuse costs whose sums over a step would not be exact."""
+        count, name = self.job.batch // micro_batch, f"{self.model.name} on {kind.name}"
+        stages = min(len(self.cluster.devices), len(self.model.layers))
+        per_byte, latency = self._slowest
+        times = (table.forward, table.backward, table.input_gradient, table.weight_gradient)
+        crossing = float(table.boundary.max()) if len(table.boundary) else 0.0
+        each = f"the {count} micro-batches of {micro_batch} samples of a step"
+        remedy = "ask for a smaller batch or larger micro-batches, or check the profile"
+        require_room(name, f"{each}", (count + stages) * total(*times), "ns of computation", remedy)
+        require_room(name, f"what {each} save", count * total(table.saved, table.workspace), "bytes", remedy)
+        moved = (count + stages) * (crossing * per_byte + latency)
+        require_room(name, f"the transfers of {each}", 2 * moved, "ns", "check bandwidths and latencies")
+        reduced = 4 * len(self.cluster.devices) * latency + 4 * self._parameters * per_byte
+        require_room(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
+        require_room(name, "parameters, gradients and optimiser state", 8 * self._parameters, "bytes", "check them")
+        require_room(name, "the optimiser step", total(table.update), "ns", "check the profile")
+
+    @cached_property
+    def _slowest(self) -> tuple[float, int]:
+        return slowest_links(self.cluster)
+
+    @cached_property
+    def _parameters(self) -> float:
+        return float(sum(layer.parameters for layer in self.model.layers))
 
     def occupancy(self, link: Link, sizes: Array) -> Array:
         """Nanoseconds that each of these numbers of bytes keeps a link busy."""

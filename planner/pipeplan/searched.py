@@ -2,39 +2,26 @@
 
 ::
 
-    Space ──▶ searched() ──▶ Searched ──▶ in_words()        "1 to 4 stages of layers in the listed order; …"
-                                └──────▶ not_searched       "several stages per device": where it is true, only
+    Space ──▶ pipeplan.scope ──▶ Searched ──▶ in_words()     "1 to 4 stages of contiguous layers; …"
+                                     └──────▶ not_searched   "several stages per device": where it is true, only
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from math import isqrt
-from textwrap import wrap
 
-from pipeplan.cluster import Cluster, Overlap
-from pipeplan.graph import applies
-from pipeplan.graph.loads import widths
-from pipeplan.graph.node import is_chain
-from pipeplan.job import OPTIMIZER_STATE, Job, Objective, Order, Recompute
-from pipeplan.model import Model
-from pipeplan.search import one_by_one
-from pipeplan.search.space import ANY, Space
-
-WIDTH = 120
-"""Columns of the lines for people."""
+from pipeplan.job import Order, Recompute
+from pipeplan.names import listed, wrapped
 
 CONTIGUOUS = "contiguous layers in the listed order, every layer once"
 DOWNSETS = "any layers that read from no later stage, whatever the listed order; every layer once"
 DIVIDED = (
-    "whole layers, replicated or not, weights streamed for every micro-batch; and layers divided between neighbours of "
-    "an unreplicated line, weights on chip where they fit"
+    "whole layers, weights streamed for every micro-batch; and layers divided between neighbours of an unreplicated "
+    "line, weights on chip where they fit"
 )
 """What a stage may hold."""
 
 ALONE = "one device per stage"
 PACKED = "devices of one kind per stage, packed in the cluster's order"
-TILED = "devices of one kind and one kind of node per stage; packed in the cluster's order, or equal tiles of nodes"
+TILED = "devices of one kind and one kind of node per stage, packed in the cluster's order or in equal tiles of nodes"
 LISTED = "devices of one kind per stage, taken in the listed order"
 """Which devices share a stage."""
 
@@ -66,16 +53,19 @@ DISTANT_PARTS = "a part of a layer on distant devices"
 INTERLEAVED = "several stages per device (interleaving)"
 NOT_CONTIGUOUS = "other orders of the model's layers than the listed one"
 BRANCHES = "skips sent directly to the stage that reads them, branches side by side"
-NO_REPLICAS = "stages with replicas"
+ONE_MICRO_BATCH = "stages with replicas (they share the micro-batches of --batch, and there is one)"
 UNLIKE_KINDS = "replicas of unlike kinds in one stage"
 UNLIKE_NODES = "replicas in nodes with unlike links in one stage"
 PLACEMENTS = "other placements of like devices on the nodes"
+OTHER_WIDTHS = "other numbers of replicas per stage (too many to look at)"
+FIRST_DEVICES = "other choices among like devices than the first of them in the cluster's order"
 ONE_WIDTH = "stages that differ in their number of replicas"
 OVERLAPPED = "overlapped gradient reduction"
 SHARDED = "sharded gradients or parameters (ZeRO-2, ZeRO-3, FSDP)"
 STATE = "sharded optimiser state (ZeRO-1; --zero1 searches it)"
 OTHER_COUNTS = "in-flight counts of 1F1B below SNO's, above SO's, or not falling along the pipeline"
-OTHER_ORDERS = "other orders, split backwards (--schedules any searches them on stages of one width)"
+OTHER_ORDERS = "other orders, split backwards"
+ASKED_FOR = f"{OTHER_ORDERS} (--schedules any searches them on stages of one width)"
 UNEQUAL_ORDERS = "orders outside the listed families on stages of unequal widths"
 TWO_LANES = "orders of two lanes per device outside the listed families"
 OTHER_HOLDING = "schedules that hold fewer micro-batches than the listed one"
@@ -86,7 +76,7 @@ OTHER_SIZES = "micro-batches of other or unequal sizes"
 UNPROFILED_SIZES = "micro-batches of sizes that no profile covers (--extrapolate searches them), or unequal ones"
 CHECKPOINTS = "recomputation that keeps less than every layer's output"
 OFFLOADING = "offloading to host memory"
-"""What is not searched; `_Scope` says when each is true. Sentences with numbers are made in `_Scope.coarse`."""
+"""What is not searched; `pipeplan.scope` says when each is true, and makes those with numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +125,17 @@ class Searched:
         if self.unlike:
             parts.append(f"unlike devices in {'any' if self.order == Order.SEARCH else 'the given'} order")
         parts.append(f"micro-batches of {listed(self.micro_batch_sizes)}")
-        named = [name for name in self.schedules if name != ANY]
+        named = [name for name in self.schedules if name != "any"]
         parts.append(f"schedule{'s' * (len(named) > 1)} {', '.join(named)}, {self.schedules_reach}")
         parts += [self.in_flight] * (self.in_flight == FALLING)
         parts.append(RECOMPUTED[Recompute(self.recompute)])
         if self.wishes:
             parts.append(f"with {', '.join(self.wishes)}")
         return "; ".join(parts)
+
+    def without(self, sentence: str) -> "Searched":
+        """The same with one more sentence about what is not searched."""
+        return replace(self, not_searched=(*self.not_searched, sentence))
 
     def lines(self) -> list[str]:
         """What the bound holds for, and what it does not speak of, wrapped for people."""
@@ -167,236 +161,3 @@ class Searched:
             "opened": self.opened,
             "not_searched": list(self.not_searched),
         }
-
-
-def searched(space: Space, opened: int = 0) -> Searched:
-    """What a search of the space looks at."""
-    scope = _Scope(space)
-    job = space.job
-    return Searched(
-        micro_batch_sizes=space.sizes,
-        schedules=space.schedules,
-        opened=opened,
-        recompute=job.recompute.value,
-        order=job.order.value,
-        depths=listed(scope.depths),
-        widths=listed(scope.widths),
-        partitions=DOWNSETS if scope.graph else CONTIGUOUS,
-        in_flight=ALL_COUNTS if space.any_order else FALLING if space.free and scope.several else OWN,
-        schedules_reach=ANY_ORDER if space.any_order else WRITTEN if scope.step else ENDLESS,
-        replicas=scope.replicas,
-        unlike=len(space.classes) > 1,
-        wishes=narrowing(job),
-        not_searched=tuple(scope.not_searched()),
-    )
-
-
-def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
-    """What `pipeplan.solve` looks at when it is asked this."""
-    whole = searched(Space(model, cluster, replace(job, intra_layer=False)))
-    return with_divided_layers(whole) if job.intra_layer else whole
-
-
-def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
-    """The space that layers divided between neighbours add to that of whole ones."""
-    rest = tuple(sentence for sentence in whole.not_searched if sentence != TENSOR)
-    beyond = (BEYOND_NEIGHBOURS, DIVIDED_REPLICAS, DISTANT_PARTS, *rest)
-    return replace(whole, opened=whole.opened + opened, partitions=DIVIDED, not_searched=beyond)
-
-
-def narrowing(job: Job) -> tuple[str, ...]:
-    """The options of a job that leave plans out, and that no other part of the sentence speaks of."""
-    given = {
-        "--equal-replicas": job.equal_replicas,
-        "--together": bool(job.together),
-        "--no-cut-after": bool(job.no_cut_after),
-        "--pin": bool(job.pin),
-    }
-    return tuple(name for name, on in given.items() if on)
-
-
-def wrapped(text: str) -> list[str]:
-    """A sentence as lines for people."""
-    return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
-def listed(numbers: Sequence[int], most: int = 8) -> str:
-    """``'1 to 8'``, ``'1, 2, 4 or 8'``, ``'1, 2, 3, 4, 6, 8, … or 512'``."""
-    row = sorted(set(numbers))
-    if len(row) > 2 and row[-1] - row[0] == len(row) - 1:
-        return f"{row[0]} to {row[-1]}"
-    shown = list(map(str, row))
-    if len(row) > most:
-        shown = [*shown[: most - 2], "…", shown[-1]]
-    return " or ".join(part for part in (", ".join(shown[:-1]), shown[-1]) if part) if shown else "none"
-
-
-class _Scope:
-    """What is true of a space's question."""
-
-    def __init__(self, space: Space) -> None:
-        self.space, self.job, self.model = space, space.job, space.model
-        self.devices = len(space.cluster.devices)
-        self.step = space.job.objective is Objective.STEP
-        self.graph = applies(space)
-        self.chain = is_chain(space.model)
-
-    @cached_property
-    def most(self) -> int:
-        """The most replicas that a stage could have, whatever the job allows."""
-        if not self.step and not self.graph:
-            return 1
-        return min(max(len(each.devices) for each in self.space.classes), self.job.batch // min(self.space.sizes))
-
-    @cached_property
-    def widths(self) -> tuple[int, ...]:
-        """Numbers of replicas that are looked at."""
-        if self.graph:
-            return tuple(sorted({way.replicas for size in self.space.sizes for way in widths(self.space, size)}))
-        numbers = range(1, self.most + 1)
-        return tuple(r for r in numbers if (not self.job.replicas or r in self.job.replicas) and r not in self.thinned)
-
-    @cached_property
-    def replicated(self) -> bool:
-        """Whether stages may have replicas."""
-        return any(width > 1 for width in self.widths)
-
-    @cached_property
-    def depths(self) -> tuple[int, ...]:
-        """Numbers of stages."""
-        most = min(self.devices // min(self.widths, default=1), len(self.model.layers))
-        return tuple(depth for depth in range(1, most + 1) if not self.job.depths or depth in self.job.depths)
-
-    @cached_property
-    def several(self) -> bool:
-        """Whether there may be more than one stage."""
-        return any(depth > 1 for depth in self.depths)
-
-    @cached_property
-    def limited(self) -> bool:
-        """Whether anything limits the memory of a device."""
-        return self.job.memory is not None or any(d.kind.memory is not None for d in self.space.cluster.devices)
-
-    @cached_property
-    def spread(self) -> bool:
-        """Whether like devices of several nodes can be placed in ways that differ."""
-        if self.graph or self.job.order is Order.GIVEN or not (self.several or self.replicated):
-            return False
-        nodes = self.space.cluster.nodes
-        shared = (
-            {n for n in each.nodes if len(nodes[n].kinds) > 1} for each in self.space.classes if len(each.nodes) > 1
-        )
-        return any(shared)
-
-    @property
-    def replicas(self) -> str:
-        """Which devices share a stage."""
-        if not self.replicated:
-            return ALONE
-        if self.job.order is Order.GIVEN:
-            return LISTED
-        return TILED if self.spread else PACKED
-
-    @cached_property
-    def uneven(self) -> bool:
-        """Whether the job allows stages that differ in their number of replicas."""
-        return self.replicated and not self.job.equal_replicas and len(set(self.job.replicas)) != 1
-
-    @cached_property
-    def units(self) -> tuple[tuple[int, ...], int | None]:
-        """Numbers of replicas of equal stages, and the unit of unequal ones; every number where shapes are few."""
-        if one_by_one(self.space):
-            return (), 1
-        from pipeplan.search.layouts import layouts  # only larger clusters need it
-
-        every = [each for size in self.space.sizes for each in layouts(self.space, self.job.batch // size)]
-        unequal = {each.unit for each in every if len(each.widths) > 1}
-        return tuple(sorted({each.unit for each in every if len(each.widths) == 1})), min(unequal, default=None)
-
-    @cached_property
-    def thinned(self) -> frozenset[int]:
-        """Numbers of replicas that the job allows and that no layout has, as there would be too many."""
-        equal, unit = self.units
-        if unit == 1:
-            return frozenset()
-        allowed = self.job.replicas or range(1, self.most + 1)
-        multiples = set() if unit is None else set(range(unit, self.most + 1, unit))
-        return frozenset(r for r in allowed if r <= self.most and r not in multiples and r not in equal)
-
-    def not_searched(self) -> Iterator[str]:
-        """Every sentence that is true of this question."""
-        yield from self._partitions()
-        yield from self._replicas()
-        if self.step:
-            yield from self._orders()
-        elif self.limited and self.several:
-            yield OTHER_HOLDING
-        yield self._sizes()
-        if self.limited:
-            if self.job.recompute is not Recompute.NONE:
-                yield CHECKPOINTS
-            yield OFFLOADING
-
-    def _partitions(self) -> Iterator[str]:
-        if self.devices > 1:
-            yield TENSOR
-        if self.several:
-            yield INTERLEAVED
-        if not self.chain and self.several:
-            if not self.graph:
-                yield NOT_CONTIGUOUS
-            yield BRANCHES
-
-    def _replicas(self) -> Iterator[str]:
-        wanted = not self.job.replicas or max(self.job.replicas) > 1
-        if not self.replicated and not self.step and not self.graph and self.devices > 1 and wanted:
-            yield NO_REPLICAS
-        if self.spread:
-            yield PLACEMENTS
-        if self.replicated:
-            yield from self.coarse()
-            kinds = {each.kind.name for each in self.space.classes}
-            if len(kinds) > 1:
-                yield UNLIKE_KINDS
-            if len(self.space.classes) > len(kinds):
-                yield UNLIKE_NODES
-        if self.replicated or (self.several and self.model.ties and self.step):
-            yield OVERLAPPED
-        if self.replicated:
-            yield SHARDED
-            if not self.job.zero1 and OPTIMIZER_STATE[self.job.optimizer]:
-                yield STATE
-
-    def coarse(self) -> Iterator[str]:
-        """What is left out of layouts on large clusters."""
-        equal, unit = self.units
-        if unit == 1:
-            return
-        if self.thinned:
-            yield f"equal stages of other numbers of replicas than {listed(equal)} (too many to look at)"
-        if self.uneven:
-            yield f"unequal numbers of replicas but multiples of {unit}" if unit is not None else ONE_WIDTH
-
-    def _orders(self) -> Iterator[str]:
-        space = self.space
-        if space.any_order:
-            if self.uneven and self.several:
-                yield UNEQUAL_ORDERS
-            if space.cluster.overlap is Overlap.STREAM:
-                yield TWO_LANES
-        elif self.several or not any(each.alternates for each in space.families):
-            if space.free:
-                yield OTHER_COUNTS
-            yield OTHER_ORDERS
-        if self.several:
-            yield STALE
-            yield SLICES
-
-    def _sizes(self) -> str:
-        """Micro-batch sizes outside the list; unequal ones never are."""
-        batch, job = self.job.batch, self.job
-        small = [size for size in range(1, isqrt(batch) + 1) if batch % size == 0]
-        if {*small, *(batch // size for size in small)} <= set(self.space.sizes):
-            return UNEQUAL_SIZES
-        covered = job.micro_batches or job.extrapolate or not self.model.profiles
-        return OTHER_SIZES if covered else UNPROFILED_SIZES

@@ -17,13 +17,13 @@ from pipeplan.names import hint
 from pipeplan.result import Result
 from pipeplan.robust import Robust, as_robust
 from pipeplan.robust.choice import choose
+from pipeplan.scope import searched
 from pipeplan.search import opened
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.baselines import Baseline, baselines
 from pipeplan.search.fit import overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
-from pipeplan.searched import searched
 from pipeplan.sources import sources
 from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
@@ -109,9 +109,10 @@ def solve(
             unknown = next((name for name in wishes if name not in Job.__dataclass_fields__), None)
             if unknown is None:
                 raise
-            known = ", ".join(Job.__dataclass_fields__)
+            known = tuple(Job.__dataclass_fields__)
+            listed = ", ".join(known)
             raise InputError(
-                f"solve() knows no {unknown!r}{hint(unknown, Job.__dataclass_fields__)}; wishes are fields of Job: {known}"
+                f"solve() knows no {unknown!r}{hint(unknown, known)}; wishes are fields of Job: {listed}"
             ) from error
     elif batch is not None or wishes:
         beside = ", ".join([*(["batch"] if batch is not None else []), *wishes])
@@ -124,6 +125,8 @@ def solve(
         whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
+    if why := space.impossible:
+        raise InfeasibleError(why)
     if overfull(space):
         raise InfeasibleError(why_infeasible(space))
 
@@ -143,7 +146,7 @@ def solve(
             prover.limits.time * FOR_HEURISTICS,
             prover.offer,
             known=prover.incumbent is not None,
-            at_most=prover.rest,
+            at_most=max(prover.rest, 0.0) + prover.slack,
             affords=prover.affords,
         )
         prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)

@@ -11,6 +11,8 @@ from pipeplan.cost import profiles_for
 from pipeplan.model import Model, Provenance
 from pipeplan.names import some
 
+ROOFLINE = "roofline estimates"
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -84,8 +86,13 @@ class Costs:
         words: dict[str, list[str]] = {}
         for source in self.sources:
             words.setdefault(source.words, []).append(source.device)
-        alone = len(words) == 1
-        texts = [text if alone else f"{' and '.join(names)}: {text}" for text, names in words.items()]
+        texts = []
+        for text, names in words.items():
+            kinds = " and ".join(names)
+            if text.startswith(ROOFLINE):
+                texts.append(f"{text} of {kinds}")
+            else:
+                texts.append(text if len(words) == 1 else f"{kinds}: {text}")
         return "; ".join([*texts, *(["transfers as the cluster states its links"] if self.links else [])])
 
     def as_json(self) -> dict[str, object]:
@@ -118,9 +125,7 @@ def sources(model: Model, cluster: Cluster, sizes: Sequence[int]) -> Costs:
 def _source(model: Model, kind: DeviceKind, sizes: Iterable[int]) -> Source:
     profiles = profiles_for(model, kind)
     if not profiles:
-        return Source(
-            kind.name, "analytic", f"roofline estimates at {_percent(kind.efficiency)} of a {kind.name}'s peaks"
-        )
+        return Source(kind.name, "analytic", f"{ROOFLINE} at {100 * kind.efficiency:g} % of the peaks")
     origins = {_origin(profile.provenance): profile.provenance.how for profile in profiles.values()}
     hows = set(origins.values())
     low, high = min(profiles), max(profiles)
@@ -145,7 +150,3 @@ def _origin(provenance: Provenance) -> str:
         return f"estimates{when}: {source}{versions}"
     link = " from" if provenance.how == "imported" else "," if source.startswith("calibrated") else " on"
     return f"{provenance.how}{when}{link} {source}{versions}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:g} %"

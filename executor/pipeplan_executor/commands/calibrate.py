@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
 from pipeplan.commands.outputs import show, try_outputs
-from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+from pipeplan.commands.questions import (
+    LIMITS,
+    add_limits,
+    add_questions,
+    limits,
+    read_cluster,
+    read_job,
+    read_model,
+    refuse_given,
+)
 from pipeplan_executor.commands.running import add_run, finished, is_first, run_plan
 
 if TYPE_CHECKING:
@@ -76,6 +85,8 @@ def _as_planned(options: Namespace, plan: "Plan") -> None:
         raise InputError(
             "--save-plan saves what is best now, and --no-solve looks for nothing; leave out one of the two"
         )
+    if options.no_solve:
+        refuse_given(options, LIMITS, "--no-solve looks for no plan")
     if options.batch is None:
         options.batch = plan.batch
     if options.batch != plan.batch:

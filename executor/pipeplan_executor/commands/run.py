@@ -77,12 +77,14 @@ def run(options: Namespace) -> int:
 
 
 def _saving(options: Namespace) -> "Saving | None":
+    from pipeplan.commands.questions import given
     from pipeplan.errors import InputError
     from pipeplan_executor.saving import Saving
 
     if options.checkpoint is None:
-        if options.every or options.resume:
-            raise InputError("--every and --resume need a folder for the checkpoints: --checkpoint DIR")
+        found = given(options, ("every", "keep", "resume"))
+        if found:
+            raise InputError(f"{' and '.join(found)} need a folder for the checkpoints: --checkpoint DIR")
         return None
     return Saving(options.checkpoint, options.every, options.keep, options.resume)
 

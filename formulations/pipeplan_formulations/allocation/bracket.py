@@ -3,6 +3,7 @@
 from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.recompute import IMPOSSIBLE
 from pipeplan_formulations.report import Limits, Progress
 
 
@@ -37,7 +38,9 @@ class Bracket:
             self._tell()
 
     def offer(self, stages: Allocation) -> int:
-        """Keep a feasible allocation if it is the best one; its value."""
+        """Keep an allocation if it is the best one; its value, `IMPOSSIBLE` if some stage does not fit after all."""
+        if None in self.problem.recompute(stages):
+            return IMPOSSIBLE
         value = self.problem.evaluate(stages)
         if self.high is None or value < self.high:
             self.high, self.best = value, stages

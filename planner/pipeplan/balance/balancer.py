@@ -9,6 +9,9 @@ import numpy as np
 from pipeplan.chain import Array, Boundaries, Chain
 from pipeplan.errors import PipeplanError
 
+MOST_LAYERS = 4_000
+"""Layers of the longest chain for which n × n matrices are made: 128 MB each."""
+
 
 class NotApplicable(PipeplanError):  # noqa: N818 (it is an answer, not a mistake)
     """A balancer has no partition for this chain; the text says why, with the numbers."""
@@ -28,12 +31,28 @@ class Balancer:
     balance : callable
         ``balance(chain, micro_batches)`` are the boundaries ``(0, …, n)``, one stage for each device of the chain;
         a stage may be empty where the original leaves one empty. Raises `NotApplicable`.
+    effort : callable
+        ``effort(layers, stages)``: about how many numbers it looks at.
     """
 
     name: str
     summary: str
     source: str
     balance: Callable[[Chain, int], Boundaries]
+    effort: Callable[[int, int], int] = lambda layers, stages: 30 * layers * stages
+
+
+def by_matrices(layers: int, stages: int) -> int:
+    """The effort of a dynamic programme that takes a step on n × n matrices for each stage."""
+    return 4 * stages * layers**2
+
+
+def require_room(layers: int) -> None:
+    """Refuse a chain whose n × n matrices would take too much memory."""
+    if layers > MOST_LAYERS:
+        raise NotApplicable(
+            f"its programme has a table of {layers} x {layers} spans, and is not begun beyond {MOST_LAYERS:,} layers"
+        )
 
 
 def from_counts(counts: Iterable[int]) -> Boundaries:

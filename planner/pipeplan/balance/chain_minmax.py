@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipeplan.balance.balancer import Balancer
+from pipeplan.balance.balancer import Balancer, by_matrices
 from pipeplan.balance.smallest_maximum import smallest_maximum
 from pipeplan.chain import Boundaries, Chain
 
@@ -25,4 +25,5 @@ BALANCER = Balancer(
     "exact least maximum of forward and backward time, unequal devices included",
     "the textbook dynamic programme for the linear partition problem, on the times of each stage's own device",
     balance,
+    by_matrices,
 )

@@ -1,6 +1,6 @@
 """DeepSpeed's dynamic programme on measured times, which DeepSpeed itself does not offer (``'profile'`` is missing)."""
 
-from pipeplan.balance.balancer import Balancer, work
+from pipeplan.balance.balancer import Balancer, by_matrices, work
 from pipeplan.balance.smallest_range import smallest_range
 from pipeplan.chain import Boundaries, Chain
 
@@ -15,4 +15,5 @@ BALANCER = Balancer(
     "smallest range of forward and backward time over the stages",
     "DeepSpeed's partition_balanced, given times instead of parameter counts",
     balance,
+    by_matrices,
 )

@@ -1,6 +1,6 @@
 """By parameters: what DeepSpeed does unless told otherwise."""
 
-from pipeplan.balance.balancer import Balancer
+from pipeplan.balance.balancer import Balancer, by_matrices
 from pipeplan.balance.smallest_range import smallest_range
 from pipeplan.chain import Boundaries, Chain
 
@@ -15,4 +15,5 @@ BALANCER = Balancer(
     "smallest range of parameters over the stages",
     "DeepSpeed, partition_method='parameters' (its default), as its code stands since 2023",
     balance,
+    by_matrices,
 )

@@ -10,7 +10,7 @@ device; on equal devices and links that is PipeDream's formula. The original cou
 activation compression ratio (1.0 compresses nothing); they are always counted here.
 """
 
-from pipeplan.balance.balancer import Balancer, NotApplicable
+from pipeplan.balance.balancer import Balancer, NotApplicable, by_matrices
 from pipeplan.balance.smallest_maximum import smallest_maximum
 from pipeplan.chain import Boundaries, Chain
 
@@ -28,4 +28,5 @@ BALANCER = Balancer(
     "exact least maximum of stage times and transfer times",
     "PipeDream's optimizer with --straight_pipeline, transfers counted, on a chain instead of a graph's antichains",
     balance,
+    by_matrices,
 )

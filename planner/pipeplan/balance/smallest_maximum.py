@@ -8,7 +8,7 @@ possible maximum when stages 0 … s hold the first b layers::
 
 import numpy as np
 
-from pipeplan.balance.balancer import from_zero
+from pipeplan.balance.balancer import from_zero, require_room
 from pipeplan.chain import Array, Boundaries
 
 _NONE = 2**62
@@ -37,6 +37,7 @@ def smallest_maximum(times: Array, links: Array, *, empty: bool = False) -> tupl
     O(S n²), in S steps on n × n matrices.
     """
     stages, n = times.shape
+    require_room(n)
     allowed = np.tri(n + 1, n + 1, 0 if empty else -1, dtype=bool)  # [b, a]: a stage of layers a … b − 1
     best: Array = np.full(n + 1, _NONE)
     best[0] = 0

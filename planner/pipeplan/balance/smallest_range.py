@@ -7,7 +7,7 @@ overall, and the smallest range is not the smallest maximum; both are properties
 
 import numpy as np
 
-from pipeplan.balance.balancer import from_counts, from_zero
+from pipeplan.balance.balancer import from_counts, from_zero, require_room
 from pipeplan.balance.uniform import even_counts
 from pipeplan.chain import Array, Boundaries
 
@@ -30,6 +30,7 @@ def smallest_range(weights: Array, stages: int) -> Boundaries:
     n = len(weights)
     if n <= stages:
         return from_counts(even_counts(n, stages))
+    require_room(n)
     prefix = from_zero(weights)
     last = np.where(np.tri(n + 1, n + 1, -1, dtype=bool), prefix[:, None] - prefix[None, :], _NONE)  # [i, k]: k … i − 1
     largest: Array = np.full(n + 1, _NONE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
 from pipeplan.commands.outputs import STDOUT, show, try_outputs
-from pipeplan.commands.questions import add_limits, add_questions, read_cluster, read_job, read_model
+from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
 
 if TYPE_CHECKING:
     from pipeplan.frontier.answers import Answer
@@ -33,26 +33,23 @@ def run(options: Namespace) -> int:
     from pipeplan.files.atomic import write_whole
     from pipeplan.frontier import fewest_devices, frontier
 
-    if options.fewest and (options.csv or options.plot or options.points is not None):
-        raise InputError("--fewest answers with one plan; --points, --csv and --plot belong to a whole frontier")
+    if options.fewest and (options.csv or options.plot or options.points is not None or options.over == "price"):
+        raise InputError(
+            "--fewest answers with one plan on the fewest devices; --points, --csv, --plot and --over price belong to "
+            "a whole frontier"
+        )
     try_outputs(options, files=("output", "csv"), pictures=("plot",), inputs=("model", "cluster"))
     if options.output == STDOUT:
         raise InputError("--output keeps answers, which are read again; name a file, or print a table with --csv -")
     model = read_model(options)
     cluster = read_cluster(options, model)
     job = read_job(options, model)
-    limits = {
-        "time_limit": options.time,
-        "gap": options.gap,
-        "backend": options.backend,
-        "path": options.output,
-        "told": _quiet if options.json else _tell,
-    }
+    how = limits(options) | {"path": options.output, "told": _quiet if options.json else _tell}
     if options.fewest:
-        fewest = fewest_devices(model, cluster, job, **limits)
+        fewest = fewest_devices(model, cluster, job, **how)
         print(json.dumps(fewest.as_json(), indent=2) if options.json else fewest)
         return 0
-    found = frontier(model, cluster, job, options.over, points=options.points, **limits)
+    found = frontier(model, cluster, job, options.over, points=options.points, **how)
     show(json.dumps(found.as_json(), indent=2) if options.json else found, options, "csv")
     if options.csv:
         write_whole(Path(options.csv), found.as_csv())

@@ -5,12 +5,22 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeplan.commands.questions import LIMITS
 from pipeplan_formulations.signals import listening
 
 if TYPE_CHECKING:
     from pipeplan.graph.published import Published
     from pipeplan_formulations.graph import Stages
     from pipeplan_formulations.report import Report
+
+
+_ALWAYS = ("help", "model", "cluster", "rule", "objective", "output", "plot", "json", *LIMITS)
+_HEEDED = {
+    "pipedream": ("devices", "bandwidth", "replicas"),
+    "dnn-partitioning": ("devices", "processors", "corrected"),
+    "piper": ("devices", "memory", "bandwidth"),
+}
+"""The options that each of the rules knows."""
 
 
 @listening()
@@ -25,15 +35,17 @@ def run_published(options: Namespace) -> int:
         If nothing fits.
     """
     from pipeplan.commands.progress import solving
+    from pipeplan.commands.questions import limits
     from pipeplan.errors import InfeasibleError, PipeplanError
     from pipeplan_formulations import graph
     from pipeplan_formulations.report import Limits, Status
 
-    case, backend = read_published(options), "auto" if options.backend == "cpsat" else options.backend
+    case, how = read_published(options), limits(options)
+    backend = "auto" if options.backend == "cpsat" else options.backend
     with solving(quiet=options.json) as watch:
         report = graph.solve(
             case.problem,
-            Limits(options.time, options.gap, options.workers, options.seed),
+            Limits(how["time_limit"], how["gap"], how["workers"], how["seed"]),
             progress=lambda value, bound: watch(
                 None if value is None else round(value * case.unit * 1e9), round(bound * case.unit * 1e9), 1
             ),
@@ -52,8 +64,9 @@ def run_published(options: Namespace) -> int:
 
 def read_published(options: Namespace) -> "Published":
     """The problem that file and options describe."""
-    from pipeplan.commands.questions import numbers
+    from pipeplan.commands.questions import numbers, refuse_given
     from pipeplan.errors import InputError
+    from pipeplan.figures import MOST_DEVICES, whole
     from pipeplan.files.load import foreign_format
     from pipeplan.graph.published import dnn_partitioning, pipedream, piper
     from pipeplan.units import parse_bandwidth, parse_bytes
@@ -66,17 +79,29 @@ def read_published(options: Namespace) -> "Published":
         raise InputError("--rule published takes its devices from the file or from --devices, not from a CLUSTER")
     if options.output or options.plot:
         raise InputError("--rule published has stages and loads but no schedule; leave out --output and --plot")
-    bandwidth = parse_bandwidth(options.bandwidth) if options.bandwidth else None
+    heeded = (*_ALWAYS, *_HEEDED[kind])
+    rest = [name for name in options.defaults if name not in heeded]
+    known = ", ".join("--" + name for name in _HEEDED[kind])
+    refuse_given(options, rest, f"--rule published takes {known} for a file of {kind} and nothing else")
+    for name, least in (("devices", 1), ("processors", 0)):
+        if getattr(options, name) is not None:
+            whole(getattr(options, name), f"--{name}", least, MOST_DEVICES)
+    bandwidth = None if options.bandwidth is None else parse_bandwidth(options.bandwidth)
     if kind == "dnn-partitioning":
         return dnn_partitioning(
             path, corrected=options.corrected, accelerators=options.devices, processors=options.processors
         )
     if kind == "piper":
-        memory = parse_bytes(options.memory) if options.memory else None
+        memory = None if options.memory is None else parse_bytes(options.memory)
         return piper(path, devices=options.devices, memory=memory, bandwidth=bandwidth)
     if options.devices is None:
         raise InputError("PipeDream's files name no devices; say how many there are: --devices N")
-    replicate = numbers(options.replicas, "--replicas") != (1,)
+    replicas = numbers(options.replicas, "--replicas")
+    if replicas not in ((), (1,)):
+        raise InputError(
+            f"--replicas {options.replicas}: PipeDream's rule has any number of replicas, or none with --replicas 1"
+        )
+    replicate = replicas != (1,)
     return pipedream(path, options.devices, bandwidth=bandwidth or 10**9, replicate=replicate)
 
 
@@ -120,8 +145,7 @@ def _chosen(case: "Published", stage: Any) -> list[tuple[int, int]]:
 def in_words(case: "Published", answer: dict[str, Any]) -> str:
     """The same for people."""
     from pipeplan.answer import REASONS
-    from pipeplan.names import counted
-    from pipeplan.searched import wrapped
+    from pipeplan.names import counted, wrapped
     from pipeplan.units import format_bytes, format_time
     from pipeplan_formulations.report import Stop
 

@@ -41,9 +41,12 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Solve; print, then save and draw."""
     from pipeplan.commands.progress import solving
+    from pipeplan.errors import InputError
     from pipeplan.solve import solve
 
     robust = read_robust(options)
+    if options.rule != "published" and options.processors is not None:
+        raise InputError(f"--processors {options.processors} belongs to --rule published; leave it out")
     try_outputs(options, files=("output",), pictures=("plot",), inputs=("model", "cluster"))
     if options.rule == "published":
         from pipeplan.commands.published import run_published

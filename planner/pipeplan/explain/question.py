@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from pipeplan.asked import SEED, WORKERS, asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InputError
 from pipeplan.explain.ample import ample
@@ -34,6 +35,8 @@ def explain(
     time_limit: float = 20.0,
     gap: float = 0.0,
     backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Explanation:
     """What binds a plan, its critical path in words, and what changes of the question would bring.
@@ -55,6 +58,7 @@ def explain(
     plan, job = result.plan, result.job
     if job.objective is not Objective.STEP:
         raise InputError("an explanation is about one step; solve with objective='step'")
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
     tried: list[Outcome] = []
     memory: Outcome | None = None
     enough = ample(model, cluster, job)
@@ -64,7 +68,7 @@ def explain(
             if change.frees_memory and enough:
                 tried.append(nothing(change, result, "no plan can need more memory than there is"))
             else:
-                tried.append(outcome(model, change, result, time_limit=time_limit, gap=gap, backend=backend))
+                tried.append(outcome(model, change, result, limits=limits, backend=backend))
             if change.lifts_limits:
                 memory = tried[-1]
             elif change.frees_memory and memory is not None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pipeplan.alternatives import changes, checked
+from pipeplan.asked import SEED, WORKERS, asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.cost import available_micro_batches
 from pipeplan.errors import InputError
@@ -17,10 +18,11 @@ from pipeplan.explain.feasible import Fit, fit
 from pipeplan.explain.least import least
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
-from pipeplan.names import counted
+from pipeplan.names import counted, wrapped
 from pipeplan.plan import Plan
+from pipeplan.scope import searched_for
 from pipeplan.search.space import ANY, Space
-from pipeplan.searched import Searched, searched_for, wrapped
+from pipeplan.searched import Searched
 from pipeplan.units import format_bytes
 from pipeplan_formulations.signals import listening
 
@@ -72,7 +74,7 @@ class Remedies:
 
     def __str__(self) -> str:
         proved, not_proved = (
-            "No plan of those searched fits, proved.",
+            "No plan fits among those searched, proved.",
             "No plan was found; that none fits is not proved.",
         )
         verdict = proved if self.proved else not_proved
@@ -97,6 +99,8 @@ def remedies(
     *,
     time_limit: float = 20.0,
     backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Remedies | None:
     """The smallest change of each kind that makes a job fit; None if it fits as it is.
@@ -109,8 +113,10 @@ def remedies(
         Told each kind of change before it is tried.
     """
 
+    asked_limits(time_limit, 0.0, backend, workers, seed)
+
     def ask(cluster: Cluster, job: Job) -> Fit:
-        return fit(model, cluster, job, time_limit=time_limit, backend=backend)
+        return fit(model, cluster, job, time_limit=time_limit, backend=backend, workers=workers, seed=seed)
 
     now = ask(cluster, job)
     if now.verdict:

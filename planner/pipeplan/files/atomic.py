@@ -99,7 +99,7 @@ def _stream(found: os.stat_result) -> int | None:
 def _into(path: Path, data: bytes) -> None:
     descriptor = _stream(path.stat())
     sys.stdout.flush()
-    with open(path, "wb", buffering=0) if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as file:
+    with path.open("wb", buffering=0) if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as file:
         left = memoryview(data)
         while left:
             left = left[file.write(left) :]

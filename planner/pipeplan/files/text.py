@@ -95,7 +95,7 @@ def _measure(text: str) -> None:
             if anchor:
                 named[anchor] = total - before
         elif isinstance(event, yaml.events.AliasEvent):
-            size = named.get(event.anchor, 1)
+            size = named.get(event.anchor or "", 1)
             if size is None:
                 raise _marked(f"*{event.anchor} refers to what it is part of", event)
             total += size

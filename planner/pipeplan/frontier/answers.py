@@ -24,7 +24,7 @@ from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
 from pipeplan.solve import solve
-from pipeplan_formulations.report import Stop
+from pipeplan_formulations.report import Limits, Stop
 
 FORMAT = "pipeplan-frontier/1"
 
@@ -58,7 +58,7 @@ class Answers:
         The question of the frontier.
     over : str
         What it is drawn over; part of what a file must agree with.
-    time_limit, gap : float
+    limits : Limits
         For each answer.
     path : Path or None
         Where answers are kept.
@@ -77,8 +77,7 @@ class Answers:
     cluster: Cluster
     job: Job
     over: str
-    time_limit: float
-    gap: float
+    limits: Limits
     backend: str = "cpsat"
     path: Path | None = None
     told: Callable[[str, Answer], None] = lambda *_: None
@@ -107,7 +106,16 @@ class Answers:
 
     def _best(self, cluster: Cluster, job: Job) -> Answer:
         try:
-            result = solve(self.model, cluster, job=job, time_limit=self.time_limit, gap=self.gap, backend=self.backend)
+            result = solve(
+                self.model,
+                cluster,
+                job=job,
+                time_limit=self.limits.time,
+                gap=self.limits.gap,
+                backend=self.backend,
+                workers=self.limits.workers,
+                seed=self.limits.seed,
+            )
         except InputError:
             raise
         except InfeasibleError as error:
@@ -121,7 +129,15 @@ class Answers:
         return answer
 
     def _any(self, cluster: Cluster, job: Job) -> Answer:
-        found = fit(self.model, cluster, job, time_limit=self.time_limit, backend=self.backend)
+        found = fit(
+            self.model,
+            cluster,
+            job,
+            time_limit=self.limits.time,
+            backend=self.backend,
+            workers=self.limits.workers,
+            seed=self.limits.seed,
+        )
         if found.plan is None:
             return Answer(Verdict.INFEASIBLE if found.proved else Verdict.OPEN, why="nothing fits")
         return Answer(Verdict.PLAN, found.plan.step_time, found.plan.bound, found.plan)

@@ -127,7 +127,7 @@ class Frontier:
         if self.nothing_below:
             cheapest = self.points[0].cost
             shown = f"{format_bytes(int(cheapest))} a device" if self.over == "memory" else f"{cheapest:g}"
-            yield f"with less than {shown} nothing fits, proved"
+            yield f"with less than {shown} nothing that is searched fits, proved"
 
 
 _FIELDS = ("cost", "memory_bytes", "devices", "step_time_s", "bound_s", "gap", "stages", "micro_batch", "micro_batches",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeplan.asked import SEED, WORKERS, asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, PipeplanError
 from pipeplan.frontier.answers import Answer, Answers, Verdict
@@ -12,7 +13,8 @@ from pipeplan.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
-from pipeplan.searched import Searched, searched_for
+from pipeplan.scope import searched_for
+from pipeplan.searched import FIRST_DEVICES, Searched
 from pipeplan.sources import Costs, sources
 from pipeplan.units import format_bytes, format_time
 from pipeplan_formulations.signals import listening
@@ -55,7 +57,7 @@ class Fewest:
         if self.count == 1:
             proof = "one is the least there is"
         elif self.proved:
-            proof = f"proved: nothing fits on {', nor on '.join(self.excluded)}"
+            proof = f"proved: nothing that is searched fits on {', nor on '.join(self.excluded)}"
         else:
             proof = "not proved: on fewer nothing was found in the time given"
         answer = (
@@ -87,6 +89,8 @@ def fewest_devices(
     time_limit: float = 60.0,
     gap: float = 0.0,
     backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
     path: str | Path | None = None,
     told: Callable[[str, Answer], None] = lambda *_: None,
 ) -> Fewest:
@@ -101,9 +105,8 @@ def fewest_devices(
     InfeasibleError
         If the job does not fit on the whole cluster. (`PipeplanError`, its base, if that is not decided in time.)
     """
-    answers = Answers(
-        model, cluster, job, "devices", time_limit, gap, backend, None if path is None else Path(path), told
-    )
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    answers = Answers(model, cluster, job, "devices", limits, backend, None if path is None else Path(path), told)
     check_pins(answers)
     every = parts(cluster, prices(answers, by_price=False))
     kinds = kind_counts(cluster)
@@ -137,7 +140,7 @@ def fewest_devices(
     part, best = min(((p, a) for p, a in solved if a.plan is not None), key=lambda pair: pair[1].value)
     below = [(part, ask(answers, part, any_plan=True)) for part in on(low)] if low else []
     assert best.plan is not None
-    reach = searched_for(model, cluster, job)
+    reach = searched_for(model, cluster, job).without(FIRST_DEVICES)
     return Fewest(
         count=high,
         plan=best.plan,

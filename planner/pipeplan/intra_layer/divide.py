@@ -12,8 +12,8 @@ from pipeplan.intra_layer.space import asked, lines, require_streams
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.result import Result
+from pipeplan.scope import searched, with_divided_layers
 from pipeplan.search.space import Space
-from pipeplan.searched import searched, with_divided_layers
 from pipeplan.sources import sources
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.report import Limits, Status, Stop

@@ -30,6 +30,8 @@ def require_streams(model: Model, cluster: Cluster, job: Job) -> None:
     if model.ties:
         named = ", ".join(" and ".join(tie.layers) for tie in model.ties)
         raise InputError(f"divided layers do not go with shared weights yet ({named}); leave --intra-layer out")
+    for name in job.schedules:
+        family(name)  # one that is not known, or that orders freely, is refused before the search
     wishes = [name for name in ("together", "no_cut_after", "pin") if getattr(job, name)]
     wishes += ["recompute: full"] if job.recompute is Recompute.FULL else []
     if wishes:

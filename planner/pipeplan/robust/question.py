@@ -50,14 +50,15 @@ class Robust:
 
     def __post_init__(self) -> None:
         for name, value in (("spread", self.spread), ("device_spread", self.device_spread)):
-            if not isinstance(value, int | float) or not 0 <= value <= WIDEST:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= WIDEST:
                 raise InputError(
-                    f"{name} {shown(value)} is not a relative spread of times; give the standard deviation over the mean, "
-                    f"between 0% and {WIDEST:.0%}, like 5% or 0.05"
+                    f"{name} {shown(value)} is not a relative spread of times; give the standard deviation over the "
+                    f"mean, between 0% and {WIDEST:.0%}, like 5% or 0.05"
                 )
         if self.quantile is not None and not (isinstance(self.quantile, int | float) and 0 < self.quantile < 1):
             raise InputError(
-                f"quantile {shown(self.quantile)} lies outside (0, 1); 0.95 chooses by the time that 95 of 100 steps keep"
+                f"quantile {shown(self.quantile)} lies outside (0, 1); 0.95 chooses by the time that 95 of 100 steps "
+                "keep"
             )
         if self.least_samples > MOST:
             raise InputError(f"quantile {self.quantile!r} would need {self.least_samples} samples; {MOST} are the most")

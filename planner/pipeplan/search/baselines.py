@@ -20,8 +20,14 @@ from pipeplan.search.space import Space
 
 LATE = "the time was over before its turn"
 CUT_SHORT = "the time was over before all that it proposes was simulated"
+SHORT = "the time did not suffice for it on so many layers"
 LONG = "the time does not suffice to simulate so many micro-batches"
 """Why a heuristic has no plan, or not its best, although it may have one."""
+NOT_ASKED = (LATE, SHORT, LONG)
+"""Those that say nothing about whether it has one."""
+
+NUMBER = 1e-8
+"""Seconds for each number that a heuristic looks at, about."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +95,14 @@ def baselines(
     end, last = time.monotonic() + seconds, time.monotonic() + at_most
     found: dict[str, Baseline] = {}
 
-    def enter(name: str, proposals: Callable[[_Why], Proposals]) -> None:
+    def enter(name: str, proposals: Callable[[_Why, float], Proposals]) -> None:
         some = known or any(baseline.judged for baseline in found.values())
         until = min(end, last) if some else last
         if time.monotonic() >= until:
             found[name] = Baseline(name, None, LATE)
             return
         why = _Why()
-        best = _best_of(space, proposals(why), why, report, until, affords)
+        best = _best_of(space, proposals(why, until), why, report, until, affords)
         if time.monotonic() >= until:
             why.text = CUT_SHORT
         elif best is not None:
@@ -106,9 +112,9 @@ def baselines(
 
     if space.job.objective is Objective.STEP:  # peers first: they choose more, so theirs are the better starts
         for name in STRUCTURES:
-            enter(name, lambda why, name=name: _arranged(name, space, why))  # type: ignore[misc]
+            enter(name, lambda why, until, name=name: _arranged(name, space, why, until))  # type: ignore[misc]
     for name in BALANCERS:
-        enter(name, lambda why, name=name: _cut(name, space, why))  # type: ignore[misc]
+        enter(name, lambda why, until, name=name: _cut(name, space, why, until))  # type: ignore[misc]
     return found
 
 
@@ -117,13 +123,16 @@ def ranked(found: Iterable[Baseline]) -> list[Baseline]:
     return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
 
 
-def _cut(name: str, space: Space, why: _Why) -> Proposals:
+def _cut(name: str, space: Space, why: _Why, until: float) -> Proposals:
     """A balancer's boundaries for every size, under every family; devices without layers are left out."""
-    groups = space.row
+    balancer, groups = BALANCERS[name], space.row
     for size in space.sizes if groups else ():
+        if time.monotonic() + NUMBER * balancer.effort(len(space.model.layers), len(groups)) > until:
+            why.text = SHORT
+            return
         chain = space.prices.chain(groups, size)
         try:
-            boundaries = BALANCERS[name].balance(chain, space.job.batch // size)
+            boundaries = balancer.balance(chain, space.job.batch // size)
         except NotApplicable as reason:
             why.text = str(reason)
             continue
@@ -133,13 +142,16 @@ def _cut(name: str, space: Space, why: _Why) -> Proposals:
             yield candidate, edges
 
 
-def _arranged(name: str, space: Space, why: _Why) -> Proposals:
+def _arranged(name: str, space: Space, why: _Why, until: float) -> Proposals:
     """A peer's arrangements for every size, under each of its families."""
     structure = STRUCTURES[name]
     devices = space.cluster.devices
     if structure.families:
         why.text = f"it runs {' or '.join(structure.families)} only"
     for size in space.sizes:
+        if time.monotonic() + NUMBER * structure.effort(space.model, space.cluster) > until:
+            why.text = SHORT
+            return
         try:
             arrangements = structure.arrange(space.model, space.cluster, space.job, size)
         except NotApplicable as reason:

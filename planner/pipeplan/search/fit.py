@@ -10,12 +10,12 @@ from math import inf
 import numpy as np
 
 from pipeplan.chain import UNLIMITED
-from pipeplan.names import counted
+from pipeplan.names import counted, wrapped
 from pipeplan.pricing import device_limit, device_room
+from pipeplan.scope import narrowing, searched
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.flights import free_family
 from pipeplan.search.space import Space
-from pipeplan.searched import narrowing, searched, wrapped
 from pipeplan.units import format_bytes
 from pipeplan_formulations.clock import Clock, OutOfTimeError
 from pipeplan_formulations.partition.tie import copied
@@ -104,8 +104,8 @@ def explain_infeasible(space: Space, found: "tuple[int, Candidate] | None") -> s
     owned = min((device.kind.memory or UNLIMITED for device in space.cluster.devices), default=UNLIMITED)
     option = "--memory " if space.job.memory is not None and owned >= least else "devices of "
     return (
-        f"No plan of those searched fits: the devices have {have} each, and the least that was found to be enough is "
-        f"{format_bytes(least)} on each ({easiest.label}).\n{reach}\n"
+        f"No plan fits among those searched: the devices have {have} each, and the least that was found to be enough "
+        f"is {format_bytes(least)} on each ({easiest.label}).\n{reach}\n"
         f"What would fit: {option}{_rounded_up(least)}"
     )
 

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from pipeplan.chain import Array, Boundaries
-from pipeplan.cluster import Cluster, Overlap
+from pipeplan.cluster import Cluster, DeviceKind, Overlap
 from pipeplan.cost import available_micro_batches
 from pipeplan.errors import InputError
 from pipeplan.found.lists import FAMILY as FOUND
@@ -72,7 +72,23 @@ class Space:
         names = tuple(dict.fromkeys(names if step else (LEANEST if name == FREE else name for name in names)))
         self.families = tuple(family(name) for name in names if name != FREE)
         self._floors: dict[int, Floors] = {}
+        for count in job.micro_batches:
+            self._check_micro_batches(count, kinds)
         _check_lanes(self.families, cluster)
+
+    @property
+    def impossible(self) -> str | None:
+        """Why no plan is as it is wished, whatever it costs; see `Wishes.impossible`."""
+        return self.wishes.impossible(self.job.batch // min(self.sizes))
+
+    def _check_micro_batches(self, count: int, kinds: list[DeviceKind]) -> None:
+        """Refuse a number of micro-batches for whose size there are no costs, naming both."""
+        size = self.job.batch // count
+        try:
+            for kind in kinds:
+                self.prices.table(kind, size)
+        except InputError as error:
+            raise InputError(f"{count} micro-batches (micro_batches) hold {size} samples each: {error}") from error
 
     @property
     def deepest(self) -> int:

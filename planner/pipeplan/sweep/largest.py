@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeplan.search.baselines import LATE
+from pipeplan.search.baselines import NOT_ASKED
 from pipeplan.sweep.record import Record
 from pipeplan.sweep.table import Table
 
@@ -87,4 +87,4 @@ def _refused(record: Record, method: str) -> bool:
     """Whether the method is known to have no plan here."""
     if record.outcome != "solved" or method == ANSWER:
         return record.outcome == "infeasible"
-    return method in record.beside and record.beside[method].why != LATE
+    return method in record.beside and record.beside[method].why not in NOT_ASKED

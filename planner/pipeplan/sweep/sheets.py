@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeplan.search.baselines import LATE
+from pipeplan.search.baselines import NOT_ASKED
 from pipeplan.sweep.largest import ANSWER, Largest, deepest, largest
 from pipeplan.sweep.record import Figures, Record
 from pipeplan.sweep.table import Table
@@ -68,7 +68,7 @@ def _words(record: Record, methods: Sequence[str]) -> list[str]:
 def _ratio(record: Record, method: str) -> str:
     ratio, peak = record.ratio(method), record.peak_ratio(method)
     if ratio is None or peak is None:
-        return "?" if record.beside.get(method, Figures()).why == LATE else "-"
+        return "?" if record.beside.get(method, Figures()).why in NOT_ASKED else "-"
     return f"{ratio:.2f} ({peak:.2f}){'*' * bool(record.beside[method].outside)}"
 
 

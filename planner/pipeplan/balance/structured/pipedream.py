@@ -6,7 +6,7 @@ neither memory nor the filling and draining of the pipeline.
 
 from typing import Any
 
-from pipeplan.balance.balancer import NotApplicable, work
+from pipeplan.balance.balancer import NotApplicable, require_room, work
 from pipeplan.balance.structured.replication import Level, least_largest_stage
 from pipeplan.balance.structured.structure import Arrangement, Structure
 from pipeplan.cluster import Cluster
@@ -60,9 +60,18 @@ def levels_of(cluster: Cluster) -> tuple[tuple[Level, ...], list[Any]]:
     return (Level(inside, slowest), Level(len(nodes), cluster.network.bandwidth, inside)), nodes
 
 
-def _refuse_large(layers: int, levels: tuple[Level, ...]) -> None:
+def _operations(layers: int, levels: tuple[Level, ...]) -> int:
     starts = [1 if level is levels[-1] else layers for level in levels]
-    operations = sum(count * level.machines**2 // 2 * layers**2 for count, level in zip(starts, levels, strict=True))
+    return sum(count * level.machines**2 // 2 * layers**2 for count, level in zip(starts, levels, strict=True))
+
+
+def _effort(model: Model, cluster: Cluster) -> int:
+    return _operations(len(model.layers), levels_of(cluster)[0])
+
+
+def _refuse_large(layers: int, levels: tuple[Level, ...]) -> None:
+    operations = _operations(layers, levels)
+    require_room(layers)
     if operations > MOST_OPERATIONS:
         machines = " x ".join(str(level.machines) for level in reversed(levels))
         raise NotApplicable(
@@ -77,4 +86,5 @@ STRUCTURE = Structure(
     "PipeDream's optimizer, transfers counted, on a chain instead of a graph's antichains; 1F1B with a flush",
     ("1f1b-sno", "1f1b-as"),
     arrange,
+    _effort,
 )

@@ -54,6 +54,8 @@ class Structure:
     arrange : callable
         ``arrange(model, cluster, job, micro_batch)`` are the arrangements that the peer may take for micro-batches of
         so many samples; the best of them, judged like every other plan, is the peer's. Raises `NotApplicable`.
+    effort : callable
+        ``effort(model, cluster)``: about how many numbers it looks at for that.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Structure:
     source: str
     families: tuple[str, ...]
     arrange: Callable[[Model, Cluster, Job, int], tuple[Arrangement, ...]]
+    effort: Callable[[Model, Cluster], int] = lambda model, cluster: 30 * len(model.layers) * len(cluster.devices)
 
 
 def unlike(arrangement: Arrangement, cluster: Cluster) -> str | None:

@@ -18,8 +18,8 @@ from pipeplan.files.dag import topological
 from pipeplan.files.pipedream_graph import parse_graph
 from pipeplan.files.text import read_text
 from pipeplan.graph.published.workload import INTERLEAVED, REPEATED, REPLICAS, SCHEDULES, SPLIT, Published
-from pipeplan.names import counted
-from pipeplan.searched import DOWNSETS, listed
+from pipeplan.names import counted, listed
+from pipeplan.searched import DOWNSETS
 from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
 
 

@@ -19,8 +19,8 @@ from pipeplan.files.edge import check
 from pipeplan.files.piper import VariantEntry, WorkloadFile
 from pipeplan.files.text import parse_data, read_text
 from pipeplan.graph.published.workload import INTERLEAVED, SCHEDULES, Published
-from pipeplan.names import counted
-from pipeplan.searched import DOWNSETS, listed
+from pipeplan.names import counted, listed
+from pipeplan.searched import DOWNSETS
 from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
 
 Table = np.ndarray[tuple[int, ...], np.dtype[np.int64]]

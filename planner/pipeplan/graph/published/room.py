@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from pipeplan.explain.least import Least, least
 from pipeplan.graph.published.workload import Published
-from pipeplan.names import counted
-from pipeplan.searched import wrapped
+from pipeplan.names import counted, wrapped
 from pipeplan.units import format_bytes
 from pipeplan_formulations import graph
 from pipeplan_formulations.graph import UNLIMITED, GraphPartition, Stages
