@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from pipeplan.cost import available_micro_batches
+from pipeplan.errors import InputError
 from pipeplan.job import Job
 from pipeplan.search.fit import explain_infeasible
 from pipeplan.search.space import Space
+from pipeplan.solve import solve
 from pipeplan.structure import all_modes
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -55,8 +57,6 @@ def test_many_kinds_of_question_are_asked() -> None:
 def test_heuristics_come_to_their_turn_on_large_clusters() -> None:
     """The time kept for heuristics is theirs once the search has used up its own: some have a plan."""
     model, cluster = known("llama3-70b", "64-h100")()
-    from pipeplan.solve import solve
-
     result = solve(model, cluster, batch=64, schedules=("1f1b-sno",), time_limit=6)
     assert any(row.judged is not None for row in result.baselines.values())
     assert all(row.judged is not None or row.why for row in result.baselines.values())
@@ -76,6 +76,13 @@ def test_no_row_of_stages_is_begun_that_cannot_be_as_deep_as_wanted() -> None:
     devices = h100s(64)
     assert not list(all_modes(devices, Job(512, depths=(65,)), 80, 512))
     assert [len(modes) for modes in all_modes(devices, Job(512, depths=(64,)), 80, 512)] == [64]
+
+
+def test_steps_beyond_64_bits_are_refused() -> None:
+    """A batch whose step takes centuries is bad input, told with its samples, not a traceback."""
+    model, cluster = known("llama3-70b", "64-h100")()
+    with pytest.raises(InputError, match="100000000 samples takes too long"):
+        solve(model, cluster, batch=10**8, time_limit=1)
 
 
 @pytest.mark.parametrize("batch", [10**12, 2**40, 999_999_999_989])
