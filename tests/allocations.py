@@ -3,7 +3,8 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil, floor, lcm
+from fractions import Fraction
+from math import ceil, lcm
 
 import numpy as np
 from hypothesis import strategies as st
@@ -152,17 +153,17 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
     ]
     period = [max(lcm(x, w * p.unit) for w in p.widths) for x in r]
     if p.objective == "bottleneck":
-        if p.overlap == "none":
-            loads = [floor((f + b + a + i) / x) for f, b, a, i, x in zip(forward, backward, send, into, r, strict=True)]
-            return loads, loads
-        loads = [(f + b) // x for f, b, x in zip(forward, backward, r, strict=True)]
-        return loads, [max(a, b) // x for a, b, x in zip(send, back, period, strict=True)]
+        samples, waits = p.samples or many, p.overlap == "none"
+        sums = [reduction(p, place) for place in stages]
+        sent = [x + y if waits else 0 for x, y in zip(send, into, strict=True)]
+        rows = zip(share, forward, backward, sent, sums, strict=True)
+        loads = [ceil(Fraction(m * (f + b + x) + once, samples)) for m, f, b, x, once in rows]
+        wires = [ceil(many / x) * max(a, b) // samples for a, b, x in zip(send, back, period, strict=True)]
+        return loads, loads if waits else wires
 
     first = stages[0]
     w = p.widths.index(first.width)
-    reduce = sum(int(p.reduce[first.kind, w, i]) for i in range(first.end))
-    end = reduce + sum(int(p.update[first.kind, w, i]) for i in range(first.end))
-    end += int(p.reduce_base[first.kind, w]) if reduce else 0
+    end = reduction(p, first) + sum(int(p.update[first.kind, w, i]) for i in range(first.end))
     moved = 0 if p.overlap == "stream" else 1
     heads: list[int] = []
     head = [
@@ -187,6 +188,13 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
         if p.overlap == "stream":
             sides += [alone + wire * send[s] - f, alone + wire * into[s] - b]
     return [side + end for side in heads], [side + end for side in sides]
+
+
+def reduction(problem: ChainAllocation, place: Place) -> int:
+    """R of a stage, layer by layer."""
+    w = problem.widths.index(place.width)
+    parts = sum(int(problem.reduce[place.kind, w, i]) for i in range(place.start, place.end))
+    return parts + (int(problem.reduce_base[place.kind, w]) if parts else 0)
 
 
 def brute_force(problem: ChainAllocation) -> int | None:
@@ -247,6 +255,8 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
         first=tuple(draw(modes) for _ in range(forced[0])),
         last=tuple(draw(modes) for _ in range(forced[1])),
     )
+    if problem.objective == "bottleneck" and draw(st.booleans()):
+        problem = replace(problem, samples=problem.micro_batches * draw(st.integers(2, 4)))
     memory_kind = draw(st.sampled_from(["free", "tight", "tight", "tight", "scarce"]))
     if memory_kind == "free":
         return problem

@@ -6,14 +6,16 @@ from functools import cache
 import numpy as np
 from hypothesis import strategies as st
 
-from pipeplan_formulations.graph import UNLIMITED, GraphPartition, Line, Mode, Star
+from pipeplan_formulations.graph import UNLIMITED, Border, GraphPartition, Line, Mode, Star
 
 
 def stage_load(problem: GraphPartition, mode: Mode, earlier: frozenset, here: tuple, later: frozenset, variants) -> int:
     """(4) of a stage between what lies before and behind it."""
     loads = []
     for line in mode.lines:
-        total = line.base + sum(int(line.time[v, g]) for g, v in zip(here, variants, strict=True))
+        total = line.base * any(line.pays[g] for g in here) + sum(
+            int(line.time[v, g]) for g, v in zip(here, variants, strict=True)
+        )
         for weights, crosses in ((line.leave, leaves), (line.enter, enters)):
             stars = zip(weights, problem.stars, strict=True)
             sent = sum(int(weight) for weight, star in stars if crosses(problem, star, earlier, here, later))
@@ -50,27 +52,40 @@ def stage_memory(problem: GraphPartition, mode: Mode, earlier, here, later, vari
     return sum(int(mode.fixed[i]) for i in chosen) + flying[behind] * each + max(int(mode.peak[i]) for i in chosen)
 
 
+def border_load(problem: GraphPartition, upto: frozenset, before: int, behind: int | None) -> int | None:
+    """(8) behind the groups ``upto``, between these modes; None if they may not be neighbours."""
+    if problem.pairs is None or behind is None:
+        return 0
+    if problem.pairs[before, behind] < 0:
+        return None
+    border = problem.borders[problem.pairs[before, behind]]
+    crossing = (s.source in upto and any(reader not in upto for reader in s.readers) for s in problem.stars)
+    total = sum(int(size) for size, crosses in zip(border.leave, crossing, strict=True) if crosses)
+    return border.times * -(-total // border.wire) // border.share
+
+
 def exhaustive(problem: GraphPartition) -> int | None:
     """The optimum over all rows of stages, last stage first; None if none fits."""
     everything = frozenset(range(problem.groups))
 
     @cache
-    def best(left: frozenset, behind: int, pools: tuple[int, ...]) -> float:
+    def best(left: frozenset, behind: int, pools: tuple[int, ...], count: int, next_: int | None) -> float:
         if not left:
-            return 0
+            return 0 if not problem.depths or count in problem.depths else float("inf")
         found = float("inf")
         for size in range(1, len(left) + 1):
             for here in itertools.combinations(sorted(left), size):
                 earlier = left - frozenset(here)
                 if any(a in here and b in earlier for a, b in problem.edges):
                     continue
-                for mode in problem.modes:
+                for m, mode in enumerate(problem.modes):
                     rest = tuple(pool - take for pool, take in zip(pools, mode.takes, strict=True))
-                    if min(rest) < 0:
+                    link = border_load(problem, left, m, next_)
+                    if min(rest) < 0 or link is None:
                         continue
-                    alone = cheapest(mode, earlier, here, behind)
+                    alone = max(link, cheapest(mode, earlier, here, behind))
                     if alone < found:
-                        found = min(found, max(alone, best(earlier, behind + mode.flow, rest)))
+                        found = min(found, max(alone, best(earlier, behind + mode.flow, rest, count + 1, m)))
         return found
 
     def cheapest(mode: Mode, earlier: frozenset, here: tuple, behind: int) -> float:
@@ -82,7 +97,7 @@ def exhaustive(problem: GraphPartition) -> int | None:
                 loads.append(stage_load(problem, mode, earlier, here, later, variants))
         return min(loads, default=float("inf"))
 
-    value = best(everything, 0, problem.pools)
+    value = best(everything, 0, problem.pools, 0, None)
     return None if value == float("inf") else int(value)
 
 
@@ -93,7 +108,8 @@ def judge(problem: GraphPartition, stages) -> int:
     assert all(place[a] <= place[b] for a, b in problem.edges)
     taken = [sum(problem.modes[stage.mode].takes[p] for stage in stages) for p in range(len(problem.pools))]
     assert all(t <= pool for t, pool in zip(taken, problem.pools, strict=True))
-    value, behind = 0, 0
+    assert not problem.depths or len(stages) in problem.depths
+    value, behind, next_ = 0, 0, None
     for s in reversed(range(len(stages))):
         mode, here, variants = problem.modes[stages[s].mode], stages[s].groups, stages[s].variants
         earlier = frozenset(g for g in place if place[g] < s)
@@ -102,6 +118,9 @@ def judge(problem: GraphPartition, stages) -> int:
         assert all(mode.possible[v, g] for g, v in zip(here, variants, strict=True))
         assert stage_memory(problem, mode, earlier, here, later, variants, behind) <= mode.limit
         value = max(value, stage_load(problem, mode, earlier, here, later, variants))
+        link = border_load(problem, earlier | frozenset(here), stages[s].mode, next_)
+        assert link is not None
+        value, next_ = max(value, link), stages[s].mode
         behind += mode.flow
     return value
 
@@ -122,6 +141,7 @@ def graph_partitions(draw, groups: int = 7, stages: int = 4) -> GraphPartition:
             stars.append(Star(source, tuple(readers)))
     top = draw(st.sampled_from([3, 40, 10**9]))
     links = draw(st.sampled_from([0, top // 3, top]))
+    paid, bordered = draw(st.sampled_from([False, False, True])), route == "relay" and draw(st.booleans())
     alike, wired = draw(st.booleans()), draw(st.sampled_from([False, False, True]))
     kind = draw(st.sampled_from(["equal", "replicas", "unlike", "both"]))
     memory = draw(st.sampled_from(["free", "tight", "tight", "scarce"]))
@@ -145,7 +165,9 @@ def graph_partitions(draw, groups: int = 7, stages: int = 4) -> GraphPartition:
             leave, enter = rng.integers(0, links + 1, (2, len(stars)))
             wire, times = (int(x) for x in rng.integers(1, 4, 2)) if wired else (1, 1)
             enter = leave if alike else enter
-            lines.append(Line(table(top), leave, enter, int(rng.integers(0, 3)), wire, times, flow))
+            pays = rng.random(n) < 0.5 if paid else np.ones(n, np.bool_)
+            base = int(rng.integers(0, top + 3)) if paid else int(rng.integers(0, 3))
+            lines.append(Line(table(top), leave, enter, base, wire, times, flow, pays))
         fixed, held, peak, received = common
         total = int((fixed + 2 * held).max(axis=0).sum())
         limit = {"free": UNLIMITED, "tight": int(total * rng.uniform(0.4, 1.2)), "scarce": total // 4}[memory]
@@ -153,4 +175,10 @@ def graph_partitions(draw, groups: int = 7, stages: int = 4) -> GraphPartition:
         modes.append(
             Mode(f"{takes}", takes, tuple(lines), fixed, held, peak, received, limit, flow, flying, possible)
         )  # fmt: skip
-    return GraphPartition(n, edges, tuple(stars), pools, tuple(modes), route)
+    depths = draw(st.sampled_from([(), (), (), (1,), (2,), (1, 3), (stages,)]))
+    borders, pairs = (), None
+    if bordered:
+        numbers = [[int(x) for x in rng.integers(1, 4, 3)] for _ in range(draw(st.integers(1, 3)))]
+        borders = tuple(Border(rng.integers(0, 2 * links + 1, len(stars)), *three) for three in numbers)
+        pairs = rng.integers(-1 if draw(st.booleans()) else 0, len(borders), (len(modes), len(modes)))
+    return GraphPartition(n, edges, tuple(stars), pools, tuple(modes), route, depths, borders, pairs)

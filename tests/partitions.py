@@ -78,13 +78,19 @@ def is_home(tie: Tie, layers: range) -> bool:
 def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=()) -> int:
     """Left side of (1), layer by layer, where the layers ``again`` are recomputed."""
     layers = range(boundaries[s], boundaries[s + 1])
-    received = int(problem.received[layers[0] - 1]) if s else 0
-    held = sum(int(problem.output[i] if i in again else problem.saved[i]) for i in layers)
-    table = problem.resident if problem.resident.ndim == 2 else [problem.resident] * (s + 1)
-    stays = sum(int(table[s][i]) for i in layers)
+    received = int(row_of(problem.received, s - 1)[layers[0] - 1]) if s else 0
+    saved, workspace = row_of(problem.saved, s), row_of(problem.workspace, s)
+    held = sum(int(row_of(problem.output, s)[i] if i in again else saved[i]) for i in layers)
+    stays = sum(int(row_of(problem.resident, s)[i]) for i in layers)
     stays += sum(tie.resident[s] for tie in problem.ties if has_copy(tie, layers))
-    peaks = [int(problem.workspace[i]) + (int(problem.saved[i]) if i in again else 0) for i in layers]
-    return stays + int(problem.in_flight[s]) * (held + received) + max(peaks)
+    peaks = [int(workspace[i]) + (int(saved[i]) if i in again else 0) for i in layers]
+    beside = 0 if problem.beside is None else max(int(row_of(problem.beside, s)[i]) for i in layers)
+    return stays + int(problem.in_flight[s]) * (held + received) + max(peaks) + beside
+
+
+def row_of(table: np.ndarray, s: int) -> np.ndarray:
+    """Row s of a table that has one row for each stage, or one for all."""
+    return table[s] if table.ndim == 2 else table
 
 
 def recomputed(problem: ChainPartition, boundaries: Boundaries, s: int) -> tuple[int, ...] | None:
@@ -143,8 +149,10 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
         for s in stages
     ]
     if p.objective == "bottleneck":
-        busy = [] if waits else [wires[s] * link[s] // p.micro_batches for s in range(last)]
-        return max([many[s] * work[s] // p.micro_batches for s in stages] + busy)
+        samples = p.samples or p.micro_batches
+        busy = [] if waits else [wires[s] * link[s] // samples for s in range(last)]
+        steps = [many[s] * work[s] + reduction(p, boundaries, s) for s in stages]
+        return max([-(-step // samples) for step in steps] + busy)
 
     reduce = [reduction(p, boundaries, s) for s in stages]
     weight = [total(p.weight, s) if p.weight is not None else 0 for s in stages]
@@ -282,6 +290,8 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         if draw(st.booleans()):
             found["reduce_base"] = rng.integers(0, 3 * largest, depth)
     found["alternating"] = draw(st.booleans())
+    if problem.objective == "bottleneck" and draw(st.booleans()):
+        found["samples"] = many * draw(st.integers(1, 4))
     if problem.objective == "step" and depth > 1 and draw(st.booleans()):
         found["wires"] = tuple(random_wire(rng, problem, largest) for _ in range(draw(st.integers(1, 2))))
     if draw(st.booleans()):
@@ -291,6 +301,16 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         found["saved"] = np.resize(rng.integers(0, 12, sorts), n)
         found["output"] = np.resize(rng.integers(0, 6, sorts), n)
         found["recomputable"] = rng.integers(0, 4, n) > 0
+        if draw(st.booleans()):  # devices of two kinds
+            kinds = rng.integers(0, 2, depth)
+            found["saved"] = np.stack([found["saved"], rng.integers(0, 12, n)])[kinds]
+            found["output"] = np.stack([found["output"], rng.integers(0, 6, n)])[kinds]
+    if draw(st.booleans()):
+        found["workspace"] = rng.integers(0, 10, (depth, n))
+    if draw(st.booleans()):
+        found["received"] = rng.integers(0, 6, (depth - 1, n - 1))
+    if draw(st.integers(0, 3)) == 0:
+        found["beside"] = rng.integers(0, 10, (depth, n) if draw(st.booleans()) else n)
     if draw(st.booleans()):
         found["resident"] = rng.integers(0, 10, (depth, n))
     if n > 1 and draw(st.booleans()):

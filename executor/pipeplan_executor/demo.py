@@ -84,7 +84,9 @@ def _contestants(model: Model, cluster: Cluster, comparison: Comparison) -> list
     """The solver's plan, and the best plan that any balancer made."""
     best = comparison.best
     plans = [("pipeplan", best.plan)]
-    balanced = ranked(row for result in comparison.results.values() for row in result.baselines.values())
+    balanced = ranked(
+        row for result in comparison.results.values() for row in result.baselines.values() if not row.outside
+    )
     if balanced and balanced[0].judged is not None:
         plans.append((balanced[0].name, draft(model, cluster, best.job, balanced[0].judged, comparison.bound)))
     return plans

@@ -158,9 +158,11 @@ class Recomputation:
 
     Parameters
     ----------
-    forward, saved, output, workspace : array of int, shape (n,)
+    forward, savings, workspace, again : array of int, shape (n,)
+        Nanoseconds of a forward; bytes that recomputation saves for each micro-batch in flight; bytes needed while the
+        layer computes, as it stands and recomputed.
     recomputable : array of bool, shape (n,)
-        A layer whose output is not smaller than what it saves is never recomputed: that saves nothing.
+        A layer that saves nothing is never recomputed.
 
     Attributes
     ----------
@@ -169,17 +171,16 @@ class Recomputation:
     """
 
     def __init__(
-        self, forward: Array, saved: Array, output: Array, workspace: Array, recomputable: NDArray[np.bool_]
+        self, forward: Array, savings: Array, workspace: Array, again: Array, recomputable: NDArray[np.bool_]
     ) -> None:
         self.workspace = SpanLargest(workspace)
-        useful = recomputable & (saved > output)
+        useful = recomputable & (savings > 0)
         self._sorts = [
-            _Sort(int(forward[i]), int(saved[i] - output[i]), int(saved[i] + workspace[i])) if useful[i] else None
-            for i in range(len(forward))
+            _Sort(int(forward[i]), int(savings[i]), int(again[i])) if useful[i] else None for i in range(len(forward))
         ]
         self._all_sorts = len({sort for sort in self._sorts if sort is not None})
-        self._cost, self._savings = np.where(useful, forward, 0), np.where(useful, saved - output, 0)
-        self._peaks = np.where(useful, saved + workspace, 0)
+        self._cost, self._savings = np.where(useful, forward, 0), np.where(useful, savings, 0)
+        self._peaks = np.where(useful, again, 0)
         nothing = np.zeros(1, np.int64)
         empty = _Curve(nothing, nothing, nothing, nothing, nothing)
         self._curves: dict[frozenset[tuple[_Sort, int]], _Curve] = {frozenset(): empty}

@@ -3,10 +3,11 @@
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from pipeplan.names import counted
 from pipeplan.plan import Plan, PlanStage
 from pipeplan.robust import words
 from pipeplan.schedule import Kind
-from pipeplan.search.baselines import Baseline, ranked
+from pipeplan.search.baselines import LATE, Baseline, ranked
 from pipeplan.units import format_bytes, format_time
 from pipeplan_formulations.report import Stop
 
@@ -17,9 +18,9 @@ SHOWN = 16
 """Stages that are told one by one; of more, those that follow each other and are alike share a line."""
 
 REASONS = {
-    Stop.OPTIMALITY: "proved",
+    Stop.OPTIMALITY: "proved for these {costs}",
     Stop.GAP: "the gap asked for is reached",
-    Stop.EXHAUSTED: "nothing is left to look at",
+    Stop.EXHAUSTED: "all was looked at, and a gap is left",
     Stop.TIME: "the time is over",
     Stop.INTERRUPT: "interrupted",
     Stop.ERROR: "a solver contradicted itself",
@@ -30,12 +31,13 @@ def in_words(result: "Result") -> str:
     """What ``pipeplan solve`` prints."""
     plan = result.plan
     meaning = "step time" if result.job.objective == "step" else "largest stage load"
-    stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
+    many = counted(plan.micro_batches, "micro-batch")
     lines = [
-        f"{plan.model} on {plan.cluster}: {stages}, {plan.micro_batches} micro-batches of "
-        f"{plan.micro_batch}, schedule {plan.schedule.family}{_splits(plan)}",
+        f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "
+        f"schedule {plan.schedule.family}{_splits(plan)}",
         f"{meaning} {format_time(result.value)}, proven bound {format_time(result.bound)}, gap {result.gap:.2%} "
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
+        f"costs: {result.costs.in_words()}",
         *_stages(plan),
         *_sums(plan),
     ]
@@ -46,13 +48,15 @@ def in_words(result: "Result") -> str:
         lines.append("next best of what was tried:")
         lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
     lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
-    lines += [f"  {_heuristic(row, result)}" for row in ranked(result.baselines.values())]
-    return "\n".join(lines)
+    late = [name for name, row in result.baselines.items() if row.judged is None and row.why == LATE]
+    told = [row for name, row in result.baselines.items() if name not in late]
+    lines += [f"  {_heuristic(row, result)}" for row in ranked(told)]
+    lines += [f"  not tried, as the time was over: {', '.join(late)}"] if late else []
+    return "\n".join([*lines, *result.searched.lines()])
 
 
 def as_json(result: "Result") -> dict[str, object]:
     """The object that ``pipeplan solve --json`` prints. Times are seconds."""
-    searched = result.searched
     return {
         "status": result.status.value,
         "stop": result.stop.value,
@@ -67,19 +71,8 @@ def as_json(result: "Result") -> dict[str, object]:
         "stages": [_stage_json(stage) for stage in result.plan.stages],
         "runners_up": [{"plan": label, "step_time_s": value / 1e9} for label, value in result.runners_up],
         "balancers": {name: _heuristic_json(row) for name, row in result.baselines.items()},
-        "searched": {
-            "objective": result.job.objective.value,
-            "micro_batch_sizes": list(searched.micro_batch_sizes),
-            "schedules": list(searched.schedules),
-            "schedules_reach": searched.schedules_reach,
-            "partitions": searched.partitions,
-            "replicas": searched.replicas,
-            "in_flight": searched.in_flight,
-            "recompute": searched.recompute,
-            "device_order": searched.order,
-            "opened": searched.opened,
-            "not_searched": list(searched.not_searched),
-        },
+        "costs": result.costs.as_json(),
+        "searched": {"objective": result.job.objective.value} | result.searched.as_json(),
     } | _beside(result)
 
 
@@ -96,7 +89,7 @@ def _beside(result: "Result") -> dict[str, object]:
 def _reason(result: "Result") -> str:
     if result.robust is not None and result.value > result.robust.undisturbed.value:
         return f"chosen by its {result.robust.question.words} where times vary"
-    return REASONS[result.stop]
+    return REASONS[result.stop].format(costs=result.costs.name)
 
 
 def _splits(plan: Plan) -> str:
@@ -151,15 +144,11 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
     memory = sorted(stage.memory.total for stage in stages)
     kind = plan.device_kinds[first.devices[0]]
     return (
-        f"d{first.devices[0]} … d{last.devices[-1]} {kind}, {_count(first.replicas, 'device')} a stage: "
-        f"{_count(len(first.layers), 'layer')} each{again} ({first.layers[0]} … {last.layers[-1]}); forward and "
+        f"d{first.devices[0]} … d{last.devices[-1]} {kind}, {counted(first.replicas, 'device')} a stage: "
+        f"{counted(len(first.layers), 'layer')} each{again} ({first.layers[0]} … {last.layers[-1]}); forward and "
         f"backward up to {format_time(max(stage.forward + stage.backward for stage in stages))}, memory "
         f"{format_bytes(memory[0])} to {format_bytes(memory[-1])} ({first.in_flight} to {last.in_flight} in flight)"
     )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
@@ -173,7 +162,12 @@ def _heuristic(row: Baseline, result: "Result") -> str:
     if row.value is None:
         return f"{row.name:20} no plan: {row.why}"
     over = row.value / result.bound - 1 if result.bound else 0.0
-    return f"{row.name:20} {format_time(row.value):>10}  {over:+.1%} over the bound  ({row.label})"
+    return f"{row.name:20} {format_time(row.value):>10}  {over:+.1%} over the bound  ({row.label}{beyond(row.outside)})"
+
+
+def beyond(why: str) -> str:
+    """What stands behind the label of a plan that lies outside what was asked."""
+    return f"; outside what was asked: {why}" if why else ""
 
 
 def _stage_json(stage: PlanStage) -> dict[str, object]:
@@ -200,4 +194,5 @@ def _stage_json(stage: PlanStage) -> dict[str, object]:
 def _heuristic_json(row: Baseline) -> dict[str, object]:
     if row.value is None:
         return {"step_time_s": None, "why": row.why}
-    return {"step_time_s": row.value / 1e9, "plan": row.label}
+    found: dict[str, object] = {"step_time_s": row.value / 1e9, "plan": row.label}
+    return found | ({"outside": row.outside} if row.outside else {})

@@ -101,13 +101,13 @@ class Chain:
         Nanoseconds that a layer's gradients add to the all-reduce among the replicas of its stage.
     reduce_base : array, shape (S,)
         Nanoseconds that an all-reduce takes besides, however little there is to reduce.
-    saved, output, workspace : array, shape (n,)
+    saved, output, workspace, forward_workspace : array, shape (S, n)
         Bytes kept for backward per micro-batch in flight; bytes of the output; bytes that live only while the layer
-        computes.
+        computes, and those of its forward alone (see `pipeplan.pipeline.Stage`).
     recomputable : array of bool, shape (n,)
         Layers that may keep their output only, and be computed again in the backward.
-    boundary : array, shape (n − 1,)
-        Bytes that cross each cut.
+    boundary : array, shape (S − 1, n − 1)
+        Bytes that cross each cut on each link, in either direction, as the kind of device before the link has them.
     send : array, shape (S − 1, n − 1)
         Nanoseconds that the bytes of a cut keep link s busy, in either direction; the least over pairs of replicas.
     latency : array, shape (S − 1,)
@@ -139,6 +139,7 @@ class Chain:
     saved: Array
     output: Array
     workspace: Array
+    forward_workspace: Array
     recomputable: NDArray[np.bool_]
     boundary: Array
     send: Array
@@ -195,14 +196,17 @@ class Chain:
     def link_counts(self, micro_batches: int) -> Array:
         """Micro-batches that pass the busiest wire of each link in a step, shape (S − 1,)."""
         counts = [sum(-(-(micro_batches - m) // turn) for m in busiest) for turn, busiest in self.turns]
-        return np.array(counts, np.int64)
+        return np.maximum(np.array(counts, np.int64), 1)  # where that wire's turn does not come, another one's does
 
     def head(self, stages: int) -> "Chain":
         """The same chain on the first ``stages`` stages of the row."""
         return self.select(tuple(range(stages)))
 
     def select(self, rows: tuple[int, ...]) -> "Chain":
-        """The same chain on some stages of the row. Between two that were not neighbours lies the slower way."""
+        """The same chain on some stages of the row. Between two that were not neighbours lies the slower way.
+
+        A guess, for balancers: what a plan costs is priced on the devices that it takes.
+        """
         kept = list(rows)
         hops = [slice(a, b) for a, b in pairwise(kept)]
         return replace(
@@ -216,6 +220,11 @@ class Chain:
             input_gradient=self.input_gradient[kept],
             weight_gradient=self.weight_gradient[kept],
             update=self.update[kept],
+            saved=self.saved[kept],
+            output=self.output[kept],
+            workspace=self.workspace[kept],
+            forward_workspace=self.forward_workspace[kept],
+            boundary=self.boundary[kept[:-1]],
             send=np.array([self.send[hop].max(axis=0) for hop in hops], np.int64).reshape(len(hops), self.layers - 1),
             latency=np.array([self.latency[hop].max() for hop in hops], np.int64),
             turns=tuple(min(self.turns[hop], key=_carried) for hop in hops),

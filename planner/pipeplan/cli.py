@@ -33,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
     for command in commands():
         one = sub.add_parser(command.name, help=command.summary, description=command.summary)
         command.configure(one)
-        one.set_defaults(run=command.run)
+        defaults = {action.dest: one.get_default(action.dest) for action in one._actions}
+        one.set_defaults(run=command.run, defaults=defaults)
     return top
 
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from math import inf
 
 from pipeplan.errors import InputError
+from pipeplan.figures import LARGEST, MOST_DEVICES, real, whole
 
 
 class Overlap(StrEnum):
@@ -49,7 +49,7 @@ class DeviceKind:
     timed_as : str or None
         The kind whose profile this one uses; None is its own name.
     speed : float
-        How many times as fast as ``timed_as``.
+        How many times as fast as the profile of ``timed_as``, or as the estimate from its figures, says.
     runtime : int
         Bytes that the runtime takes on a device before any layer is there.
     price : float or None
@@ -74,10 +74,18 @@ class DeviceKind:
     source: str = ""
 
     def __post_init__(self) -> None:
-        if self.speed <= 0:
-            raise InputError(f"device kind {self.name!r}: speed must be above 0, not {self.speed}")
-        if not 0 < self.efficiency <= 1:
-            raise InputError(f"device kind {self.name!r}: efficiency must lie in (0, 1], not {self.efficiency}")
+        what = f"device kind {self.name!r}: "
+        real(self.speed, what + "speed", above=True)
+        real(self.efficiency, what + "efficiency", most=1.0, above=True)
+        whole(self.overhead, what + "overhead")
+        whole(self.runtime, what + "runtime")
+        for name, least in (("memory", 0), ("bandwidth", 1), ("on_chip", 0)):
+            if getattr(self, name) is not None:
+                whole(getattr(self, name), what + name, least)
+        for number_format, rate in self.peak.items():
+            whole(rate, f"{what}peak of {number_format}", 1)
+        if self.price is not None:
+            real(self.price, what + "price")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,10 @@ class Link:
     collective_efficiency: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.collective_efficiency < inf:
-            raise InputError(f"collective_efficiency must be a number above 0, not {self.collective_efficiency}")
+        real(self.collective_efficiency, "collective_efficiency", above=True)
+        whole(self.latency, "latency of a link")
+        if self.bandwidth is not None:
+            whole(self.bandwidth, "bandwidth of a link (bytes per second; None is a free link)", 1)
 
     def occupancy(self, size: int) -> int:
         """Nanoseconds that ``size`` bytes keep the link busy (rounded up)."""
@@ -105,7 +115,7 @@ class Link:
         """The link as the rounds of a collective find it."""
         if self.bandwidth is None or self.collective_efficiency == 1.0:
             return self
-        return Link(max(round(self.bandwidth * self.collective_efficiency), 1), self.latency)
+        return Link(max(min(round(self.bandwidth * self.collective_efficiency), LARGEST), 1), self.latency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,8 @@ class Cluster:
     Raises
     ------
     InputError
-        If a node names an unknown kind, there is no device, or several nodes have no network.
+        If a node names an unknown kind, there is no device, there are more than `MOST_DEVICES`, or several nodes have
+        no network.
     """
 
     name: str
@@ -150,6 +161,11 @@ class Cluster:
     def __post_init__(self) -> None:
         if not any(node.kinds for node in self.nodes):
             raise InputError(f"cluster {self.name!r} has no devices")
+        count = sum(len(node.kinds) for node in self.nodes)
+        if count > MOST_DEVICES:
+            raise InputError(
+                f"cluster {self.name!r} has {count} devices; {MOST_DEVICES} are the most that can be taken"
+            )
         for number, node in enumerate(self.nodes):
             for kind in node.kinds:
                 if kind not in self.kinds:
@@ -174,7 +190,6 @@ class Cluster:
     @staticmethod
     def uniform(count: int, kind: DeviceKind, link: Link | None = None, overlap: Overlap = Overlap.COPY) -> "Cluster":
         """``count`` equal devices in one node."""
-        if count < 1:
-            raise InputError(f"a cluster needs at least one device, not {count}")
+        whole(count, "the number of devices", 1, MOST_DEVICES)
         node = Node(kinds=(kind.name,) * count, link=link or Link())
         return Cluster(name=f"{count} x {kind.name}", kinds={kind.name: kind}, nodes=(node,), overlap=overlap)

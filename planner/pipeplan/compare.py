@@ -4,14 +4,21 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeplan.alternatives import why_infeasible
+from pipeplan.asked import LONGEST, require_question
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, UndecidedError
+from pipeplan.figures import real
 from pipeplan.job import Job
 from pipeplan.model import Model
+from pipeplan.names import counted
 from pipeplan.result import Result
+from pipeplan.scope import searched_for
 from pipeplan.search.baselines import ranked
 from pipeplan.search.space import Space, default_schedules
+from pipeplan.searched import Searched
 from pipeplan.solve import solve
+from pipeplan.sources import Costs
 from pipeplan_formulations.report import Stop
 from pipeplan_formulations.signals import listening, received
 
@@ -23,7 +30,10 @@ LATE = "the search was stopped before its turn"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method under one family. Nanoseconds and bytes; ``excess`` is the relative distance to the bound over all."""
+    """One method under one family. Nanoseconds and bytes; ``excess`` is the relative distance to the bound over all.
+
+    ``outside`` says why the plan is none of those that were asked for; it may then lie below the bound.
+    """
 
     method: str
     family: str
@@ -32,17 +42,20 @@ class Row:
     excess: float | None
     label: str
     why: str = ""
+    outside: str = ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table, best row first, and the solver's answers by family."""
+    """The table, best row first, and the solver's answers by family; what all of these searched, with which costs."""
 
     model: str
     cluster: str
     bound: int
     rows: tuple[Row, ...]
     results: dict[str, Result]
+    searched: Searched
+    costs: Costs
 
     @property
     def best(self) -> Result:
@@ -68,6 +81,9 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     UndecidedError
         If none was found in the time given.
     """
+    real(time_limit, "the time limit (seconds)", most=LONGEST)
+    require_question(model, cluster, job)
+    space = Space(model, cluster, job)
     families = job.schedules or default_schedules(cluster, job)
     end = time.monotonic() + time_limit
     results: dict[str, Result] = {}
@@ -87,12 +103,15 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
             refusals[name] = str(error)
             undecided.append(error)
     if not results:
-        raise undecided[0] if undecided else InfeasibleError(next(iter(refusals.values())))
+        if undecided:
+            raise undecided[0]
+        raise InfeasibleError(next(iter(refusals.values())) if job.intra_layer else why_infeasible(space))
     bound = min([result.bound for result in results.values()] + [error.bound for error in undecided])
     rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
     rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
     rows.sort(key=lambda row: (row.value is None, row.value or 0, row.method != SOLVER))
-    return Comparison(model.name, cluster.name, bound, tuple(rows), results)
+    reach, costs = searched_for(model, cluster, job), next(iter(results.values())).costs
+    return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
 
 
 def _floor(model: Model, cluster: Cluster, job: Job) -> int:
@@ -105,10 +124,12 @@ def _rows(family: str, result: Result, bound: int) -> list[Row]:
     def excess(value: int) -> float:
         return value / bound - 1 if bound else 0.0
 
-    label = f"{len(result.plan.stages)} stages, {result.plan.micro_batches} micro-batches of {result.plan.micro_batch}"
+    plan = result.plan
+    label = f"{counted(len(plan.stages), 'stage')}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
     for baseline in ranked(result.baselines.values()):
         distance = None if baseline.value is None else excess(baseline.value)
         label = baseline.label.removesuffix(f", {family}")
-        rows.append(Row(baseline.name, family, baseline.value, baseline.peaks, distance, label, baseline.why))
+        figures = baseline.value, baseline.peaks, distance, label, baseline.why, baseline.outside
+        rows.append(Row(baseline.name, family, *figures))
     return rows

@@ -49,8 +49,11 @@ def layer_costs(
     """
     profiles = profiles_for(model, kind)
     if profiles:
-        return _slower(_measured(model, profiles, micro_batch, extrapolate), kind.speed)
-    return tuple(_estimated(layer, model, kind, micro_batch, optimizer, weights_on_chip) for layer in model.layers)
+        costs = _measured(model, profiles, micro_batch, extrapolate)
+    else:
+        layers = model.layers
+        costs = tuple(_estimated(layer, model, kind, micro_batch, optimizer, weights_on_chip) for layer in layers)
+    return _slower(costs, kind.speed)
 
 
 def profiles_for(model: Model, kind: DeviceKind) -> dict[int, Profile]:
@@ -65,7 +68,7 @@ def available_micro_batches(
     """Micro-batch sizes that divide the batch and that every kind's profile allows, ascending.
 
     Between measured sizes, divisors count too. Where no kind has a profile, and where extrapolation is allowed, these
-    are powers of two and the whole batch, at most `MOST_SIZES` of them, largest dropped first.
+    are powers of two and measured sizes, at most `MOST_SIZES` of them, largest dropped first.
 
     Raises
     ------

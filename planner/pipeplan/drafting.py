@@ -55,7 +55,7 @@ def _stage(judged: Judged, priced: Stage, s: int, a: int, b: int, job: Job) -> P
             gradients=int(chain.gradients[a:b].sum()) + copied,
             optimizer=int(chain.optimizer[s, a:b].sum() + sum(shared.optimizer[s] for shared in copies)),
             activations=in_flight * priced.held,
-            workspace=priced.workspace * (2 if candidate.family.two_lanes else 1),
+            workspace=priced.workspace + (priced.beside if candidate.family.two_lanes else 0),
             runtime=int(chain.runtime[s]),
         ),
         recompute=tuple(chain.names[i] for i in again),

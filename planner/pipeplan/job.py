@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from pipeplan.errors import InputError
+from pipeplan.figures import MOST_SAMPLES, shown, whole
 from pipeplan.model import Model
 
 OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -26,7 +28,10 @@ class Recompute(StrEnum):
 
 
 class Order(StrEnum):
-    """``SEARCH``: any order of unlike devices. ``GIVEN``: stages take devices in the order in which they are listed."""
+    """``SEARCH``: any order of unlike devices. ``GIVEN``: stages take devices as they are listed, d0 first.
+
+    With ``GIVEN`` no device is left out but those behind the last stage. To leave one out, take it off the list.
+    """
 
     SEARCH = "search"
     GIVEN = "given"
@@ -67,7 +72,7 @@ class Job:
     zero1 : bool
         Replicas share the optimiser's state out among them (Rajbhandari et al., ZeRO, 2020, stage 1).
     order : Order
-        Of devices along the pipeline.
+        Of devices along the pipeline; see `Order`.
     together : tuple of tuple of str
         Layers that one stage must hold: every layer from the first of them to the last.
     no_cut_after : tuple of str
@@ -77,6 +82,11 @@ class Job:
     intra_layer : bool
         A layer at the end of a stage may be divided between neighbours (devices whose tensors leave while they are
         made, only).
+
+    Raises
+    ------
+    InputError
+        If a field is none of what it may be, or two of them contradict each other whatever the model and the cluster.
     """
 
     batch: int
@@ -102,15 +112,68 @@ class Job:
             value = getattr(self, name)
             if value not in list(words):
                 raise InputError(f"{name} {value!r} is not known; choose from {', '.join(words)}")
-            object.__setattr__(self, name, words(value))
-        if self.batch < 1:
-            raise InputError(f"the batch must hold at least one sample, not {self.batch}")
+            self._set(name, words(value))
+        self._set("batch", whole(self.batch, "the batch (samples of one step)", 1, MOST_SAMPLES))
+        if self.memory is not None:
+            self._set("memory", whole(self.memory, "memory (bytes that a device may use)"))
+        for name in ("extrapolate", "equal_replicas", "zero1", "intra_layer"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is either True or False, not {shown(getattr(self, name))}")
+        for name, what in (
+            ("micro_batches", "numbers of micro-batches"),
+            ("depths", "depths asked for (a pipeline has at least one stage)"),
+            ("replicas", "replicas asked for (a stage has at least one)"),
+        ):
+            values = tuple(whole(value, what, 1, MOST_SAMPLES) for value in _several(getattr(self, name), name))
+            self._set(name, tuple(dict.fromkeys(values)))
+        self._set("schedules", tuple(dict.fromkeys(_names(self.schedules, "schedules"))))
+        self._set("no_cut_after", tuple(dict.fromkeys(_names(self.no_cut_after, "no_cut_after"))))
+        self._set("together", tuple(_names(names, "together") for names in _several(self.together, "together")))
+        self._set("pin", _pins(_several(self.pin, "pin")))
+        if any(not names for names in self.together):
+            raise InputError("together names no layer; name those that one stage must hold, or leave it out")
         if self.optimizer not in OPTIMIZER_STATE:
             raise InputError(f"optimizer {self.optimizer!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
         for count in self.micro_batches:
-            if count < 1 or self.batch % count:
+            if self.batch % count:
                 raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")
-        if any(depth < 1 for depth in self.depths):
-            raise InputError(f"a pipeline has at least one stage; depths asked for: {self.depths}")
-        if any(count < 1 for count in self.replicas):
-            raise InputError(f"a stage has at least one replica; replicas asked for: {self.replicas}")
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+def _several(values: Any, name: str) -> tuple[Any, ...]:
+    """A list or tuple as a tuple."""
+    if not isinstance(values, list | tuple):
+        raise InputError(f"{name} takes several values, like a tuple, not {shown(values)}")
+    return tuple(values)
+
+
+def _names(values: Any, name: str) -> tuple[str, ...]:
+    names = _several(values, name)
+    for each in names:
+        if not isinstance(each, str) or not each:
+            raise InputError(f"{name} takes names, and {shown(each)} is none")
+    return names
+
+
+def _pins(pins: tuple[Any, ...]) -> tuple[tuple[str, str], ...]:
+    """Each layer with its place, once.
+
+    Raises
+    ------
+    InputError
+        If a layer has two places.
+    """
+    found: dict[str, str] = {}
+    for pin in pins:
+        pair = _names(pin, "pin")
+        if len(pair) != 2:
+            raise InputError(f"pin takes pairs of a layer and where it must lie, not {shown(pin)}")
+        layer, where = pair
+        if found.setdefault(layer, where) != where:
+            raise InputError(
+                f"layer {layer!r} is pinned to {found[layer]!r} and to {where!r}; a layer has one place, keep one of "
+                "the two"
+            )
+    return tuple(found.items())

@@ -13,11 +13,12 @@ What crosses cut c is the output of every layer ≤ c that some layer > c reads,
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Literal
 
 from pipeplan.errors import InputError
+from pipeplan.figures import MOST_LAYERS, MOST_SAMPLES, whole
 from pipeplan.names import hint
 
 
@@ -126,6 +127,15 @@ class Profile:
     costs: tuple[LayerCost, ...]
     provenance: Provenance
 
+    def __post_init__(self) -> None:
+        whole(self.micro_batch, f"the micro-batch of the profile for {self.device!r}", 1, MOST_SAMPLES)
+        for number, cost in enumerate(self.costs):
+            for name in _FIGURES:
+                whole(getattr(cost, name), f"{name} of layer {number} in the profile for {self.device!r}")
+
+
+_FIGURES = tuple(each.name for each in fields(LayerCost))
+
 
 @dataclass(frozen=True)
 class Model:
@@ -134,8 +144,9 @@ class Model:
     Raises
     ------
     InputError
-        If names repeat, an input is not an earlier layer, a profile has not one cost for each layer, or a tie names
-        layers that are not there or shares more than its first layer has.
+        If there are more than `MOST_LAYERS`, a figure is no whole number of nought or more, names repeat, an input is
+        not an earlier layer, a profile has not one cost for each layer, or a tie names layers that are not there or
+        shares more than its first layer has.
     """
 
     name: str
@@ -148,6 +159,10 @@ class Model:
     def __post_init__(self) -> None:
         if not self.layers:
             raise InputError(f"model {self.name!r} has no layers")
+        if len(self.layers) > MOST_LAYERS:
+            raise InputError(
+                f"model {self.name!r} has {len(self.layers)} layers; {MOST_LAYERS} are the most that can be taken"
+            )
         seen: set[str] = set()
         for layer in self.layers:
             if layer.name in seen:
@@ -159,6 +174,10 @@ class Model:
                         "list the layers in topological order"
                     )
             seen.add(layer.name)
+            whole(layer.parameters, f"model {self.name!r}: parameters of layer {layer.name!r}")
+            if layer.work is not None:
+                for name in Work.__slots__:
+                    whole(getattr(layer.work, name), f"model {self.name!r}: {name} of layer {layer.name!r}")
         for profile in self.profiles:
             if len(profile.costs) != len(self.layers):
                 raise InputError(

@@ -1,7 +1,11 @@
-"""Names in texts for people: those probably meant by one that was mistyped, and the first few of many."""
+"""Words in texts for people: names probably meant by one that was mistyped, the first few of many, plurals, lines."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from textwrap import wrap
+
+WIDTH = 120
+"""Columns of lines for people."""
 
 
 def near(name: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -19,3 +23,24 @@ def hint(name: str, known: Iterable[str]) -> str:
 def some(names: Sequence[str], shown: int = 3) -> str:
     """The first ones, and how many more there are."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
+
+def counted(number: int, thing: str) -> str:
+    """``'1 stage'``, ``'4 stages'``, ``'2 micro-batches'``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"
+
+
+def wrapped(text: str) -> list[str]:
+    """A sentence as lines for people."""
+    return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def listed(numbers: Sequence[int], most: int = 8) -> str:
+    """``'1 to 8'``, ``'1, 2, 4 or 8'``, ``'1, 2, 3, 4, 6, 8, … or 512'``."""
+    row = sorted(set(numbers))
+    if len(row) > 2 and row[-1] - row[0] == len(row) - 1:
+        return f"{row[0]} to {row[-1]}"
+    shown = list(map(str, row))
+    if len(row) > most:
+        shown = [*shown[: most - 2], "…", shown[-1]]
+    return " or ".join(part for part in (", ".join(shown[:-1]), shown[-1]) if part) if shown else "none"

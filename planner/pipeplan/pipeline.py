@@ -43,6 +43,8 @@ class Stage:
         What of ``held`` is still there between input and weight gradient; None if all of it is.
     workspace : int
         Bytes that live only while an action of this stage runs.
+    forward_workspace : int or None
+        Those of a forward, where a backward needs more since it computes layers again; None if it is the same.
     """
 
     forward: int
@@ -55,6 +57,12 @@ class Stage:
     held: int = 0
     held_after_input_gradient: int | None = None
     workspace: int = 0
+    forward_workspace: int | None = None
+
+    @property
+    def beside(self) -> int:
+        """Bytes that a forward needs while a backward runs on the other lane."""
+        return self.workspace if self.forward_workspace is None else self.forward_workspace
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from pipeplan.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link
 from pipeplan.cost import layer_costs
+from pipeplan.errors import InputError
 from pipeplan.job import Job, Recompute
 from pipeplan.memory import optimizer_bytes
 from pipeplan.model import Layer, LayerCost, Model
 from pipeplan.network import Ring, least_together, rings, together, transfer
 from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.scale import require_room, slowest_links, total
 from pipeplan.structure import Groups
 from pipeplan.tied import holders, tied_stages
 
@@ -55,8 +57,42 @@ class Prices:
         if key not in self._tables:
             job = self.job
             costs = layer_costs(self.model, kind, micro_batch, extrapolate=job.extrapolate, optimizer=job.optimizer)
-            self._tables[key] = Table(self.model, costs, job.recompute is Recompute.FULL)
+            try:
+                table = Table(self.model, costs, job.recompute is Recompute.FULL)
+            except OverflowError as error:
+                raise InputError(
+                    f"{self.model.name} on {kind.name}: a micro-batch of {micro_batch} samples costs more than 64 bits "
+                    "of nanoseconds or bytes; make it smaller, or check speeds and sizes"
+                ) from error
+            self._require_room(table, kind, micro_batch)
+            self._tables[key] = table
         return self._tables[key]
+
+    def _require_room(self, table: "Table", kind: DeviceKind, micro_batch: int) -> None:
+        """Refuse costs whose sums over a step would not be exact."""
+        count, name = self.job.batch // micro_batch, f"{self.model.name} on {kind.name}"
+        stages = min(len(self.cluster.devices), len(self.model.layers))
+        per_byte, latency = self._slowest
+        times = (table.forward, table.backward, table.input_gradient, table.weight_gradient)
+        crossing = float(table.boundary.max()) if len(table.boundary) else 0.0
+        each = f"the {count} micro-batches of {micro_batch} samples of a step"
+        remedy = "ask for a smaller batch or larger micro-batches, or check the profile"
+        require_room(name, f"{each}", (count + stages) * total(*times), "ns of computation", remedy)
+        require_room(name, f"what {each} save", count * total(table.saved, table.workspace), "bytes", remedy)
+        moved = (count + stages) * (crossing * per_byte + latency)
+        require_room(name, f"the transfers of {each}", 2 * moved, "ns", "check bandwidths and latencies")
+        reduced = 4 * len(self.cluster.devices) * latency + 4 * self._parameters * per_byte
+        require_room(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
+        require_room(name, "parameters, gradients and optimiser state", 8 * self._parameters, "bytes", "check them")
+        require_room(name, "the optimiser step", total(table.update), "ns", "check the profile")
+
+    @cached_property
+    def _slowest(self) -> tuple[float, int]:
+        return slowest_links(self.cluster)
+
+    @cached_property
+    def _parameters(self) -> float:
+        return float(sum(layer.parameters for layer in self.model.layers))
 
     def occupancy(self, link: Link, sizes: Array) -> Array:
         """Nanoseconds that each of these numbers of bytes keeps a link busy."""
@@ -112,10 +148,13 @@ class Prices:
         """The model's layers on a row of stages."""
         tables = [self.table(group[0].kind, micro_batch) for group in groups]
         shares = np.array([len(group) if self.job.zero1 else 1 for group in groups], np.int64)[:, None]
-        boundary = tables[0].boundary
+        per_cut = len(groups) - 1, len(self.model.layers) - 1
+        boundary = np.array([table.boundary for table in tables[:-1]], np.int64).reshape(per_cut)
         links = [_links(self.cluster, a, b) for a, b in pairwise(groups)]
-        busy = {link: self.occupancy(link, boundary) for own in links for link in own}
-        send = [np.minimum.reduce([busy[link] for link in own]) for own in links]
+        send = [
+            np.minimum.reduce([self.occupancy(link, sizes) for link in own])
+            for own, sizes in zip(links, boundary, strict=True)
+        ]
         around = rings(self.cluster, groups)
         work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
 
@@ -136,12 +175,13 @@ class Prices:
             optimizer=-(-self.optimizer // shares),
             reduce=np.stack([ring.times(self.parameters) for ring in around]),
             reduce_base=_array([ring.base for ring in around]),
-            saved=rows("saved").max(axis=0),
-            output=rows("output").max(axis=0),
-            workspace=rows("workspace").max(axis=0),
+            saved=rows("saved"),
+            output=rows("output"),
+            workspace=rows("workspace"),
+            forward_workspace=rows("forward_workspace"),
             recomputable=self.recomputable,
             boundary=boundary,
-            send=np.array(send, np.int64).reshape(len(links), len(boundary)),
+            send=np.array(send, np.int64).reshape(per_cut),
             latency=_array([min(link.latency for link in own) for own in links]),
             turns=tuple(_turns(self.cluster, a, b) for a, b in pairwise(groups)),
             limit=_array([device_limit(group[0].kind, self.job) for group in groups]),
@@ -165,6 +205,7 @@ class Table:
         self.saved, self.output, self.workspace = (
             _array([getattr(cost, name) for cost in costs]) for name in ("saved", "output", "workspace")
         )
+        self.forward_workspace = self.workspace
         self.boundary = crossing_bytes(model.layers, costs)
         if again:
             self.backward, self.input_gradient = self.backward + self.forward, self.input_gradient + self.forward
@@ -188,26 +229,25 @@ def crossing_bytes(layers: tuple[Layer, ...], costs: tuple[LayerCost, ...]) -> A
 def assemble(
     chain: Chain, cluster: Cluster, boundaries: Boundaries, recompute: Sequence[Sequence[int]] | None = None
 ) -> Pipeline:
-    """The pipeline that a partition of the chain makes. Empty stages are left out, and their devices with them.
+    """The pipeline that a partition of the chain makes.
 
     Parameters
     ----------
     recompute : sequence of sequence of int, optional
         For each stage the layers that are computed again in the backward; none if left out.
     """
-    spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
+    spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
     again = [set(recompute[s]) if recompute is not None else set() for s, _, _ in spans]
-    groups = [chain.groups[s] for s, _, _ in spans]
-    cuts = [b - 1 for _, _, b in spans[:-1]]
-    hops = list(zip(pairwise(groups), cuts, strict=True))
+    groups = chain.groups
+    hops = list(zip(pairwise(groups), [int(chain.boundary[s, b - 1]) for s, _, b in spans[:-1]], strict=True))
     first = list(accumulate((len(group) for group in groups), initial=0))
     held = [range(a, b) for _, a, b in spans]
     sums = [together(cluster, groups, holders(w.layers, held), w.parameters) for w in chain.shared]
     return Pipeline(
         stages=tuple(_stage(chain, s, a, b, layers, sums) for (s, a, b), layers in zip(spans, again, strict=True)),
         placement=tuple(tuple(range(a, b)) for a, b in pairwise(first)),
-        transfers=tuple(_ways(cluster, a, b, int(chain.boundary[c])) for (a, b), c in hops),
-        returns=tuple(_ways(cluster, b, a, int(chain.boundary[c])) for (a, b), c in hops),
+        transfers=tuple(_ways(cluster, a, b, size) for (a, b), size in hops),
+        returns=tuple(_ways(cluster, b, a, size) for (a, b), size in hops),
         overlap=chain.overlap,
         runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans for _ in chain.groups[s]),
         limits=tuple(int(chain.limit[s]) for s, _, _ in spans for _ in chain.groups[s]),
@@ -226,10 +266,10 @@ def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence
     copies = chain.copies(a, b)
     tied = [time for shared, time in zip(chain.shared, sums, strict=True) if shared.copied(a, b)]
     tied += [int(w.home(np.array(time))[s]) for w, time in zip(chain.shared, sums, strict=True) if w.left(a, b)]
-    received = int(chain.boundary[a - 1]) if a else 0
+    received = int(chain.boundary[s - 1, a - 1]) if a else 0
     repeated = sum(int(chain.forward[s, i]) for i in again)
-    freed = sum(int(chain.saved[i] - chain.output[i]) for i in again)
-    rebuilt = [int(chain.saved[i] + chain.workspace[i]) for i in again]
+    freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
+    rebuilt = [int(chain.saved[s, i] + chain.workspace[s, i]) for i in again]
     reduced = bool(chain.reduce[s, a:b].any())
     return Stage(
         forward=int(chain.forward[s, a:b].sum()),
@@ -239,8 +279,9 @@ def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence
         update=int(chain.update[s, a:b].sum() + sum(shared.update[s] for shared in copies)),
         reduce=sum(tied) + (int(chain.reduce[s, a:b].sum() + chain.reduce_base[s]) if reduced else 0),
         resident=chain.stays(s, a, b),
-        held=int(chain.saved[a:b].sum()) + received - freed,
-        workspace=max(int(chain.workspace[a:b].max()), *rebuilt, 0),
+        held=int(chain.saved[s, a:b].sum()) + received - freed,
+        workspace=max(int(chain.workspace[s, a:b].max()), *rebuilt, 0),
+        forward_workspace=int(chain.forward_workspace[s, a:b].max()),
     )
 
 

@@ -5,22 +5,27 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pipeplan.alternatives import why_infeasible
+from pipeplan.asked import asked_limits, require_question
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
-from pipeplan.errors import InfeasibleError, InputError, UndecidedError
-from pipeplan.graph import PARTITIONS, applies
+from pipeplan.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
 from pipeplan.intra_layer import divide
 from pipeplan.job import Job, Objective, default_batch
 from pipeplan.model import Model
-from pipeplan.result import Result, Searched
+from pipeplan.names import hint
+from pipeplan.result import Result
 from pipeplan.robust import Robust, as_robust
 from pipeplan.robust.choice import choose
+from pipeplan.scope import searched
 from pipeplan.search import opened
-from pipeplan.search.any_order import ANY_ORDER, UNEQUAL, any_orders
+from pipeplan.search.any_order import any_orders
 from pipeplan.search.baselines import Baseline, baselines
-from pipeplan.search.fit import explain_infeasible, overfull
+from pipeplan.search.fit import overfull
 from pipeplan.search.prove import Prover, Watch
 from pipeplan.search.space import Space
+from pipeplan.sources import sources
+from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import BeyondIntegersError, Limits, Status, Stop
@@ -33,6 +38,8 @@ FOR_CHOICE = 0.3
 FOR_FAMILIES = 0.35
 """Share of the time in which schedule families are searched alone, where any order is wanted: the best of them is where
 other orders begin."""
+FOR_REASONS = 0.05
+"""Share of the time that may be spent besides on why no plan fits."""
 
 
 @listening()
@@ -91,25 +98,42 @@ def solve(
     InputError
         If the questions make no sense together.
     """
-    clock = Clock(Limits(time_limit))
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    clock = Clock(limits)
     if job is None:
         if batch is None and not (isinstance(model, Model) and wishes.get("objective") == Objective.BOTTLENECK):
             raise InputError("say how many samples a step has: batch=N")
-        job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
+        try:
+            job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
+        except TypeError as error:  # a word that Job does not know
+            unknown = next((name for name in wishes if name not in Job.__dataclass_fields__), None)
+            if unknown is None:
+                raise
+            known = tuple(Job.__dataclass_fields__)
+            listed = ", ".join(known)
+            raise InputError(
+                f"solve() knows no {unknown!r}{hint(unknown, known)}; wishes are fields of Job: {listed}"
+            ) from error
+    elif batch is not None or wishes:
+        beside = ", ".join([*(["batch"] if batch is not None else []), *wishes])
+        raise InputError(f"job and {beside} are both given; write everything into the job, or leave the job out")
+    require_question(None, cluster, job)
     question = None if robust is None else as_robust(robust)
     if question is not None:
         _check_robust(job)
     model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
     if job.intra_layer:
         whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
-        limits = Limits(time_limit, gap, workers, seed)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
-    if why := overfull(space):
+    if why := space.impossible:
         raise InfeasibleError(why)
+    if overfull(space):
+        raise InfeasibleError(why_infeasible(space))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
-    prover = Prover(cluster, Limits(clock.left - compared, gap, workers, seed), backend, watch)
+    searching = replace(limits, time=clock.left - compared)
+    prover = Prover(cluster, searching, backend, watch, space.outside)
     rows: Mapping[str, Baseline] = {}
     try:
         for node in opened(space):
@@ -140,10 +164,15 @@ def solve(
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
             raise UndecidedError(prover.stop, prover.bound, prover.unaffordable)
-        raise InfeasibleError(explain_infeasible(space))
+        if not prover.refuted:
+            raise PipeplanError(
+                f"no plan was found, and it is not proved that none fits: no plan that does takes less than "
+                f"{format_time(prover.bound)}; ask for fewer choices (--depths, --replicas, --schedules)"
+            )
+        raise InfeasibleError(why_infeasible(space, max(prover.left, FOR_REASONS * time_limit)))
     chosen, choice = prover.incumbent, None
     if question is not None:
-        tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None)]
+        tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
         finish = prover.pace.finish(prover.incumbent.candidate)
         rest = Clock(Limits(time=max(clock.left - max(finish - prover.slack, 0.0), 0.0)))
         try:
@@ -164,7 +193,8 @@ def solve(
         bound=prover.bound,
         wall=clock.wall,
         backend=backend,
-        searched=_searched(space, prover),
+        searched=searched(space, prover.opened),
+        costs=sources(model, cluster, space.sizes),
         baselines=rows,
         runners_up=prover.ranking(),
         robust=choice,
@@ -180,24 +210,14 @@ def _check_robust(job: Job) -> None:
         raise InputError("a robust choice knows plans of whole layers only; leave out robust or intra_layer")
 
 
-def _searched(space: Space, prover: Prover) -> Searched:
-    searched = Searched(
-        micro_batch_sizes=space.sizes,
-        schedules=space.schedules,
-        opened=prover.opened,
-        recompute=space.job.recompute.value,
-        order=space.job.order.value,
-    )
-    if space.any_order:
-        searched = replace(searched, schedules_reach=ANY_ORDER, not_searched=(*searched.not_searched[:-1], UNEQUAL))
-    return replace(searched, partitions=PARTITIONS) if applies(space) else searched
-
-
 def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> Model:
     from pipeplan.profile import profile
 
     if example_inputs is None:
-        raise InputError("solve() got a module without example_inputs; pass one batch, so that it can be profiled")
+        raise InputError(
+            f"solve() got {type(module).__name__} for a model, and no example_inputs; pass a Model (as of "
+            "pipeplan.load_model), or a torch module and one batch, so that it can be profiled"
+        )
     sizes = tuple(size for size in (1, 2, 4, 8, 16) if job.batch % size == 0)
     name = cluster.devices[0].kind.name
     return profile(module, example_inputs, micro_batches=sizes, optimizer=job.optimizer, device_name=name)

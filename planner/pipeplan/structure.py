@@ -8,7 +8,7 @@
 Devices of one kind whose nodes have the same link are one *class*; within it they are interchangeable but for the nodes
 they lie in. Where a class fills more than one node and every stage has the same number of replicas r, a *tile* says how
 many replicas of one stage lie in one node: the node then holds that many replicas of several stages in a row, so that
-tensors stay in the node and gradients leave it, or the other way round.
+tensors stay in the node and gradients leave it, or the other way round. Tiles fill the nodes that they lie in.
 
 ::
 
@@ -40,6 +40,11 @@ class DeviceClass:
     def per_node(self) -> int:
         """The most of them that share a node."""
         return max(len(list(own)) for _, own in groupby(self.devices, key=lambda device: device.node))
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether all its nodes hold as many of them."""
+        return len(self.nodes) * self.per_node == len(self.devices)
 
     @cached_property
     def nodes(self) -> frozenset[int]:
@@ -94,6 +99,15 @@ def tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
     return tuple(
         q for q in range(1, replicas + 1) if replicas % q == 0 and all(each.per_node % q == 0 for each in classes)
     )
+
+
+def distinct_tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
+    """Those that differ from packing."""
+
+    def packed(tile: int, each: DeviceClass) -> bool:
+        return each.even and tile == min(replicas, each.per_node) and (replicas % tile == each.per_node % tile == 0)
+
+    return tuple(tile for tile in tiles(classes, replicas) if not all(packed(tile, each) for each in classes))
 
 
 def structures(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[Groups]:
@@ -174,7 +188,7 @@ def _listed(cluster: Cluster, modes: Modes) -> Groups:
 
 
 def _tiled(classes: tuple[DeviceClass, ...], modes: Modes, tile: int) -> Groups | None:
-    """None where the class's nodes do not hold the tiles."""
+    """None where a class's nodes do not hold the tiles, or the tiles do not fill them."""
     replicas = modes[0].replicas
     groups: list[tuple[Device, ...]] = []
     place = [0] * len(classes)  # stages of each class so far
@@ -184,7 +198,9 @@ def _tiled(classes: tuple[DeviceClass, ...], modes: Modes, tile: int) -> Groups 
         per_node, nodes_a_stage = each.per_node, replicas // tile
         row, column = divmod(stage, per_node // tile)
         numbers = [(row * nodes_a_stage + j // tile) * per_node + column * tile + j % tile for j in range(replicas)]
-        if numbers[-1] >= len(each.devices) or len(each.nodes) * per_node != len(each.devices):
+        if numbers[-1] >= len(each.devices) or not each.even:
             return None
         groups.append(tuple(each.devices[number] for number in numbers))
+    if any(count % (each.per_node // tile) for count, each in zip(place, classes, strict=True)):
+        return None
     return tuple(groups)

@@ -4,8 +4,10 @@ Inside pipeplan a time is an integer of nanoseconds, a size an integer of bytes,
 """
 
 import re
+from math import isfinite
 
 from pipeplan.errors import InputError
+from pipeplan.figures import LARGEST, shown
 
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -15,10 +17,17 @@ _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s]*)\s
 
 
 def _split(text: str | int | float, meaning: str, example: str) -> tuple[float, str]:
-    match = _NUMBER.fullmatch(str(text))
+    match = None if isinstance(text, int) and abs(text) > LARGEST else _NUMBER.fullmatch(str(text))
     if match is None:
-        raise InputError(f"{text!r} is not a {meaning}; write it like {example}")
+        raise InputError(f"{shown(text)} is not a {meaning}; write it like {example}")
     return float(match[1]), match[2]
+
+
+def _whole(text: str | int | float, value: float) -> int:
+    """The quantity in its inner unit."""
+    if not isfinite(value) or value > LARGEST:
+        raise InputError(f"{shown(text)} is too large; in bytes, nanoseconds or per second it may be at most {LARGEST}")
+    return round(value)
 
 
 def parse_bytes(text: str | int) -> int:
@@ -27,7 +36,7 @@ def parse_bytes(text: str | int) -> int:
     prefix = unit.removesuffix("B")
     if prefix not in _PREFIX:
         raise InputError(f"{text!r} is not a size; write it like 16GiB, 100MB or 512B")
-    return round(number * _PREFIX[prefix])
+    return _whole(text, number * _PREFIX[prefix])
 
 
 def parse_time(text: str | int) -> int:
@@ -35,7 +44,7 @@ def parse_time(text: str | int) -> int:
     number, unit = _split(text, "time", "5us, 1.5ms or 2s")
     if unit and unit not in _TIME:
         raise InputError(f"{text!r} is not a time; write it like 5us, 1.5ms or 2s")
-    return round(number * _TIME[unit or "ns"])
+    return _whole(text, number * _TIME[unit or "ns"])
 
 
 def parse_bandwidth(text: str | int) -> int:
@@ -51,7 +60,7 @@ def parse_bandwidth(text: str | int) -> int:
     prefix = body.removesuffix("B")
     if prefix not in _PREFIX:
         raise InputError(f"{text!r} is not a bandwidth; write it like 300GB/s or 10Gbit/s")
-    value = round(number * _PREFIX[prefix] / divisor)
+    value = _whole(text, number * _PREFIX[prefix] / divisor)
     if value <= 0:
         raise InputError(f"{text!r}: a bandwidth must be above zero; leave it out for a free link")
     return value
@@ -63,7 +72,7 @@ def parse_rate(text: str | int | float) -> int:
     prefix = re.sub(r"(FLOP/s|FLOPS|FLOP)$", "", unit)
     if prefix not in _DECIMAL:
         raise InputError(f"{text!r} is not a rate; write it like 125TFLOP/s")
-    return round(number * _DECIMAL[prefix])
+    return _whole(text, number * _DECIMAL[prefix])
 
 
 def format_bytes(value: int) -> str:

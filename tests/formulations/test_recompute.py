@@ -22,7 +22,7 @@ class Layers:
     def lists(self) -> Recomputation:
         """The lists under test."""
         forward, saved, output, workspace, may = (np.array(column) for column in zip(*self.rows, strict=True))
-        return Recomputation(forward, saved, output, workspace, may)
+        return Recomputation(forward, saved - output, workspace, saved + workspace, may)
 
     def fits(self, span, chosen, flight, spare) -> bool:
         """Whether the peak, less what the micro-batches in flight no longer hold, stays within ``spare``."""
@@ -112,7 +112,7 @@ def test_equal_layers_share_their_lists():
     """A thousand equal layers need as many lists as there are lengths, and each has one entry a layer and one more."""
     n = 1000
     ones = np.ones(n, np.int64)
-    lists = Recomputation(3 * ones, 10 * ones, 2 * ones, 0 * ones, ones.astype(bool))
+    lists = Recomputation(3 * ones, 8 * ones, 0 * ones, 10 * ones, ones.astype(bool))
     starts = np.arange(n - 40)
     floor, cost = lists.least_each(starts, starts + 40, 2 * np.ones_like(starts), np.full_like(starts, -150))
     assert (floor == cost).all()

@@ -25,6 +25,7 @@ SOLVE_KEYS = {
     "stages",
     "runners_up",
     "balancers",
+    "costs",
     "searched",
 }
 STAGE_KEYS = {"layers", "devices", "replicas", "recompute", "forward_s", "backward_s", "memory_bytes"}

@@ -51,7 +51,7 @@ def test_what_does_not_fit_is_explained_and_the_remedy_works(model: str, capsys:
         assert main(["solve", model, *LEAN, "--memory", f"{9 + remedy['number'] - less}B", "--json"]) == code
     capsys.readouterr()
     assert main(["explain", model, *LEAN, "--memory", "9B"]) == 1
-    assert "No plan fits, proved." in capsys.readouterr().out
+    assert "No plan fits among those searched, proved." in capsys.readouterr().out
 
 
 def test_a_frontier_is_written_drawn_and_resumed(

@@ -60,6 +60,14 @@ def test_a_kind_timed_as_another_is_as_many_times_as_fast() -> None:
     assert (cost.saved, cost.output, cost.workspace) == (slow.saved, slow.output, slow.workspace)
 
 
+def test_an_estimate_knows_the_speed_too() -> None:
+    """A kind that is half as fast as another takes twice its estimated times, and as many bytes."""
+    model = _analytic(forward_flops=10**9, weight_gradient_flops=10**9, output=8, saved=16)
+    half, fast = (layer_costs(model, replace(GPU, speed=speed), 4)[0] for speed in (0.5, 1.0))
+    assert (half.forward, half.backward, half.update) == (2 * fast.forward, 2 * fast.backward, 2 * fast.update)
+    assert (half.saved, half.output) == (fast.saved, fast.output)
+
+
 def test_a_profile_wins_over_an_estimate() -> None:
     """Operation counts are not looked at where there is a measurement."""
     model = replace(_analytic(forward_flops=10**15), profiles=(Profile("gpu", 1, (_cost(1),), MEASURED),))

@@ -98,4 +98,4 @@ def test_two_lanes_need_devices_that_send_while_they_compute() -> None:
     model, job = model_of([2, 3]), Job(batch=2, schedules=("fbp-as",))
     with pytest.raises(InputError, match="two lanes at once"):
         Space(model, equal_devices(2, overlap="none"), job)
-    assert Space(model, equal_devices(2, overlap="stream"), job).rows()
+    assert Space(model, equal_devices(2, overlap="stream"), job).families

@@ -113,7 +113,8 @@ def test_what_a_split_tie_costs() -> None:
     own = 2 * LINK.occupancy(whole // 2)
     assert last.reduce == together
     assert first.reduce == together + own + 2 * LINK.latency  # besides, its second layer among its two replicas
-    alone = assemble(chain, small, (0, 4, 4)).stages
+    pair = price(model, small, [(d0, d1)], 1, Job(4, optimizer="adam", zero1=True))
+    alone = assemble(pair, small, (0, 4)).stages
     assert [stage.reduce for stage in alone] == [3 * own + 2 * LINK.latency]
     assert alone[0].resident == 3 * (2 * whole + whole)
 

@@ -15,7 +15,7 @@ def two_nodes() -> Cluster:
     return Cluster("two", {"unit": DeviceKind("unit")}, (node, node), network=Link(1))
 
 
-def occupancy(link: Link) -> np.ndarray:
+def occupancy(_: int, link: Link) -> np.ndarray:
     """Seconds are enough here."""
     return BYTES // link.bandwidth
 

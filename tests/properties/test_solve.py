@@ -116,10 +116,10 @@ def recomputed(chain: Chain, s: int, a: int, b: int, flight: int, lanes: int) ->
     copies = sum(int(w.resident[s]) for w in chain.shared if has_copy(w.layers, range(a, b)))
     subsets = joined.from_iterable(combinations(range(a, b), size) for size in range(b - a + 1))
     for again in subsets if chain.recomputable.any() else [()]:
-        held = sum(int(chain.output[i] if i in again else chain.saved[i]) for i in range(a, b))
-        received = int(chain.boundary[a - 1]) if a else 0
-        peak = max(int(chain.workspace[i]) * lanes for i in range(a, b))
-        peak = max([peak, *(int(chain.saved[i] + chain.workspace[i] * lanes) for i in again)])
+        held = sum(int(chain.output[s, i] if i in again else chain.saved[s, i]) for i in range(a, b))
+        received = int(chain.boundary[s - 1, a - 1]) if a else 0
+        peak = max(int(chain.workspace[s, i]) + (int(chain.saved[s, i]) if i in again else 0) for i in range(a, b))
+        peak += (lanes - 1) * max(int(chain.forward_workspace[s, i]) for i in range(a, b))
         need = int(chain.resident[s, a:b].sum()) + copies + flight * (held + received) + peak + int(chain.runtime[s])
         cost = sum(int(chain.forward[s, i]) for i in again)
         if need <= chain.limit[s] and (best is None or cost < best[0]):
@@ -230,14 +230,15 @@ def test_a_tree_of_shapes_hides_none(question: Question) -> None:
 @given(questions())
 @settings(max_examples=50, deadline=None)
 def test_no_heuristic_beats_the_answer_and_bounds_are_bounds(question: Question) -> None:
-    """Stopped early, the answer is still no worse than any heuristic, and its bound no higher than the optimum."""
+    """Stopped early, the answer is no worse than any heuristic's plan that was asked for; its bound holds."""
     model, cluster, job = question
     optimum = exhaustive(model, cluster, job)
     if optimum is None:
         return
     result = solve(model, cluster, job=job, backend="exact", gap=0.2)
     assert result.bound <= optimum <= result.value
-    assert all(row.value is None or row.value >= result.value for row in result.baselines.values())
+    inside = [row for row in result.baselines.values() if not row.outside]
+    assert all(row.value is None or row.value >= result.value for row in inside)
 
 
 @given(questions(tied="ends"))

@@ -5,7 +5,17 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
-from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+from pipeplan.commands.outputs import show, try_outputs
+from pipeplan.commands.questions import (
+    LIMITS,
+    add_limits,
+    add_questions,
+    limits,
+    read_cluster,
+    read_job,
+    read_model,
+    refuse_given,
+)
 from pipeplan_executor.commands.running import add_run, finished, is_first, run_plan
 
 if TYPE_CHECKING:
@@ -35,6 +45,8 @@ def run(options: Namespace) -> int:
     from pipeplan_executor.calibrate import calibrated, check_belongs, observed
     from pipeplan_executor.calibrate.report import as_json, as_text
 
+    if is_first():
+        try_outputs(options, files=("output", "save_cluster", "save_plan"))
     plan = Plan.load(options.plan)
     _as_planned(options, plan)
     model = read_model(options)
@@ -58,9 +70,10 @@ def run(options: Namespace) -> int:
 
         with solving(quiet=options.json) as watch:
             best = solve(found.model, found.cluster, job=job, **limits(options), watch=watch)
-        if options.save_plan:
-            best.plan.save(options.save_plan)
-    print(json.dumps(as_json(plan, found, best), indent=2) if options.json else as_text(plan, found, best))
+    answer = json.dumps(as_json(plan, found, best), indent=2) if options.json else as_text(plan, found, best)
+    show(answer, options, "output", "save_cluster", "save_plan")
+    if options.save_plan and best is not None:
+        best.plan.save(options.save_plan)
     return finished()
 
 
@@ -72,6 +85,8 @@ def _as_planned(options: Namespace, plan: "Plan") -> None:
         raise InputError(
             "--save-plan saves what is best now, and --no-solve looks for nothing; leave out one of the two"
         )
+    if options.no_solve:
+        refuse_given(options, LIMITS, "--no-solve looks for no plan")
     if options.batch is None:
         options.batch = plan.batch
     if options.batch != plan.batch:

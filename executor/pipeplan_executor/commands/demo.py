@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from pipeplan.commands.base import Command
+from pipeplan.commands.outputs import try_outputs
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -19,6 +20,7 @@ def run(options: Namespace) -> int:
 
     from pipeplan_executor.demo import demonstrate
 
+    try_outputs(options, folders=("output",))
     demonstrate(Path(options.output), tuple(options.models.split(",")), options.batch, options.steps)
     return 0
 

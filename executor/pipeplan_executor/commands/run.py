@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
+from pipeplan.commands.outputs import show, try_outputs
 from pipeplan_executor.commands.running import add_run, finished, is_first, run_plan
 from pipeplan_executor.report import predicted_peak, write_pictures
 
@@ -23,7 +24,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="compare loss and gradients with the unsplit model")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
     parser.add_argument("--weights", metavar="FILE", help="state dict of the unsplit model (else drawn)")
-    parser.add_argument("--trace", metavar="FILE", help="write predicted and measured time line for Perfetto")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write predicted and measured time line for Perfetto; - prints it"
+    )
     parser.add_argument("--plot", metavar="FILE", help="draw predicted and measured time line (.svg or .png)")
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help="start again so often after a loss (0)")
     parser.add_argument(
@@ -47,6 +50,8 @@ def run(options: Namespace) -> int:
     from pipeplan.plan import Plan
     from pipeplan_executor.verify import check_error
 
+    if is_first():
+        try_outputs(options, files=("trace",), pictures=("plot",), folders=("checkpoint",), inputs=("plan",))
     plan = Plan.load(options.plan)
     saving = _saving(options)
     if is_first() and not options.json:
@@ -63,20 +68,23 @@ def run(options: Namespace) -> int:
         tensor_parallel=options.tensor_parallel,
     )
     if is_first():
+        answer = json.dumps(as_json(plan, report), indent=2) if options.json else as_text(plan, report)
+        show(answer, options, "trace")
         if options.trace or options.plot:
             write_pictures(plan, report, trace=options.trace, plots=[options.plot] if options.plot else [])
-        print(json.dumps(as_json(plan, report), indent=2) if options.json else as_text(plan, report))
     check_error(report)
     return finished()
 
 
 def _saving(options: Namespace) -> "Saving | None":
+    from pipeplan.commands.questions import given
     from pipeplan.errors import InputError
     from pipeplan_executor.saving import Saving
 
     if options.checkpoint is None:
-        if options.every or options.resume:
-            raise InputError("--every and --resume need a folder for the checkpoints: --checkpoint DIR")
+        found = given(options, ("every", "keep", "resume"))
+        if found:
+            raise InputError(f"{' and '.join(found)} need a folder for the checkpoints: --checkpoint DIR")
         return None
     return Saving(options.checkpoint, options.every, options.keep, options.resume)
 

@@ -11,7 +11,7 @@ from pipeplan_formulations.allocation.peak import Peak, Side
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.tails import Sight
-from pipeplan_formulations.allocation.terms import own, services
+from pipeplan_formulations.allocation.terms import loaded, own, services
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
@@ -105,8 +105,10 @@ def added(
                 fewest = holds.least if sight.apart else held
                 is_open &= sight.peak.holds(sight.ceiling, many, width, fewest, held, forward + backward, side)
     if sight.quantity == "load":
-        load = own(problem.overlap, 1, forward, backward, send) + (into if problem.overlap == "none" else 0)
-        return Added(load // (width * problem.unit), np.zeros_like(forward), backward, is_open, refused)
+        once = problem.prefix["reduce"][c, w][ends] - problem.prefix["reduce"][c, w][starts]
+        once = once + np.where(once > 0, problem.reduce_base[c, w], 0)
+        load = -(-loaded(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
+        return Added(load, np.zeros_like(forward), backward, is_open, refused)
     wait = (many - 1) * into if problem.overlap == "none" else 0
     term = own(problem.overlap, many, forward, backward, send) + wait
     return Added(term, forward + backward, backward, is_open, refused)

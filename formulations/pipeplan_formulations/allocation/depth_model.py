@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pipeplan_formulations.allocation.depth_frame import Frame, Switches, sum_of
 from pipeplan_formulations.allocation.place import Allocation, Mode, Place
 from pipeplan_formulations.allocation.problem import ChainAllocation
-from pipeplan_formulations.allocation.terms import behind, drained, own, services, step_on, two_phases
+from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
 from pipeplan_formulations.graph.rows import Rows
 from pipeplan_formulations.partition.expression import Expression
 from pipeplan_formulations.scaling import Scale
@@ -63,17 +63,17 @@ class _Objective(Frame):
         self.at_least(Expression({self.time: times}) - expression.down(self.scale.unit), 0, when)
 
     def bottleneck(self) -> None:
-        """T is no less than any ⌊load / r⌋."""
-        problem = self.problem
+        """N T is no less than what any replica does in a step, and, rounded down to N, any wire."""
+        problem, unit = self.problem, self.scale.unit
+        samples = problem.divisor
         for s in range(self.depth):
-            load = own(problem.overlap, 1, *self._times(s), self.send[s])
-            load = load + self.into[s] if problem.overlap == "none" else load
-            for (_, width), mode in self.modes[s].items():
-                replicas, period = width * problem.unit, problem.wire_loads[width]
-                self._bound(load - (replicas - 1), (mode,), replicas)
-                if problem.overlap != "none":
-                    self._bound(self.send[s] - (period - 1), (mode,), period)
-                    self._bound(self.back[s] - (period - 1), (mode,), period)
+            times = *self._times(s), self.send[s], self.into[s]
+            for (kind, width), mode in self.modes[s].items():
+                once = self._reduction(s, kind, width)
+                step = loaded(problem.overlap, problem.share(width), *times, once)
+                self._bound(step - samples * (unit - 1), (mode,), samples)
+                for send in (self.send[s], self.back[s]) if problem.overlap != "none" else ():
+                    self._bound(problem.wire_shares[width] * send - (samples * unit - 1), (mode,), samples)
 
     def step(self) -> None:
         """(3) where a mode is chosen, (4) to (6) where a mode and its k are."""
@@ -103,14 +103,20 @@ class _Objective(Frame):
                     self._bound(head + two_phases(many, forward, other), (switch,))
 
     def _finish(self) -> Expression:
-        """E_0; the base once if a layer with something to reduce is in the first stage."""
+        """E_0."""
         problem, total = self.problem, Expression({})
         for (kind, width), on in self.on[0].items():
             w = problem.widths.index(width)
-            base = self.switch()
-            for i in range(problem.layers):
-                total = total + int(problem.update[kind, w, i] + problem.reduce[kind, w, i]) * on[i]
-                if problem.reduce[kind, w, i]:
-                    self.at_least(base - on[i])
-            total = total + int(problem.reduce_base[kind, w]) * base
+            total = total + sum_of(int(problem.update[kind, w, i]) * on[i] for i in range(problem.layers))
+            total = total + self._reduction(0, kind, width)
         return total
+
+    def _reduction(self, s: int, kind: int, width: int) -> Expression:
+        """R of stage s if it is of this mode, otherwise 0; the base once if it has a layer with something to reduce."""
+        problem, w, on = self.problem, self.problem.widths.index(width), self.on[s][kind, width]
+        base = self.switch()
+        for i in range(problem.layers):
+            if problem.reduce[kind, w, i]:
+                self.at_least(base - on[i])
+        parts = sum_of(int(problem.reduce[kind, w, i]) * on[i] for i in range(problem.layers))
+        return parts + int(problem.reduce_base[kind, w]) * base

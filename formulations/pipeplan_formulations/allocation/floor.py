@@ -62,10 +62,11 @@ def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
     best = problem.forward + problem.backward
     before = int(best_before(problem)[-1])
     speed = (best.min(axis=0) / np.maximum(best, 1)).max(axis=1) * problem.unit
-    many = 1 if problem.objective == "bottleneck" else problem.micro_batches
+    bottleneck, many = problem.objective == "bottleneck", problem.micro_batches
     power = np.maximum(speed @ grid.coordinates, before * many / max(problem.largest, 1))
-    share = np.maximum(before * many / np.maximum(power, 1e-9) * (1 - 1e-9) - 1, 0).astype(np.int64)
-    bounds = share if problem.objective == "bottleneck" else np.maximum(share, before)
+    step = before * many / np.maximum(power, 1e-9) * (1 - 1e-9)
+    share = np.maximum((step / problem.divisor if bottleneck else step) - 1, 0).astype(np.int64)
+    bounds = share if bottleneck else np.maximum(share, before)
     return np.where(grid.total == 0, IMPOSSIBLE, bounds)
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.terms import behind, drained, own, services, step_on, two_phases
+from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
@@ -174,10 +174,10 @@ def _row(problem: ChainAllocation, grid: Grid, span: _Span, other: int, behind: 
         allowed = np.where(chosen >= many, allowed, np.minimum(allowed, excess))
     places = nothing + width, ends, nothing + other, nothing + behind, chosen, allowed
     if problem.objective == "bottleneck":
-        busy = own(problem.overlap, 1, forward, backward, send) + (into if problem.overlap == "none" else 0)
-        load = busy // (width * problem.unit)
+        once = reduce + np.where(reduce > 0, problem.reduce_base[kind, w], 0)
+        load = -(-loaded(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
         if problem.overlap != "none":
-            load = np.maximum(load, np.maximum(send, back) // problem.wire_loads[width])
+            load = np.maximum(load, problem.wire_shares[width] * np.maximum(send, back) // problem.divisor)
         return Moves(*places, load, *[nothing] * 6)
     held = span.flights if problem.alternating else many
     each = services(problem.overlap, many, held, problem.wire_shares[width], forward, backward, send, back, into)

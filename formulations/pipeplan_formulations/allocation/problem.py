@@ -46,8 +46,8 @@ Lists that alternate also obey (5), and with one width those of ``phases``, all 
 (6)  T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
 
 where a wire between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ (in devices) micro-batches. The
-objective ``bottleneck`` is the largest ⌊(F + B) / r⌋ (with f and ĝ if devices wait) and, if they do not wait,
-⌊max(f, g) / max_{w'} lcm(w, w')⌋: time per micro-batch of an endless pipeline.
+objective ``bottleneck`` is the largest ⌈(M_w (F + B) + R) / N⌉ (F + B + f + ĝ if devices wait), R the stage's gradient
+reduction, and, if they do not wait, ⌊L_w max(f, g) / N⌋: time per sample of an endless pipeline, N samples a step.
 
 Why these are bounds for every plan of the space is told in docs/bounds.md. All times are integers of one unit, all
 sizes integers of another.
@@ -67,7 +67,7 @@ from pipeplan_formulations.allocation.falling import falls
 from pipeplan_formulations.allocation.place import Allocation, Mode, Place
 from pipeplan_formulations.allocation.terms import Overlap
 from pipeplan_formulations.allocation.value import evaluate
-from pipeplan_formulations.allocation.wires import wire_loads, wire_shares
+from pipeplan_formulations.allocation.wires import wire_shares
 from pipeplan_formulations.recompute import Recomputation
 
 Array = NDArray[np.int64]
@@ -100,6 +100,8 @@ class ChainAllocation:
         Units that a stage may have, ascending.
     micro_batches, unit : int
         M, and devices in a unit.
+    samples : int, optional
+        N; by default M.
     overlap : 'none', 'copy' or 'stream'
     objective : 'step' or 'bottleneck'
     flight : 'sno', 'so', 'fbp', 'full' or 'falling'
@@ -146,6 +148,7 @@ class ChainAllocation:
     phases: bool = False
     first: tuple[Mode, ...] = ()
     last: tuple[Mode, ...] = ()
+    samples: int | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -164,6 +167,11 @@ class ChainAllocation:
     def drains(self) -> bool:
         """Whether (5) or (6) is asked for."""
         return self.objective == "step" and (self.alternating or (self.phases and len(self.widths) == 1))
+
+    @property
+    def divisor(self) -> int:
+        """N."""
+        return self.samples or self.micro_batches
 
     @property
     def chooses(self) -> bool:
@@ -206,11 +214,6 @@ class ChainAllocation:
         return wire_shares(self.widths, self.unit, self.micro_batches)
 
     @cached_property
-    def wire_loads(self) -> dict[int, int]:
-        """max_{w'} lcm(w, w') of each width, in devices."""
-        return wire_loads(self.widths, self.unit)
-
-    @cached_property
     def least_back(self) -> Array:
         """ĝ by the kind behind the hop, whether a hop from its own kind would leave a node, and cut: (C, 2, n − 1)."""
         least = np.stack([self.send_back[c, c] for c in range(self.kinds)])
@@ -224,7 +227,9 @@ class ChainAllocation:
     def recomputations(self) -> tuple[Recomputation, ...]:
         """For each kind, the least recomputation of every span."""
         return tuple(
-            Recomputation(forward, self.saved, self.output, self.workspace, self.recomputable)
+            Recomputation(
+                forward, self.saved - self.output, self.workspace, self.saved + self.workspace, self.recomputable
+            )
             for forward in self.forward
         )
 
@@ -297,11 +302,15 @@ class ChainAllocation:
 
     def finish(self, place: Place) -> int:
         """E of a stage: its gradient reduction and its update."""
+        update = self.prefix["update"][place.kind, self.widths.index(place.width)]
+        return int(update[place.end] - update[place.start]) + self.reduction(place)
+
+    def reduction(self, place: Place) -> int:
+        """R of a stage."""
         w = self.widths.index(place.width)
-        update, reduce = (self.prefix[name][place.kind, w] for name in ("update", "reduce"))
+        reduce = self.prefix["reduce"][place.kind, w]
         bytes_ = int(reduce[place.end] - reduce[place.start])
-        base = int(self.reduce_base[place.kind, w]) if bytes_ else 0
-        return int(update[place.end] - update[place.start]) + bytes_ + base
+        return bytes_ + (int(self.reduce_base[place.kind, w]) if bytes_ else 0)
 
     def evaluate(self, stages: Allocation) -> int:
         """The least T that (3) to (6), or the bottleneck, allow; the stages must be feasible."""

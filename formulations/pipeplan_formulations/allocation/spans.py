@@ -90,7 +90,7 @@ class Spans:
         problem, starts = self._problem, np.arange(self._problem.layers)
         work = problem.prefix["forward"][kind] + problem.prefix["backward"][kind]
         if problem.objective == "bottleneck":
-            room = np.full(problem.layers, (target + 1) * width * problem.unit - 1)
+            room = np.full(problem.layers, target * problem.divisor // problem.share(width))
         else:
             room = (target - self.before[:-1]) // problem.share(width)
         ends = np.searchsorted(work, work[:-1] + room, side="right") - 1

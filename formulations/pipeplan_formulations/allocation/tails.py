@@ -103,11 +103,10 @@ class Tail:
         return send
 
     def _key(self, w: int) -> int:
-        """Widths that see the same behind them share one table: by L_w, or by the period of a wire, or all."""
+        """Widths that see the same behind them share one table: by L_w, or all."""
         problem, width = self._problem, self._problem.widths[w]
-        if self._sight.quantity == "load" and problem.overlap != "none":
-            return problem.wire_loads[width]
-        if self._sight.ceiling is not None and problem.overlap == "copy":
+        loads = self._sight.quantity == "load" and problem.overlap != "none"
+        if loads or (self._sight.ceiling is not None and problem.overlap == "copy"):
             return problem.wire_shares[width]
         return 0
 
@@ -115,13 +114,13 @@ class Tail:
 def hop_between(problem: ChainAllocation, sight: Sight, kind: int, behind: int, key: int) -> Array:
     """What a hop adds to V and A, or its load, by whether it leaves a node, and boundary: shape (2, n + 1).
 
-    ``key`` is L_w under a ceiling, or the period of a wire. `IMPOSSIBLE` at cuts that are not allowed or whose wire is
+    ``key`` is L_w, for loads and under a ceiling. `IMPOSSIBLE` at cuts that are not allowed or whose wire is
     too slow.
     """
     found = np.full((2, problem.layers + 1), IMPOSSIBLE)
     send, back = problem.send[kind, behind], problem.send_back[kind, behind]
     if sight.quantity == "load":
-        hop = np.maximum(send, back) // key if problem.overlap != "none" else np.zeros_like(send)
+        hop = key * np.maximum(send, back) // problem.divisor if problem.overlap != "none" else np.zeros_like(send)
     else:
         step = step_on(problem.overlap, 0, send, back, problem.latency[kind, behind][:, None])
         hop = np.broadcast_to(step, send.shape)

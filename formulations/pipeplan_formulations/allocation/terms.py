@@ -20,6 +20,13 @@ def own(overlap: Overlap, many: int, forward: Number, backward: Number, send: Nu
     return many * (forward + backward + send) if overlap == "none" else many * (forward + backward)
 
 
+def loaded(
+    overlap: Overlap, many: int, forward: Number, backward: Number, send: Number, into: Number, once: Number
+) -> Number:
+    """What a replica does in a step of an endless pipeline; ``once`` is R."""
+    return own(overlap, many, forward, backward, send) + (many * into if overlap == "none" else 0) + once
+
+
 def step_on(overlap: Overlap, work: Number, send: Number, back: Number, latency: Number) -> Number:
     """H_{s+1} − H_s of (3); ``work`` is F + B."""
     return work + 2 * latency if overlap == "stream" else work + 2 * latency + send + back

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.terms import behind, drained, own, services, step_on, two_phases
+from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
 
 if TYPE_CHECKING:
     from pipeplan_formulations.allocation.problem import ChainAllocation
@@ -29,10 +29,10 @@ def evaluate(problem: "ChainAllocation", stages: Allocation) -> int:
             into = int(problem.least_back[place.kind, node, place.start - 1])
         times = forward, backward, send, back, into
         if problem.objective == "bottleneck":
-            load = own(problem.overlap, 1, *times[:3]) + (into if problem.overlap == "none" else 0)
-            least = max(least, load // (place.width * problem.unit))
+            step = loaded(problem.overlap, problem.share(place.width), *times[:3], into, problem.reduction(place))
+            least = max(least, -(-step // problem.divisor))
             if problem.overlap != "none":
-                least = max(least, max(send, back) // problem.wire_loads[place.width])
+                least = max(least, problem.wire_shares[place.width] * max(send, back) // problem.divisor)
             continue
         many = problem.share(place.width)
         wait = (many - 1) * into if problem.overlap == "none" else 0

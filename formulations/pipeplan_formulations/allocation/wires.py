@@ -9,9 +9,5 @@ from math import lcm
 
 def wire_shares(widths: tuple[int, ...], unit: int, micro_batches: int) -> dict[int, int]:
     """Least number of micro-batches on the busiest wire of a stage of each width."""
-    return {width: -(-micro_batches // period) for width, period in wire_loads(widths, unit).items()}
-
-
-def wire_loads(widths: tuple[int, ...], unit: int) -> dict[int, int]:
-    """Every how manieth micro-batch a wire carries at least, for a stage of each width."""
-    return {width: max(lcm(width * unit, other * unit) for other in widths) for width in widths}
+    periods = {width: max(lcm(width * unit, other * unit) for other in widths) for width in widths}
+    return {width: -(-micro_batches // period) for width, period in periods.items()}

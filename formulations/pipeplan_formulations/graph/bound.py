@@ -41,7 +41,9 @@ def _alone(problem: GraphPartition, group: int) -> int:
     loads = []
     for mode in problem.modes:
         for variant in np.flatnonzero(mode.possible[:, group]):
-            sums = ((int(line.time[variant, group]) + line.base, line.share) for line in mode.lines)
+            sums = (
+                (int(line.time[variant, group]) + line.base * int(line.pays[group]), line.share) for line in mode.lines
+            )
             loads.append(max(-(-total // share) for total, share in sums))
     return min(loads)
 

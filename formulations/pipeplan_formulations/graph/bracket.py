@@ -21,7 +21,7 @@ class Bracket:
         self.low = self.free
         self.high: int | None = None
         self.best: Stages | None = None
-        self.impossible = False
+        self.impossible = bool(problem.depths) and min(problem.depths) > problem.most_stages
         if hint is not None and problem.feasible(hint):
             self.offer(hint)
 

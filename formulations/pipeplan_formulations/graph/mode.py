@@ -29,13 +29,15 @@ class Line:
     leave, enter : array, shape (E,)
         What each star adds if its tensor leaves the stage, or enters it.
     base : int
-        Added whatever the stage holds.
+        Added if the stage holds a group that pays it.
     wire : int
         What leaves is divided by it and rounded up, and so is what enters: bytes become time.
     times : int
         How often what leaves and what enters, so rounded, are added.
     share : int
         Replicas, or whatever divides the sum; a load is rounded up to the next integer.
+    pays : array of bool, shape (n,)
+        Groups that pay the base, together once; by default all do.
     """
 
     time: Array
@@ -45,11 +47,38 @@ class Line:
     wire: int = 1
     times: int = 1
     share: int = 1
+    pays: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
-    def load(self, time: Number, leave: Number, enter: Number) -> Number:
-        """(4) for sums over a stage's groups and stars; numbers or arrays of them."""
+    def __post_init__(self) -> None:
+        if self.pays.size == 0:
+            object.__setattr__(self, "pays", np.ones(self.time.shape[-1], np.bool_))
+
+    def load(self, time: Number, leave: Number, enter: Number, paying: Number) -> Number:
+        """(4) for sums over a stage's groups and stars, and its number of groups that pay; numbers or arrays."""
         crossing = -(-leave // self.wire) + -(-enter // self.wire)
-        return -(-(self.base + time + self.times * crossing) // self.share)
+        return -(-(self.base * (paying > 0) + time + self.times * crossing) // self.share)
+
+
+@dataclass(frozen=True)
+class Border:
+    """What lies between two neighbouring stages: one direction of a link, whose load is rounded down.
+
+    Attributes
+    ----------
+    leave : array, shape (E,)
+        What each star adds that crosses.
+    wire, times, share : int
+        As in `Line`.
+    """
+
+    leave: Array
+    wire: int = 1
+    times: int = 1
+    share: int = 1
+
+    def load(self, crossing: Number) -> Number:
+        """(8) for a sum over stars."""
+        return self.times * -(-crossing // self.wire) // self.share
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ M members need M clauses; otherwise from the source to each reader.
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan_formulations.graph.mode import UNLIMITED, Mode
 from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages
@@ -32,7 +33,8 @@ class PrefixModel:
 
     ``y[g][k]`` for k < K − 1, ``x[g][k]``, ``w[g][k][v]`` (x of variant v), ``z[k][m]``; ``leave[e, k]`` and
     ``enter[e, k]``, which may be one switch; ``level[k, f]``: at least f flows behind stage k; ``peak[k]``;
-    ``whole``: sums of switches over a wire, rounded up; ``time``: T.
+    ``whole``: sums of switches over a wire, rounded up; ``paid``: whether one of some groups lies in a stage;
+    ``depth[d]``: there are d stages; ``time``: T.
     """
 
     problem: GraphPartition
@@ -48,6 +50,8 @@ class PrefixModel:
     level: dict[tuple[Stage, int], int] = field(default_factory=dict)
     peak: dict[Stage, int] = field(default_factory=dict)
     whole: dict[int, tuple[dict[int, int], int]] = field(default_factory=dict)
+    paid: dict[tuple[Stage, bytes], int] = field(default_factory=dict)
+    depth: dict[int, int] = field(default_factory=dict)
     time: int = -1
 
     def point(self, stages: Stages, value: int) -> list[int]:
@@ -75,6 +79,11 @@ class PrefixModel:
                     point[self.w[g][k][v]] = 1
                     if k in self.peak:
                         point[self.peak[k]] = max(point[self.peak[k]], int(mode.peak[v, g]))
+        for (k, pays), switch in self.paid.items():
+            own = stages[k].groups if k < len(stages) else ()
+            point[switch] = int(np.frombuffer(pays, np.bool_)[list(own)].any())
+        for depth, switch in self.depth.items():
+            point[switch] = int(depth == len(stages))
         for variable, (crossing, wire) in self.whole.items():
             point[variable] = -(-sum(cost * point[switch] for switch, cost in crossing.items()) // wire)
         point[self.time] = value
@@ -105,6 +114,7 @@ def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, cei
             _loads(model, k, mode, model.z[k][m], when)
             if mode.limit < UNLIMITED:
                 _memory(model, k, m, mode)
+    _borders(model)
     return model
 
 
@@ -135,7 +145,7 @@ def _place(model: PrefixModel, ceiling: int) -> None:
 
 
 def _modes(model: PrefixModel) -> None:
-    """One mode for a stage that holds something, used stages first, (2), and groups only where they can run."""
+    """One mode for a stage that holds something, used stages first, (2), (7), and groups only where they can run."""
     problem, rows = model.problem, model.rows
     model.z = [[rows.switch() for _ in problem.modes] for _ in range(model.stages)]
     for k, z in enumerate(model.z):
@@ -150,6 +160,13 @@ def _modes(model: PrefixModel) -> None:
     for p, pool in enumerate(problem.pools):
         taken = {z[m]: -mode.takes[p] for z in model.z for m, mode in enumerate(problem.modes)}
         rows.at_least(taken, -pool)
+    if problem.depths:
+        model.depth = {depth: rows.switch() for depth in problem.depths if depth <= model.stages}
+        rows.equals(dict.fromkeys(model.depth.values(), 1), 1)
+        number = {switch: -depth for depth, switch in model.depth.items()}
+        rows.equals(number | dict.fromkeys((switch for z in model.z for switch in z), 1), 0)
+        for k, z in enumerate(model.z):  # a stage that holds nothing is none
+            rows.at_least(dict.fromkeys((x[k] for x in model.x), 1) | dict.fromkeys(z, -1), 0)
 
 
 def _direct(model: PrefixModel) -> None:
@@ -200,7 +217,8 @@ def _loads(model: PrefixModel, k: int, mode: Mode, used: int, when: tuple[int, .
     """
     unit, rows = model.scale.unit, model.rows
     for line in mode.lines:
-        terms = {model.time: line.share * unit, used: -line.base}
+        payer = used if line.pays.all() or not line.base else _paid(model, k, line.pays)
+        terms = {model.time: line.share * unit, payer: -line.base}
         for g in range(model.problem.groups):
             for v, w in enumerate(model.w[g][k]):
                 terms[w] = -int(line.time[v, g])
@@ -214,6 +232,39 @@ def _loads(model: PrefixModel, k: int, mode: Mode, used: int, when: tuple[int, .
                 both = switch in terms and model.problem.route == "direct"  # one switch for either way: it is cut
                 terms[switch] = -cost * line.times if both else terms.get(switch, 0) - cost * line.times
         rows.at_least(terms, -line.share * (unit - 1), when)
+
+
+def _paid(model: PrefixModel, k: int, pays: NDArray[np.bool_]) -> int:
+    """The switch that is on where stage k holds a group that pays."""
+    key = k, pays.tobytes()
+    if key not in model.paid:
+        model.paid[key] = model.rows.switch()
+        for g in np.flatnonzero(pays):
+            model.rows.clause((~model.x[g][k], model.paid[key]))
+    return model.paid[key]
+
+
+def _borders(model: PrefixModel) -> None:
+    """(8), and modes that are no neighbours. In units u of T, a value V counts as ⌊V / u⌋."""
+    problem, rows, unit = model.problem, model.rows, model.scale.unit
+    if problem.pairs is None:
+        return
+    for k in range(model.stages - 1):
+        crossings = []
+        for border in problem.borders:
+            stars = np.flatnonzero(border.leave)
+            crossing = {model.leave[int(e), k]: int(border.leave[e]) for e in stars if (int(e), k) in model.leave}
+            if border.wire > 1 and crossing:
+                crossing = {_whole(model, crossing, border.wire, ()): 1}
+            crossings.append(crossing)
+        for (m, behind), index in np.ndenumerate(problem.pairs):
+            when = model.z[k][m], model.z[k + 1][behind]
+            if index < 0:
+                rows.clause((~when[0], ~when[1]))
+            elif crossings[index]:
+                border = problem.borders[index]
+                terms = {switch: -cost * border.times for switch, cost in crossings[index].items()}
+                rows.at_least({model.time: border.share * unit} | terms, 1 - border.share * unit, when)
 
 
 def _whole(model: PrefixModel, crossing: dict[int, int], wire: int, when: tuple[int, ...]) -> int:

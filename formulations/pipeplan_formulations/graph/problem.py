@@ -15,7 +15,12 @@ A stage s has a mode μ, a non-empty set S of groups, and a variant of each. Wha
 
 What is minimised is T, the largest load, which is the largest over the lines of the stage's mode of
 
-(4)  ⌈ (base + Σ_{g in S} time + times (⌈Σ_{star leaves} leave / wire⌉ + ⌈Σ_{star enters} enter / wire⌉)) / share ⌉.
+(4)  ⌈ (base? + Σ_{g in S} time + times (⌈Σ_{star leaves} leave / wire⌉ + ⌈Σ_{star enters} enter / wire⌉)) / share ⌉.
+
+with the base if a group of the stage pays it. Where it matters which modes are neighbours, a pair (μ_s, μ_{s+1}) has a
+border, or may not be: T is at least
+
+(8)  ⌊ times ⌈Σ_{star crosses} leave / wire⌉ / share ⌋.
 
 Route ``direct``: a tensor goes from the stage of its source to the stage of each reader; it leaves the first where any
 reader lies elsewhere, and enters each of the others. Route ``relay``: it is handed from stage to stage up to its last
@@ -23,16 +28,18 @@ reader, so it leaves s if it crosses the border behind s, and enters s if it cro
 
 Bounds that cost nothing: (5) a group lies somewhere;  (6) with a price λ on each pool's devices, a stage that costs
 κ_μ = λ · takes(μ) does at most T of work, so Σ_g min over modes of κ_μ time_μ(g) / share ≤ T λ · pools.
+Also, (7) the number of stages may have to be one of some.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pipeplan_formulations.graph.mode import Array, Line, Mode
+from pipeplan_formulations.graph.mode import Array, Border, Line, Mode
 
 
 class Star(NamedTuple):
@@ -74,6 +81,12 @@ class GraphPartition:
         Devices of each pool.
     modes : tuple of Mode
     route : {'direct', 'relay'}
+    depths : tuple of int
+        Numbers of stages that are allowed; empty is all.
+    borders : tuple of Border
+    pairs : array of int, shape (modes, modes), optional
+        For each mode and the one behind it: index of their border, or −1 where they may not be neighbours. By default
+        there are no borders. Only on route 'relay'.
 
     Raises
     ------
@@ -87,6 +100,9 @@ class GraphPartition:
     pools: tuple[int, ...]
     modes: tuple[Mode, ...]
     route: Literal["direct", "relay"] = "direct"
+    depths: tuple[int, ...] = ()
+    borders: tuple[Border, ...] = ()
+    pairs: Array | None = None
 
     def __post_init__(self) -> None:
         if self.groups < 1 or not self.modes:
@@ -105,6 +121,19 @@ class GraphPartition:
                 raise ValueError("modes differ in their number of variants")
         if self.route == "relay" and any(not self.forward(star) for star in self.stars):
             raise ValueError("a relayed star's readers come after its source, by edges")
+        if any(depth < 1 for depth in self.depths):
+            raise ValueError(f"there is at least one stage; allowed are {self.depths}")
+        if self.pairs is not None:
+            self._check_pairs(self.pairs)
+
+    def _check_pairs(self, pairs: Array) -> None:
+        count = len(self.modes)
+        if self.route != "relay":
+            raise ValueError("borders are crossed by what is relayed; route is 'direct'")
+        if pairs.shape != (count, count) or not -1 <= int(pairs.min()) <= int(pairs.max()) < len(self.borders):
+            raise ValueError(f"pairs of {count} modes name borders from -1 to {len(self.borders) - 1}")
+        if any(border.leave.shape != (len(self.stars),) for border in self.borders):
+            raise ValueError(f"every border is about {len(self.stars)} stars")
 
     @property
     def variants(self) -> int:
@@ -133,7 +162,8 @@ class GraphPartition:
         least = [min(mode.takes[p] for mode in self.modes) for p in range(len(self.pools))]
         limits = [pool // take for pool, take in zip(self.pools, least, strict=True) if take]
         total = min(sum(mode.takes) for mode in self.modes)
-        return min([self.groups, sum(self.pools) // total, *limits])
+        deepest = [max(self.depths)] if self.depths else []
+        return min([self.groups, sum(self.pools) // total, *limits, *deepest])
 
     def crossings(self, stages: Sequence[GraphStage]) -> tuple[Array, Array]:
         """How often each star leaves and enters each stage, 0 or 1; each of shape (stages, E)."""
@@ -151,12 +181,17 @@ class GraphPartition:
         return leave, enter
 
     def loads(self, stages: Sequence[GraphStage]) -> list[int]:
-        """(4) for every stage: the largest of its lines."""
+        """(4) for every stage, the largest of its lines, and (8) for the border behind it."""
         leave, enter = self.crossings(stages)
-        return [
+        loads = [
             max(_load(line, stage, leave[s], enter[s]) for line in self.modes[stage.mode].lines)
             for s, stage in enumerate(stages)
         ]
+        if self.pairs is not None:
+            for s, (before, behind) in enumerate(pairwise(stages)):
+                border = self.borders[self.pairs[before.mode, behind.mode]]
+                loads[s] = max(loads[s], border.load(int((border.leave * leave[s]).sum())))
+        return loads
 
     def evaluate(self, stages: Sequence[GraphStage]) -> int:
         """The largest load."""
@@ -174,11 +209,15 @@ class GraphPartition:
         return need[::-1]
 
     def feasible(self, stages: Sequence[GraphStage]) -> bool:
-        """Whether every group lies in one stage, under a variant that is possible there, and (1) to (3) hold."""
+        """Whether every group lies in one stage, under a variant that is possible there, and (1) to (3), (7) hold."""
         place = {g: s for s, stage in enumerate(stages) for g in stage.groups}
         if sorted(g for stage in stages for g in stage.groups) != list(range(self.groups)):
             return False
         if any(not stage.groups or len(stage.groups) != len(stage.variants) for stage in stages):
+            return False
+        if self.depths and len(stages) not in self.depths:
+            return False
+        if self.pairs is not None and any(self.pairs[a.mode, b.mode] < 0 for a, b in pairwise(stages)):
             return False
         taken = np.sum([self.modes[stage.mode].takes for stage in stages], axis=0)
         possible = all(self.modes[m].possible[list(variants), list(groups)].all() for m, groups, variants in stages)
@@ -194,13 +233,14 @@ class GraphPartition:
         for mode in self.modes:
             for line in mode.lines:
                 sums = (int(line.time.max(axis=0).sum()), int(line.leave.sum()), int(line.enter.sum()))
-                most = max(most, line.load(*sums))
-        return most
+                most = max(most, line.load(*sums, 1))
+        return max([most, *(border.load(int(border.leave.sum())) for border in self.borders)])
 
 
 def _load(line: Line, stage: GraphStage, leave: Array, enter: Array) -> int:
     time = int(line.time[list(stage.variants), list(stage.groups)].sum())
-    return line.load(time, int((line.leave * leave).sum()), int((line.enter * enter).sum()))
+    paying = int(line.pays[list(stage.groups)].sum())
+    return line.load(time, int((line.leave * leave).sum()), int((line.enter * enter).sum()), paying)
 
 
 def topological_order(groups: int, edges: Sequence[tuple[int, int]]) -> list[int]:

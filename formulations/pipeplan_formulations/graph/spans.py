@@ -3,8 +3,8 @@
 What a stage costs is told by the two downsets I ⊂ J that it lies between. Sums over groups are differences of prefix
 sums; sums over stars come from `StarSums`. Rows of all modes are stacked, so that one look at I does for all of them::
 
-    mode 0   line 0: time, leave, enter; line 1: …; sizes      a row is a weight for each group, and two for each star
-    mode 1   line 0: …; sizes
+    mode 0   line 0: time, leave, enter, pays; line 1: …; sizes     a row is a weight for each group,
+    mode 1   line 0: …; sizes                                       and two for each star
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,8 @@ ANY = 2**31
 """As much may flow behind as there is."""
 
 
+SUMS = 4
+"""Rows of a line: time, what leaves, what enters, groups that pay its base."""
 SIZES = 5
 """Rows of sizes: fixed and held of the fastest variants, fixed and held of the leanest, received."""
 
@@ -63,6 +65,11 @@ class SpanTable:
         self._slow = np.array([~each.known for each in self._quick], np.int64) @ inside
         self._stars = StarSums(problem, self._members, leave, enter)
 
+    def borders(self) -> Array:
+        """(8) for the border behind each downset; shape (borders, downsets)."""
+        rows = [border.load(self._stars.crossing(border.leave)) for border in self._problem.borders]
+        return np.array(rows, np.int64).reshape(len(rows), len(self._members))
+
     def after(self, start: int, most: int) -> Spans:
         """The stages of load ``most`` or less that begin at downset ``start``."""
         ends = start + 1 + np.flatnonzero(self._above(start))
@@ -94,8 +101,8 @@ class SpanTable:
     def _of_mode(self, m: int, start: int, ends: Array, sums: Array, most: int) -> tuple[Array, Array, Array, Array]:
         """End, load, flow behind and point of the stages of one mode."""
         mode, first = self._problem.modes[m], self._first[m]
-        begin = first + 3 * len(mode.lines)
-        lines = sums[first:begin].reshape(len(mode.lines), 3, -1)
+        begin = first + SUMS * len(mode.lines)
+        lines = sums[first:begin].reshape(len(mode.lines), SUMS, -1)
         load = np.max([line.load(*own) for line, own in zip(mode.lines, lines, strict=True)], axis=0)
         kept = np.flatnonzero((load <= most) & (self._forbidden[m, ends] == self._forbidden[m, start]))
         ends, load, lines = ends[kept], load[kept], lines[:, :, kept]
@@ -128,7 +135,7 @@ class SpanTable:
             points = self._fronts[m].front(self.groups(start, int(end)), self._clock).points
             extra = points[:, : len(mode.lines)].T
             own = zip(mode.lines, lines[:, :, i], extra, strict=True)
-            load = np.max([line.load(time + more, leave, enter) for line, (time, leave, enter), more in own], axis=0)
+            load = np.max([line.load(time + more, *others) for line, (time, *others), more in own], axis=0)
             fixed, held, peak = points[:, len(mode.lines) :].T
             flow = _most_behind(mode, fixed, held + received[i], peak)
             best = -1
@@ -163,9 +170,9 @@ def _rows(problem: GraphPartition, quick_variants: list[Quick]) -> tuple[Array, 
     for mode, chosen in zip(problem.modes, quick_variants, strict=True):
         first.append(len(groups))
         for line, least in zip(mode.lines, chosen.least, strict=True):
-            groups += [least, 0 * every, 0 * every]
-            leave += [none, line.leave, none]
-            enter += [none, none, line.enter]
+            groups += [least, 0 * every, 0 * every, line.pays.astype(np.int64)]
+            leave += [none, line.leave, none, none]
+            enter += [none, none, line.enter, none]
         tables = (mode.fixed, mode.held)
         groups += [table[chosen.variant, every] for table in tables]
         groups += [np.where(mode.possible, t, UNLIMITED).min(axis=0) * mode.possible.any(axis=0) for t in tables]

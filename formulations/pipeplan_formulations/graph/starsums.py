@@ -32,6 +32,11 @@ class StarSums:
         self._ahead = enter @ open_ if self._relay else self._alone
         self._behind = leave @ open_ if self._relay else self._alone
 
+    def crossing(self, weights: Array) -> Array:
+        """The weighted sum over the relayed stars that cross the border of each downset; shape (downsets,)."""
+        found: Array = weights @ self._open
+        return found
+
     def between(self, start: int, ends: Array) -> Array:
         """The sums for the stages from downset ``start`` to each of ``ends``; shape (rows, ends)."""
         if self._relay:

@@ -13,11 +13,14 @@ all loads that occur.
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.graph.mode import Array
 from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages
 from pipeplan_formulations.graph.spans import Spans, SpanTable
+
+Flags = NDArray[np.bool_]
 
 MOST_SPANS = 20_000_000
 """Most stages that are kept in memory."""
@@ -50,14 +53,16 @@ class Walk:
             if kept > MOST_SPANS:
                 raise TooLargeError
         self._states = _States(problem)
+        self._borders = self._table.borders()
 
     def loads(self) -> Array:
         """Every load that occurs, ascending."""
-        return np.unique(np.concatenate([spans.load for spans in self._spans]))
+        return np.unique(np.concatenate([self._borders.ravel(), *(spans.load for spans in self._spans)]))
 
     def reach(self, target: int) -> Stages | None:
         """Stages of load ``target`` or less that hold everything, or None if there are none."""
         states, pool = self._states, self._problem.pools[0]
+        over = self._over(target)
         least = np.full((len(self._spans) + 1, states.count), NEVER, np.int64)
         least[-1, 0] = 0
         for start in range(len(self._spans) - 1, -1, -1):
@@ -68,32 +73,40 @@ class Walk:
             if count and states.count == 1:
                 least[start, 0] = (least[spans.end[:count], 0] + states.first[spans.mode[:count]]).min()
             elif count:
-                self._spread(least, start, count)
+                self._spread(least, start, count, over)
             least[start][least[start] > pool] = NEVER
-        state = int(least[0].argmin())
-        return self._trace(least, state, target) if least[0, state] <= pool else None
+        whole = np.where(states.complete, least[0], NEVER)
+        state = int(whole.argmin())
+        return self._trace(least, state, target, over) if whole[state] <= pool else None
 
-    def _spread(self, least: Array, start: int, count: int) -> None:
+    def _over(self, target: int) -> Flags:
+        """For each entry of `_States.border`, the downsets behind which it may not lie."""
+        free, shut = (np.full((1, self._borders.shape[1]), value) for value in (False, True))
+        return np.concatenate([free, self._borders > target, shut])
+
+    def _spread(self, least: Array, start: int, count: int, over: Flags) -> None:
         """The least devices from a downset on, for every state: mode by mode, as a mode moves all states alike."""
         states, spans = self._states, self._spans[start]
         rows = np.argsort(spans.mode[:count], kind="stable")
         modes, begins = np.unique(spans.mode[rows], return_index=True)
         devices = least[spans.end[rows]] + states.first[spans.mode[rows], None]
         devices[states.flow > spans.most[rows, None]] = NEVER
+        if states.bordered:
+            devices[over[states.border[spans.mode[rows]], spans.end[rows, None]]] = NEVER
         best = np.minimum.reduceat(devices, begins, axis=0)
         then = states.then[modes]
         valid = (then >= 0) & (best < NEVER)
         np.minimum.at(least[start], then[valid], best[valid])
 
-    def _trace(self, least: Array, state: int, target: int) -> Stages:
+    def _trace(self, least: Array, state: int, target: int, over: Flags) -> Stages:
         """The stages behind an entry of the table, found once more from the front."""
         stages, at = [], 0
         while at < len(self._spans):
-            at, state, stage = self._step(least, at, state, target)
+            at, state, stage = self._step(least, at, state, target, over)
             stages.append(stage)
         return tuple(stages)
 
-    def _step(self, least: Array, at: int, state: int, target: int) -> tuple[int, int, GraphStage]:
+    def _step(self, least: Array, at: int, state: int, target: int, over: Flags) -> tuple[int, int, GraphStage]:
         states, spans = self._states, self._spans[at]
         count = spans.upto(target)
         for mode in np.unique(spans.mode[:count]):
@@ -101,6 +114,7 @@ class Walk:
             before = np.flatnonzero(states.then[mode] == state)
             devices = least[np.ix_(spans.end[rows], before)] + states.first[mode]
             made = (devices == least[at, state]) & (states.flow[before] <= spans.most[rows, None])
+            made &= ~over[states.border[mode, before], spans.end[rows, None]]
             if made.any():
                 row, column = (int(i[0]) for i in np.nonzero(made))
                 k = rows[row]
@@ -112,23 +126,33 @@ class Walk:
 
 
 class _States:
-    """What has to be known of the stages behind: their flow, as far as it matters, and their use of the other pools.
+    """What has to be known of the stages behind.
 
-    ``first[m]`` devices of the first pool, and state ``then[m, s]`` (−1: too many devices) once a stage of mode m
-    stands before state s.
+    That is their flow, as far as it matters, their number where (7) asks for it, the mode of the first of them, where
+    borders do, and their use of all pools but the first. ``first[m]`` devices of the first pool, and state
+    ``then[m, s]`` (−1: too many devices) once a stage of mode m stands before state s; ``border[m, s]`` lies between: 0
+    is none, i + 1 border i, and the last says that the two may not be neighbours. ``complete``: states that may be all.
     """
 
     def __init__(self, problem: GraphPartition) -> None:
         modes = problem.modes
         deep = max((mode.steps[-1][0] for mode in modes if mode.depends_on_flow), default=0)
-        shape = (deep + 1, *(pool + 1 for pool in problem.pools[1:]))
+        pairs = np.zeros((len(modes), 0), np.int64) if problem.pairs is None else problem.pairs
+        columns, group = np.unique(pairs, axis=1, return_inverse=True)
+        counts = deep, max(problem.depths, default=0), columns.shape[1], *problem.pools[1:]
+        shape = tuple(count + 1 for count in counts)
         grid = np.indices(shape).reshape(len(shape), -1)
         self.count = grid.shape[1]
         self.flow = grid[0]
+        self.complete = np.isin(grid[1], problem.depths) if problem.depths else np.ones(self.count, np.bool_)
+        self.bordered = problem.pairs is not None
+        shut = np.where(columns < 0, len(problem.borders) + 1, columns + 1)
+        self.border = np.insert(shut, 0, 0, axis=1)[:, grid[2]]
         self.first = np.array([mode.takes[0] for mode in modes], np.int64)
         self.then = np.empty((len(modes), self.count), np.int64)
         for m, mode in enumerate(modes):
-            moved = grid + np.array([mode.flow, *mode.takes[1:]])[:, None]
+            moved = grid + np.array([mode.flow, int(bool(problem.depths)), 0, *mode.takes[1:]])[:, None]
             moved[0] = np.minimum(moved[0], deep)
+            moved[2] = group.ravel()[m] + 1 if self.bordered else 0
             valid = (np.array(shape) > moved.T).all(axis=1)
             self.then[m] = np.where(valid, np.ravel_multi_index(np.where(valid, moved, 0), shape), -1)

@@ -16,6 +16,8 @@ def check(problem: "ChainPartition") -> None:
     _check_arrays(problem, stages, layers)
     if problem.micro_batches < 1:
         raise ValueError(f"micro_batches must be at least 1, not {problem.micro_batches}")
+    if problem.samples is not None and problem.samples < 1:
+        raise ValueError(f"a step holds at least one sample, not {problem.samples}")
     _check_counts(problem)
     if problem.overlap not in ("none", "copy", "stream"):
         raise ValueError(f"overlap is {problem.overlap!r}; choose none, copy or stream")
@@ -45,12 +47,15 @@ def _check_arrays(problem: "ChainPartition", stages: int, layers: int) -> None:
     shapes: dict[str, tuple[int, ...]] = {
         **dict.fromkeys(("forward", "backward", "weight", "update", "reduce", "where"), per_stage),
         **dict.fromkeys(("send", "send_back", "link"), per_cut),
-        **dict.fromkeys(("saved", "workspace", "output", "recomputable"), (layers,)),
-        **dict.fromkeys(("received", "cuts"), (layers - 1,)),
+        "recomputable": (layers,),
+        "cuts": (layers - 1,),
         **dict.fromkeys(("in_flight", "limit", "counts", "warm_up", "reduce_base"), (stages,)),
         **dict.fromkeys(("latency", "link_counts"), (stages - 1,)),
-        "resident": per_stage if problem.resident.ndim == 2 else (layers,),
+        "received": per_cut if problem.received.ndim == 2 else per_cut[1:],
     }
+    for name in ("resident", "saved", "workspace", "output", "beside"):
+        array = getattr(problem, name)
+        shapes[name] = per_stage if array is not None and array.ndim == 2 else per_stage[1:]
     for name, shape in shapes.items():
         array = getattr(problem, name)
         if array is None:

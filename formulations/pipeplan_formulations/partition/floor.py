@@ -1,7 +1,7 @@
 """A lower bound of the chain partition problem that needs no solver."""
 
 from fractions import Fraction
-from math import ceil, floor, prod
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,19 +13,17 @@ if TYPE_CHECKING:
 def lower_bound(problem: "ChainPartition") -> int:
     """A bound from each layer's fastest device, nothing recomputed.
 
-    Bottleneck: (3) says w_s < (T + 1) M / M_s; the w_s together are at least all work, and some stage has the largest
-    layer. Step: (4a) says w_s ≤ (T − Σ_{t<s} w_t) / M_s, so all work together is at most T (1 − Π (1 − 1 / M_s)); and
+    Bottleneck: (3) says w_s ≤ T N / M_s; the w_s together are at least all work, and some stage has the largest layer.
+    Step: (4a) says w_s ≤ (T − Σ_{t<s} w_t) / M_s, so all work together is at most T (1 − Π (1 − 1 / M_s)); and
     (5) with s any stage gives T ≥ Σ w + (M_s − 1) max(F_s, B_s), so Σ F_s ≤ (T − Σ w) Σ 1 / (M_s − 1).
     """
     counts = [count.stage for count in problem.through]
     both = problem.forward + problem.backward
-    work, many = int(both.min(axis=0).sum()), problem.micro_batches
+    work = int(both.min(axis=0).sum())
     column = np.array(counts)[:, None]
     if problem.objective == "bottleneck":
-        # Where M_s = M nothing is rounded down, and w_s ≤ T.
-        total = Fraction(work) / sum(Fraction(many, count) for count in counts)
-        share = ceil(total) if all(count == many for count in counts) else floor(total)
-        return max(share, int((column * both // many).min(axis=0).max()))
+        share = ceil(Fraction(work) / sum(Fraction(problem.divisor, count) for count in counts))
+        return max(share, int((-(-column * both // problem.divisor)).min(axis=0).max()))
     layer = int((column * (both if problem.weight is None else both + problem.weight)).min(axis=0).max())
     full = prod(counts)
     spread = -(-work * full // (full - prod(count - 1 for count in counts)))

@@ -53,11 +53,11 @@ def hold(model: LinearModel, problem: ChainPartition, room: Windows, on: Members
 def _recompute(model: LinearModel, problem: ChainPartition, s: int, on: Membership) -> list[Again]:
     """How many layers of each sort stage s recomputes: no more than lie on it."""
     sorts: dict[tuple[int, int, int], list[int]] = {}
-    tables = zip(problem.forward[s], problem.saved, problem.output_bytes, problem.workspace, strict=True)
-    for layer, (forward, saved, output, workspace) in enumerate(tables):
+    tables = zip(problem.forward[s], problem.bytes.savings[s], problem.bytes.again[s], strict=True)
+    for layer, (forward, savings, again) in enumerate(tables):
         allowed = problem.where is None or problem.where[s, layer]
-        if problem.useful[layer] and allowed and model.most(on(s, layer)) > 0:
-            sorts.setdefault((int(forward), int(saved - output), int(saved + workspace)), []).append(layer)
+        if problem.bytes.useful[s, layer] and allowed and model.most(on(s, layer)) > 0:
+            sorts.setdefault((int(forward), int(savings), int(again)), []).append(layer)
     found = []
     for layers in sorts.values():
         is_one = np.isin(np.arange(problem.layers), layers)
@@ -84,21 +84,24 @@ def _fill(
 ) -> None:
     """(1): P_s + k_s (A_s − savings + r_s) + the largest workspace ≤ L_s, in units in which sums stay small."""
     flight = int(problem.in_flight[s])
-    savings = (problem.saved - problem.output_bytes).tolist()
-    held = model.over_stage(s, problem.prefix["saved"])
+    savings = problem.bytes.savings[s].tolist()
+    held = model.over_stage(s, problem.prefix["saved"][s])
     held -= Expression({again.number: savings[again.layers[0]] for again in recomputed})
     if s > 0:
-        held += model.chosen(s - 1, problem.received)
+        held += model.chosen(s - 1, problem.bytes.received[s, 1:])
     stays = model.over_stage(s, problem.prefix["resident"][s]) + flight * held
     for tie in problem.ties:
         if tie.resident[s]:
             stays += tie.resident[s] * splits.copied(tie, s)
     need = stays - int(problem.limit[s])
     unit = scale_for(sum(abs(c) for c in need.terms.values()) + abs(need.constant)).unit
-    peaks = _peaks(problem.workspace, s, on) if problem.workspace.any() else []
-    whole = (problem.saved + problem.workspace).tolist()
+    peaks = _peaks(problem.bytes.workspace[s], s, on) if problem.workspace.any() else []
+    whole = problem.bytes.again[s].tolist()
     peaks += [Expression({again.some: whole[again.layers[0]]}) for again in recomputed]
     largest = model.largest([peak.down(unit) for peak in peaks] or [Expression({})], Unit.BYTES)
+    beside = _peaks(problem.bytes.beside[s], s, on)
+    if beside:
+        largest += model.largest([peak.down(unit) for peak in beside], Unit.BYTES)
     model.rows.append(Row(-(need.down(unit) + largest)))
 
 

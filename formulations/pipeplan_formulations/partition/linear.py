@@ -36,10 +36,10 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
     send, back, link = (_link_times(model, problem, scale, name) for name in ("send", "send_back", "link"))
     model.objective = model.variable(low, high, Unit.TIME)
     stages = list(zip(forward, backward, [*send, Expression({})], [Expression({}), *back], strict=True))
-    if problem.objective == "bottleneck":
-        _bottleneck(model, problem, stages, link)
-        return model
     reduce = [_reduction(model, problem, scale, s, on, splits) for s in range(problem.stages)]
+    if problem.objective == "bottleneck":
+        _bottleneck(model, problem, scale, stages, link, reduce)
+        return model
     weight = [Expression({})] * problem.stages
     if problem.weight is not None:
         weight = _stage_times(model, problem, scale, "weight", splits)
@@ -100,18 +100,27 @@ def _reduction(
 
 
 def _bottleneck(
-    model: LinearModel, problem: ChainPartition, stages: Sequence[tuple[Expression, ...]], link: list[Expression]
+    model: LinearModel,
+    problem: ChainPartition,
+    scale: Scale,
+    stages: Sequence[tuple[Expression, ...]],
+    link: list[Expression],
+    reduce: list[Expression],
 ) -> None:
-    """(3): no device and, where transfers overlap, no link is busier than T."""
-    loads = [(c.stage, load(problem.overlap, *times)) for c, times in zip(problem.through, stages, strict=True)]
+    """(3): no device and, where transfers overlap, no link is busier than T.
+
+    N T is at least what a stage does in a step. T is an integer: less N − 1, the sum is rounded down, as a link's is,
+    and as a stage's has to be in larger units.
+    """
+    many = problem.divisor
+    rows = [
+        (c.stage * load(problem.overlap, *times) + once, 0 if scale.unit == 1 else many - 1)
+        for c, times, once in zip(problem.through, stages, reduce, strict=True)
+    ]
     if problem.overlap != "none":
-        loads += [(c.out, busy) for c, busy in zip(problem.through, link, strict=False)]
-    many = problem.micro_batches
-    for count, time in loads:
-        if count == many:
-            model.at_least(time)
-        else:  # M T ≥ M_s w_s − (M − 1): T is an integer, and the load is rounded down
-            model.rows.append(Row(Expression({model.objective: many}) - (count * time - (many - 1))))
+        rows += [(c.out * busy, many - 1) for c, busy in zip(problem.through, link, strict=False)]
+    for time, slack in rows:
+        model.rows.append(Row(Expression({model.objective: many}) - (time - slack)))
 
 
 def _step(

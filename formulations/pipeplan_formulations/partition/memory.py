@@ -18,16 +18,18 @@ class Memory:
 
     def __init__(self, problem: "ChainPartition") -> None:
         self._problem = problem
-        self._received = np.insert(problem.received, 0, 0)
-        self._largest = RangeMaximum(problem.workspace)
+        self._sorts = np.unique(problem.bytes.sort).tolist()
+        self._workspaces = {sort: RangeMaximum(problem.bytes.workspace[sort]) for sort in self._sorts}
+        self._beside = {
+            sort: RangeMaximum(problem.bytes.beside[sort]) for sort in self._sorts if problem.beside is not None
+        }
+        self._levels = {sort: self._peaks(problem, sort) for sort in self._sorts}
         self._ties = [tie for tie in problem.ties if any(tie.resident)]
-        self._levels = self._peaks(problem)
 
     @staticmethod
-    def _peaks(problem: "ChainPartition") -> list[tuple[int, Array]]:
+    def _peaks(problem: "ChainPartition", s: int) -> list[tuple[int, Array]]:
         """For each peak p of a recomputed layer: p, and what all layers of peak at most p save, summed along layers."""
-        useful, savings = problem.useful, problem.saved - problem.output_bytes
-        peaks = problem.saved + problem.workspace
+        useful, savings, peaks = problem.bytes.useful[s], problem.bytes.savings[s], problem.bytes.again[s]
         return [
             (int(p), np.insert(np.cumsum(np.where(useful & (peaks <= p), savings, 0)), 0, 0))
             for p in np.unique(peaks[useful])
@@ -35,7 +37,7 @@ class Memory:
 
     def plain(self, s: Array, a: Array, b: Array) -> Array:
         """Left side of (1) where nothing is recomputed."""
-        return self._stays(s, a, b) + self._largest(a, b)
+        return self._stays(s, a, b) + self._largest(self._workspaces, s, a, b)
 
     def spare(self, s: Array, a: Array, b: Array) -> Array:
         """What the limit leaves for workspace where nothing is recomputed; negative if it leaves none."""
@@ -47,17 +49,31 @@ class Memory:
 
         If layers of peak p may be recomputed at all, all others of that peak or less may be too.
         """
-        stays, workspace, flight = self._stays(s, a, b), self._largest(a, b), self._problem.in_flight[s]
+        stays, flight = self._stays(s, a, b), self._problem.in_flight[s]
+        workspace = self._largest(self._workspaces, s, a, b)
         best: Array = stays + workspace
-        for peak, savings in self._levels:
-            reduced = stays + np.maximum(workspace, peak) - flight * (savings[b] - savings[a])
-            best = np.minimum(best, reduced)
+        for sort in self._sorts:
+            alike = len(self._sorts) == 1 or self._problem.bytes.sort[s] == sort
+            for peak, savings in self._levels[sort]:
+                reduced = stays + np.maximum(workspace, peak) - flight * (savings[b] - savings[a])
+                best = np.where(alike, np.minimum(best, reduced), best)
         return best
+
+    def _largest(self, tables: dict[int, RangeMaximum], s: Array, a: Array, b: Array) -> Array:
+        """Z_s or Y_s."""
+        if len(self._sorts) == 1:
+            return tables[self._sorts[0]](a, b)
+        found: Array = np.zeros(np.broadcast_shapes(np.shape(s), np.shape(a), np.shape(b)), np.int64)
+        for sort, largest in tables.items():
+            found = np.where(self._problem.bytes.sort[s] == sort, largest(a, b), found)
+        return found
 
     def _stays(self, s: Array, a: Array, b: Array) -> Array:
         resident, saved = self._problem.prefix["resident"], self._problem.prefix["saved"]
-        held = saved[b] - saved[a] + self._received[a]
+        held = saved[s, b] - saved[s, a] + self._problem.bytes.received[s, a]
         total: Array = resident[s, b] - resident[s, a] + self._problem.in_flight[s] * held
+        if self._beside:
+            total = total + self._largest(self._beside, s, a, b)
         for tie in self._ties:
             total = total + np.array(tie.resident)[s] * tie.copied(a, b)
         return total

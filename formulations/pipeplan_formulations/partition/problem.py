@@ -23,9 +23,9 @@ A stage recomputes some of its layers, X_s: each holds its output instead of wha
 more in B_s. X_s is no variable but a function of the span: of all sets that keep (1) it is one of least Σ forward, of
 those one of fewest layers.
 
-Memory, with k_s micro-batches in flight on a replica, for every stage:
+Memory, with k_s micro-batches in flight on a replica and Y_s the largest need of a second lane, for every stage:
 
-(1)  P_s + k_s (A_s − Σ_{X_s} (saved − output) + r_s) + max(Z_s, max_{X_s} (saved + workspace)) ≤ L_s
+(1)  P_s + k_s (A_s − Σ_{X_s} (saved − output) + r_s) + max(Z_s, max_{X_s} (saved + workspace)) + Y_s ≤ L_s
 
 Time a device works on one micro-batch, where a device that cannot overlap also pays for what it sends:
 
@@ -34,7 +34,7 @@ Time a device works on one micro-batch, where a device that cannot overlap also 
 
 Objective ``bottleneck``: minimise T subject to
 
-(3)  T ≥ ⌊M_s w_s / M⌋,   and, if transfers overlap,   T ≥ ⌊m_s c_s / M⌋.
+(3)  T ≥ ⌈(M_s w_s + R_s) / N⌉,   and, if transfers overlap,   T ≥ ⌊m_s c_s / N⌋,   N the samples of a step.
 
 Objective ``step``: minimise the proven lower bound on the time of a synchronous step under *any* schedule ((8): any
 that runs at most k_s forwards of a stage before its first backward, one action at a time). With
@@ -90,6 +90,7 @@ from pipeplan_formulations.partition.memory import Memory
 from pipeplan_formulations.partition.path_cut import PathCut
 from pipeplan_formulations.partition.reach import largest
 from pipeplan_formulations.partition.recomputing import Recomputing
+from pipeplan_formulations.partition.stage_bytes import StageBytes
 from pipeplan_formulations.partition.terms import Counts, Overlap
 from pipeplan_formulations.partition.tie import Tie
 from pipeplan_formulations.partition.value import value
@@ -112,11 +113,10 @@ class ChainPartition:
         f, g, c of each cut on each link; where a link's wires differ, f and g on its fastest.
     latency : array of int, shape (S − 1,)
         Of the fastest wire.
-    resident : array of int, shape (n,) or (S, n)
-    saved, workspace : array of int, shape (n,)
-        Bytes that add to P_s, A_s and Z_s.
-    received : array of int, shape (n − 1,)
-        Bytes r of each cut.
+    resident, saved, workspace : array of int, shape (n,) or (S, n)
+        Bytes that add to P_s, A_s and Z_s; one row where they are the same on all stages' devices.
+    received : array of int, shape (n − 1,) or (S − 1, n − 1)
+        Bytes r of each cut, on each link.
     in_flight, limit : array of int, shape (S,)
         k_s and L_s.
     micro_batches : int
@@ -139,13 +139,17 @@ class ChainPartition:
         Whether (8) holds.
     warm_up : array of int, shape (S,), optional
         k_s of (8), where it may exceed that of (1): the most forwards of a replica before its first backward.
-    output : array of int, shape (n,), optional
+    output : array of int, shape (n,) or (S, n), optional
         Bytes that a recomputed layer holds for each micro-batch in flight.
     recomputable : array of bool, shape (n,), optional
         Layers that may be recomputed; by default none.
+    samples : int, optional
+        N of (3); by default M.
     weight : array of int, shape (S, n), optional
         V of each layer, where backwards are split; only with objective 'step' and without paths.
     ties : tuple of Tie
+    beside : array of int, shape (n,) or (S, n), optional
+        Bytes that a second lane needs for each layer, in Y_s; by default there is none.
     cuts : array of bool, shape (n − 1,), optional
         Which cuts are allowed; by default all.
     where : array of bool, shape (S, n), optional
@@ -183,8 +187,10 @@ class ChainPartition:
     warm_up: Array | None = None
     output: Array | None = None
     recomputable: Flags | None = None
+    samples: int | None = None
     weight: Array | None = None
     ties: tuple[Tie, ...] = ()
+    beside: Array | None = None
     cuts: Flags | None = None
     where: Flags | None = None
 
@@ -201,11 +207,16 @@ class ChainPartition:
         """n."""
         return int(self.forward.shape[1])
 
+    @property
+    def divisor(self) -> int:
+        """N."""
+        return self.samples or self.micro_batches
+
     @cached_property
     def prefix(self) -> dict[str, Array]:
         """Sums along the layers: ``prefix[name][..., b] - prefix[name][..., a]`` is the sum of layers a … b − 1.
 
-        ``saved`` has shape (n + 1,), all others (S, n + 1); ``reduced`` counts the layers with ``reduce`` > 0.
+        Shape (S, n + 1); ``reduced`` counts the layers with ``reduce`` > 0.
         """
         reduce = np.zeros_like(self.forward) if self.reduce is None else self.reduce
         weight = np.zeros_like(self.forward) if self.weight is None else self.weight
@@ -215,7 +226,7 @@ class ChainPartition:
             "update": self.update,
             "weight": weight,
             "resident": np.broadcast_to(self.resident, self.forward.shape),
-            "saved": self.saved,
+            "saved": self.bytes.saved,
             "reduce": reduce,
             "reduced": reduce > 0,
         }
@@ -237,17 +248,10 @@ class ChainPartition:
         """``reduce_base``, zeros by default."""
         return np.zeros(self.stages, np.int64) if self.reduce_base is None else self.reduce_base
 
-    @property
-    def output_bytes(self) -> Array:
-        """``output``; where there is none, what is saved."""
-        return self.saved if self.output is None else self.output
-
     @cached_property
-    def useful(self) -> Flags:
-        """Layers that may be recomputed and hold less then."""
-        if self.recomputable is None:
-            return np.zeros(self.layers, np.bool_)
-        return self.recomputable & (self.output_bytes < self.saved)
+    def bytes(self) -> StageBytes:
+        """What layers hold on each stage's device."""
+        return StageBytes.of(self)
 
     @cached_property
     def room(self) -> Memory:
@@ -262,7 +266,7 @@ class ChainPartition:
     def with_paths(self, paths: tuple[PathCut, ...]) -> "ChainPartition":
         """The same instance with these inequalities (6), and what was computed of it already."""
         other = replace(self, paths=paths)
-        known = ("prefix", "through", "base", "useful", "room", "recomputing")
+        known = ("prefix", "through", "base", "bytes", "room", "recomputing")
         other.__dict__.update({name: self.__dict__[name] for name in known if name in self.__dict__})
         return other
 
@@ -280,9 +284,8 @@ class ChainPartition:
                 need.append(int(self.room.least(*span)))
                 continue
             rows = list(chosen)
-            peak = int((self.saved + self.workspace)[rows].max(initial=0))
-            extra = max(peak - int(self.workspace[a:b].max()), 0)
-            saves = int(self.in_flight[s]) * int((self.saved - self.output_bytes)[rows].sum())
+            extra = max(int(self.bytes.again[s, rows].max(initial=0)) - int(self.bytes.workspace[s, a:b].max()), 0)
+            saves = int(self.in_flight[s]) * int(self.bytes.savings[s, rows].sum())
             need.append(int(self.room.plain(*span)) + extra - saves)
         return tuple(need)
 
@@ -301,6 +304,11 @@ class ChainPartition:
         spans = list(enumerate(pairwise(boundaries)))
         if self.where is not None and not all(self.where[s, a:b].all() for s, (a, b) in spans):
             return False
+        return self.holds(boundaries)
+
+    def holds(self, boundaries: Boundaries) -> bool:
+        """Whether well-formed boundaries keep (1)."""
+        edges = np.array(boundaries)
         return bool((self.room.least(np.arange(self.stages), edges[:-1], edges[1:]) <= self.limit).all())
 
     def evaluate(self, boundaries: Boundaries, optimistic: bool = False) -> int:

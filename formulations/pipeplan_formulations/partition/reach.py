@@ -13,7 +13,7 @@ def largest(problem: "ChainPartition") -> int:
 
     It bounds every intermediate sum of the formulations too, so it tells how far integers must reach.
     """
-    again = np.where(problem.useful, problem.forward, 0)
+    again = np.where(problem.bytes.useful, problem.forward, 0)
     tables = [problem.forward, problem.backward + again, problem.update]
     tables += [] if problem.weight is None else [problem.weight]
     tables += [] if problem.reduce is None else [problem.reduce]

@@ -21,7 +21,7 @@ class Recomputing:
 
     def __init__(self, problem: "ChainPartition") -> None:
         self._problem = problem
-        self._any = bool(problem.useful.any())
+        self._any = bool(problem.bytes.useful.any())
         self._by_stage: dict[int, Recomputation] = {}
         self._floors: dict[int, Array] = {}
 
@@ -64,7 +64,7 @@ class Recomputing:
         """X of stage s on the layers a … b − 1; None if nothing fits."""
         span = np.array(s), np.array(a), np.array(b)
         spare = int(self._problem.room.spare(*span))
-        if spare >= int(self._problem.workspace[a:b].max()):
+        if spare >= int(self._problem.bytes.workspace[s, a:b].max()):
             return ()
         flight = int(self._problem.in_flight[s])
         if not self._any or flight == 0:
@@ -101,18 +101,18 @@ class Recomputing:
 
     def _lists(self, s: int) -> Recomputation:
         if s not in self._by_stage:
-            p = self._problem
-            tables = (p.forward[s], p.saved, p.output_bytes, p.workspace)
+            b = self._problem.bytes
+            tables = (self._problem.forward[s], b.savings[s], b.workspace[s], b.again[s])
             self._by_stage[s] = _recomputation(
-                *(table.astype(np.int64).tobytes() for table in tables), p.useful.tobytes()
+                *(table.astype(np.int64).tobytes() for table in tables), b.useful[s].tobytes()
             )
         return self._by_stage[s]
 
 
 @lru_cache(maxsize=32)
-def _recomputation(forward: bytes, saved: bytes, output: bytes, workspace: bytes, useful: bytes) -> Recomputation:
+def _recomputation(forward: bytes, savings: bytes, workspace: bytes, again: bytes, useful: bytes) -> Recomputation:
     """Problems that differ in depth, replicas or memory only share their lists, which take long to make.
 
     A search asks about a dozen micro-batch sizes and a few kinds of device in turn."""
-    tables = [np.frombuffer(table, np.int64) for table in (forward, saved, output, workspace)]
+    tables = [np.frombuffer(table, np.int64) for table in (forward, savings, workspace, again)]
     return Recomputation(tables[0], tables[1], tables[2], tables[3], np.frombuffer(useful, np.bool_))

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeplan_formulations.partition.problem import Array, ChainPartition
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
-from pipeplan_formulations.partition.value import copies_update, per_micro_batch, reductions
+from pipeplan_formulations.partition.value import copies_update, per_sample, period, reductions
 from pipeplan_formulations.partition.windows import Flags, Windows
 from pipeplan_formulations.partition.wire import Hop, delays_of_wires
 
@@ -62,7 +62,7 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     bottleneck, count = problem.objective == "bottleneck", problem.through[s]
     forward, backward = problem.prefix["forward"][s], problem.prefix["backward"][s]
     compute = forward + backward
-    most = (target + 1) * problem.micro_batches // count.stage if bottleneck else target // count.stage
+    most = target * (problem.divisor if bottleneck else 1) // count.stage
     reach = np.searchsorted(compute, compute[starts] + most, side="right") - 1
     if final:
         reach = np.where(reach >= n, n, 0)
@@ -83,9 +83,10 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     passed_back = _at_boundary(problem.send_back[s - 1])[begins] if s else 0
     per_batch = load(problem.overlap, f, b, sent[ends], passed_back)
     if bottleneck:
-        work = per_micro_batch(problem, count.stage, per_batch)
+        once = reductions(problem, np.array(s), begins, ends)
+        work = period(problem, count.stage, per_batch, once)
         if problem.overlap != "none":
-            work = np.maximum(work, per_micro_batch(problem, count.out, busy[ends]))
+            work = np.maximum(work, per_sample(problem, count.out, busy[ends]))
         return Spans(starts, ends, np.where(closed, NEVER, work), nothing, nothing, nothing, 0)
     weight = problem.prefix["weight"][s]
     own_weight = np.where(closed, 0, weight[ends] - weight[begins])

@@ -27,8 +27,9 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
     stages = list(zip(forward, backward, out, into, strict=True))
     loads = [load(problem.overlap, *times) for times in stages]
     if problem.objective == "bottleneck":
-        shares = [per_micro_batch(problem, c.stage, w) for c, w in zip(problem.through, loads, strict=True)]
-        busy = [per_micro_batch(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
+        once = reductions(problem, s, a, b).tolist()
+        shares = [period(problem, c.stage, w, r) for c, w, r in zip(problem.through, loads, once, strict=True)]
+        busy = [per_sample(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
         return int(max(shares + (busy if problem.overlap != "none" else [])))
 
     reduce = reductions(problem, s, a, b).tolist()
@@ -52,9 +53,14 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
     return int(max([least, *paths]))
 
 
-def per_micro_batch(problem: "ChainPartition", count: int, time: int) -> int:
-    """(3): what a load of ``count`` out of M micro-batches is per micro-batch, rounded down."""
-    return count * time // problem.micro_batches
+def per_sample(problem: "ChainPartition", count: int, time: int) -> int:
+    """(3): for how much of a sample ``count`` micro-batches keep a link busy, rounded down."""
+    return count * time // problem.divisor
+
+
+def period(problem: "ChainPartition", count: int, time: int, once: int) -> int:
+    """(3): the load of a stage that works on ``count`` micro-batches of a step, and on something ``once``."""
+    return -(-(count * time + once) // problem.divisor)
 
 
 def reductions(problem: "ChainPartition", s: "Array", a: "Array", b: "Array") -> "Array":

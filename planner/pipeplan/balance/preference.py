@@ -38,5 +38,5 @@ def _fits(row: Chain, micro_batches: int, edges: Boundaries, spare: int, lanes: 
     """Whether memory holds min(M, 2(S − s) + spare) micro-batches on every stage, with a workspace for every lane."""
     in_flight = [min(micro_batches, 2 * (row.stages - s) + spare) for s in range(row.stages)]
     need = stage_bytes(row, edges, in_flight)
-    second = [(lanes - 1) * int(row.workspace[a:b].max()) for a, b in pairwise(edges)]
+    second = [(lanes - 1) * int(row.forward_workspace[s, a:b].max()) for s, (a, b) in enumerate(pairwise(edges))]
     return all(used + more <= int(limit) for used, more, limit in zip(need, second, row.limit, strict=True))

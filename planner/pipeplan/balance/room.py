@@ -22,9 +22,9 @@ def stage_bytes(chain: Chain, boundaries: Boundaries, in_flight: Sequence[int]) 
     """
     need = []
     for s, (a, b) in enumerate(pairwise(boundaries)):
-        received = int(chain.boundary[a - 1]) if a else 0
-        held = int(chain.saved[a:b].sum()) + received
-        fixed = chain.stays(s, a, b) + int(chain.workspace[a:b].max()) + int(chain.runtime[s])
+        received = int(chain.boundary[s - 1, a - 1]) if a else 0
+        held = int(chain.saved[s, a:b].sum()) + received
+        fixed = chain.stays(s, a, b) + int(chain.workspace[s, a:b].max()) + int(chain.runtime[s])
         need.append(fixed + in_flight[s] * held)
     return need
 

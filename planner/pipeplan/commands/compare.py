@@ -51,10 +51,18 @@ def as_json(comparison: "Comparison") -> dict[str, object]:
             "over_bound": row.excess,
             "plan": row.label,
             "why": row.why,
+            "outside": row.outside,
         }
         for row in comparison.rows
     ]
-    return {"model": comparison.model, "cluster": comparison.cluster, "bound_s": comparison.bound / 1e9, "rows": rows}
+    return {
+        "model": comparison.model,
+        "cluster": comparison.cluster,
+        "bound_s": comparison.bound / 1e9,
+        "rows": rows,
+        "costs": comparison.costs.as_json(),
+        "searched": comparison.searched.as_json(),
+    }
 
 
 def show(comparison: "Comparison") -> None:
@@ -62,6 +70,7 @@ def show(comparison: "Comparison") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from pipeplan.answer import beyond
     from pipeplan.compare import SOLVER
     from pipeplan.units import format_bytes, format_time
 
@@ -81,9 +90,17 @@ def show(comparison: "Comparison") -> None:
             cells = (row.method, row.family, "-", "-", "", row.why)
         else:
             peaks = _few([format_bytes(peak) for peak in row.peaks])
-            cells = (row.method, row.family, format_time(row.value), f"{row.excess:.2%}", peaks, row.label)
+            cells = (
+                row.method,
+                row.family,
+                format_time(row.value),
+                f"{row.excess:.2%}",
+                peaks,
+                row.label + beyond(row.outside),
+            )
         table.add_row(*cells, style="bold" if row.method == SOLVER else None)
     Console(width=None if Console().is_terminal else 140).print(table)
+    print(f"costs: {comparison.costs.in_words()}", *comparison.searched.lines(), sep="\n")
 
 
 def _few(items: list[str], most: int = 4) -> str:

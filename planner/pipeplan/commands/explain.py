@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
-from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+from pipeplan.commands.questions import (
+    add_limits,
+    add_questions,
+    limits,
+    read_cluster,
+    read_job,
+    read_model,
+    refuse_given,
+)
 from pipeplan_formulations.signals import listening
 
 if TYPE_CHECKING:
@@ -48,15 +56,22 @@ def _plan(options: Namespace) -> "Explanation":
             f"{options.model} is a plan and is explained by itself; to see what changes would bring, give MODEL and "
             "CLUSTER and --batch instead"
         )
+    rest = [name for name in options.defaults if name not in ("help", "model", "json")]
+    refuse_given(options, rest, f"{options.model} is a plan and is explained by itself, without a question")
     return explain_plan(Plan.load(options.model))
 
 
 def _question(options: Namespace) -> "Explanation | Remedies":
+    from pipeplan.asked import asked_limits
     from pipeplan.commands.progress import solving
-    from pipeplan.errors import InfeasibleError
+    from pipeplan.errors import InfeasibleError, InputError
     from pipeplan.explain import explain, remedies
     from pipeplan.solve import solve
 
+    if options.objective != "step":
+        raise InputError("an explanation is about one step, which --objective bottleneck does not have; leave it out")
+    each = {name: value for name, value in limits(options).items() if name not in ("time_limit", "gap")}
+    asked_limits(options.each)
     model = read_model(options)
     cluster = read_cluster(options, model)
     job = read_job(options, model)
@@ -75,13 +90,11 @@ def _question(options: Namespace) -> "Explanation | Remedies":
                 watch=watch,
             )
     except InfeasibleError:
-        found = remedies(model, cluster, job, time_limit=options.each, backend=options.backend, progress=tell)
+        found = remedies(model, cluster, job, time_limit=options.each, **each, progress=tell)
         if found is None:
             raise
         return found
-    return explain(
-        result, model, cluster, time_limit=options.each, gap=options.gap, backend=options.backend, progress=tell
-    )
+    return explain(result, model, cluster, time_limit=options.each, gap=options.gap, **each, progress=tell)
 
 
 def _is_plan(name: str) -> bool:

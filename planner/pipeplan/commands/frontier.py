@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
-from pipeplan.commands.questions import add_limits, add_questions, read_cluster, read_job, read_model
+from pipeplan.commands.outputs import STDOUT, show, try_outputs
+from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
 
 if TYPE_CHECKING:
     from pipeplan.frontier.answers import Answer
@@ -21,41 +22,41 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--points", type=int, metavar="N", help="look at N limits only, where most is open")
     parser.add_argument("--fewest", action="store_true", help="only the fewest devices that fit, with the proof")
     parser.add_argument("-o", "--output", metavar="FILE", help="keep the answers here as they come; go on from there")
-    parser.add_argument("--csv", metavar="FILE", help="write the points as a table")
+    parser.add_argument("--csv", metavar="FILE", help="write the points as a table; - prints it")
     parser.add_argument("--plot", metavar="FILE", help="draw it (.svg or .png)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
 def run(options: Namespace) -> int:
-    """Ask for every point, print, write, draw."""
+    """Ask for every point; print, then write and draw."""
     from pipeplan.errors import InputError
     from pipeplan.files.atomic import write_whole
     from pipeplan.frontier import fewest_devices, frontier
 
+    if options.fewest and (options.csv or options.plot or options.points is not None or options.over == "price"):
+        raise InputError(
+            "--fewest answers with one plan on the fewest devices; --points, --csv, --plot and --over price belong to "
+            "a whole frontier"
+        )
+    try_outputs(options, files=("output", "csv"), pictures=("plot",), inputs=("model", "cluster"))
+    if options.output == STDOUT:
+        raise InputError("--output keeps answers, which are read again; name a file, or print a table with --csv -")
     model = read_model(options)
     cluster = read_cluster(options, model)
     job = read_job(options, model)
-    limits = {
-        "time_limit": options.time,
-        "gap": options.gap,
-        "backend": options.backend,
-        "path": options.output,
-        "told": _quiet if options.json else _tell,
-    }
+    how = limits(options) | {"path": options.output, "told": _quiet if options.json else _tell}
     if options.fewest:
-        if options.csv or options.plot or options.points is not None:
-            raise InputError("--fewest answers with one plan; --points, --csv and --plot belong to a whole frontier")
-        fewest = fewest_devices(model, cluster, job, **limits)
+        fewest = fewest_devices(model, cluster, job, **how)
         print(json.dumps(fewest.as_json(), indent=2) if options.json else fewest)
         return 0
-    found = frontier(model, cluster, job, options.over, points=options.points, **limits)
+    found = frontier(model, cluster, job, options.over, points=options.points, **how)
+    show(json.dumps(found.as_json(), indent=2) if options.json else found, options, "csv")
     if options.csv:
         write_whole(Path(options.csv), found.as_csv())
     if options.plot:
         from pipeplan.plot.frontier import save_frontier
 
         save_frontier(options.plot, found)
-    print(json.dumps(found.as_json(), indent=2) if options.json else found)
     return 0
 
 

@@ -4,6 +4,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from pipeplan.commands.base import Command
+from pipeplan.commands.outputs import show, try_outputs
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -41,7 +42,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=7, help="of which the median is taken (7)")
     parser.add_argument("--optimizer", default="sgd", help="whose update is timed: sgd, momentum or adam")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", metavar="MODEL", required=True, help="write the profiled model here")
+    parser.add_argument(
+        "-o", "--output", metavar="MODEL", required=True, help="write the profiled model here; - prints it"
+    )
 
 
 def run(options: Namespace) -> int:
@@ -50,6 +53,7 @@ def run(options: Namespace) -> int:
     from pipeplan.files.model_file import write_model
     from pipeplan.profile import profile_workload
 
+    try_outputs(options, files=("output",))
     model = profile_workload(
         options.workload,
         input_spec=options.input,
@@ -68,7 +72,8 @@ def run(options: Namespace) -> int:
         name=options.workload.partition(":")[2],
     )
     write_model(model, options.output)
-    print(f"{model.name}: {len(model.layers)} layers, {len(model.profiles)} profiles, written to {options.output}")
+    text = f"{model.name}: {len(model.layers)} layers, {len(model.profiles)} profiles, written to {options.output}"
+    show(text, options, "output")
     return 0
 
 

@@ -5,12 +5,22 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeplan.commands.questions import LIMITS
 from pipeplan_formulations.signals import listening
 
 if TYPE_CHECKING:
     from pipeplan.graph.published import Published
     from pipeplan_formulations.graph import Stages
     from pipeplan_formulations.report import Report
+
+
+_ALWAYS = ("help", "model", "cluster", "rule", "objective", "output", "plot", "json", *LIMITS)
+_HEEDED = {
+    "pipedream": ("devices", "bandwidth", "replicas"),
+    "dnn-partitioning": ("devices", "processors", "corrected"),
+    "piper": ("devices", "memory", "bandwidth"),
+}
+"""The options that each of the rules knows."""
 
 
 @listening()
@@ -25,22 +35,26 @@ def run_published(options: Namespace) -> int:
         If nothing fits.
     """
     from pipeplan.commands.progress import solving
+    from pipeplan.commands.questions import limits
     from pipeplan.errors import InfeasibleError, PipeplanError
     from pipeplan_formulations import graph
     from pipeplan_formulations.report import Limits, Status
 
-    case = read_published(options)
+    case, how = read_published(options), limits(options)
+    backend = "auto" if options.backend == "cpsat" else options.backend
     with solving(quiet=options.json) as watch:
         report = graph.solve(
             case.problem,
-            Limits(options.time, options.gap, options.workers, options.seed),
+            Limits(how["time_limit"], how["gap"], how["workers"], how["seed"]),
             progress=lambda value, bound: watch(
                 None if value is None else round(value * case.unit * 1e9), round(bound * case.unit * 1e9), 1
             ),
-            backend="auto" if options.backend == "cpsat" else options.backend,
+            backend=backend,
         )
     if report.status is Status.INFEASIBLE:
-        raise InfeasibleError(f"No stages of {case.name} fit: memory or devices do not suffice under this rule.")
+        from pipeplan.graph.published.room import why_nothing_fits
+
+        raise InfeasibleError(why_nothing_fits(case, backend))
     if report.solution is None:
         raise PipeplanError(f"nothing was found before the search was stopped ({report.stop}); give it more time")
     answer = as_json(case, report, report.solution)
@@ -50,8 +64,9 @@ def run_published(options: Namespace) -> int:
 
 def read_published(options: Namespace) -> "Published":
     """The problem that file and options describe."""
-    from pipeplan.commands.questions import numbers
+    from pipeplan.commands.questions import numbers, refuse_given
     from pipeplan.errors import InputError
+    from pipeplan.figures import MOST_DEVICES, whole
     from pipeplan.files.load import foreign_format
     from pipeplan.graph.published import dnn_partitioning, pipedream, piper
     from pipeplan.units import parse_bandwidth, parse_bytes
@@ -64,17 +79,29 @@ def read_published(options: Namespace) -> "Published":
         raise InputError("--rule published takes its devices from the file or from --devices, not from a CLUSTER")
     if options.output or options.plot:
         raise InputError("--rule published has stages and loads but no schedule; leave out --output and --plot")
-    bandwidth = parse_bandwidth(options.bandwidth) if options.bandwidth else None
+    heeded = (*_ALWAYS, *_HEEDED[kind])
+    rest = [name for name in options.defaults if name not in heeded]
+    known = ", ".join("--" + name for name in _HEEDED[kind])
+    refuse_given(options, rest, f"--rule published takes {known} for a file of {kind} and nothing else")
+    for name, least in (("devices", 1), ("processors", 0)):
+        if getattr(options, name) is not None:
+            whole(getattr(options, name), f"--{name}", least, MOST_DEVICES)
+    bandwidth = None if options.bandwidth is None else parse_bandwidth(options.bandwidth)
     if kind == "dnn-partitioning":
         return dnn_partitioning(
             path, corrected=options.corrected, accelerators=options.devices, processors=options.processors
         )
     if kind == "piper":
-        memory = parse_bytes(options.memory) if options.memory else None
+        memory = None if options.memory is None else parse_bytes(options.memory)
         return piper(path, devices=options.devices, memory=memory, bandwidth=bandwidth)
     if options.devices is None:
         raise InputError("PipeDream's files name no devices; say how many there are: --devices N")
-    replicate = numbers(options.replicas, "--replicas") != (1,)
+    replicas = numbers(options.replicas, "--replicas")
+    if replicas not in ((), (1,)):
+        raise InputError(
+            f"--replicas {options.replicas}: PipeDream's rule has any number of replicas, or none with --replicas 1"
+        )
+    replicate = replicas != (1,)
     return pipedream(path, options.devices, bandwidth=bandwidth or 10**9, replicate=replicate)
 
 
@@ -92,6 +119,9 @@ def as_json(case: "Published", report: "Report[Stages]", stages: "Stages") -> di
         "wall_s": report.wall,
         "backend": report.backend,
         "rule": case.rule,
+        "costs": case.costs,
+        "searched": case.searched,
+        "not_searched": list(case.not_searched),
         "stages": [
             {
                 "layers": [case.names[g] for g in stage.groups],
@@ -114,16 +144,20 @@ def _chosen(case: "Published", stage: Any) -> list[tuple[int, int]]:
 
 def in_words(case: "Published", answer: dict[str, Any]) -> str:
     """The same for people."""
+    from pipeplan.answer import REASONS
+    from pipeplan.names import counted, wrapped
     from pipeplan.units import format_bytes, format_time
+    from pipeplan_formulations.report import Stop
 
     def seconds(value: float) -> str:
         return format_time(round(value * 1e9))
 
+    why = REASONS[Stop(answer["stop"])].format(costs="costs")
     lines = [
-        f"{case.name}: {len(answer['stages'])} stages; {answer['rule']}",
+        f"{case.name}: {counted(len(answer['stages']), 'stage')}; {answer['rule']}",
         f"largest load {seconds(answer['step_time_s'])}, proven bound {seconds(answer['bound_s'])}, gap "
-        f"{answer['gap']:.2%} ({answer['status']}, stopped by {answer['stop']} after {answer['wall_s']:.1f} s with "
-        f"{answer['backend']})",
+        f"{answer['gap']:.2%} ({answer['status']}: {why}, {answer['wall_s']:.1f} s with {answer['backend']})",
+        f"costs: {case.costs}",
     ]
     for number, stage in enumerate(answer["stages"]):
         layers = stage["layers"]
@@ -132,4 +166,5 @@ def in_words(case: "Published", answer: dict[str, Any]) -> str:
             f"  stage {number}: {stage['mode']}: {span}; load {seconds(stage['load_s'])}, memory "
             f"{format_bytes(stage['memory_bytes'])}"
         )
-    return "\n".join(lines)
+    lines += wrapped(f"searched (the bound holds for these): {case.searched}")
+    return "\n".join([*lines, *wrapped(f"not searched: {'; '.join(case.not_searched)}")])

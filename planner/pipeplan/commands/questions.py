@@ -1,6 +1,8 @@
 """Arguments that several commands share: the model, the cluster and the job."""
 
+import re
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,7 +38,10 @@ def add_questions(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--zero1", action="store_true", help="replicas share out the optimiser's state (ZeRO stage 1)")
     parser.add_argument(
-        "--order", default="search", choices=("search", "given"), help="of unlike devices along the pipeline"
+        "--order",
+        default="search",
+        choices=("search", "given"),
+        help="of unlike devices along the pipeline; given: d0, d1, … as listed, none left out but the last ones",
     )
     parser.add_argument(
         "--pin", action="append", default=[], metavar="LAYER=WHERE", help="to a device, like d3, or a kind of device"
@@ -63,8 +68,24 @@ def add_limits(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
 
 
+LIMITS = ("time", "gap", "backend", "workers", "seed")
+"""What `add_limits` adds."""
+
+
 def limits(options: Namespace) -> dict[str, Any]:
-    """What `add_limits` asked for, as `pipeplan.solve` calls it."""
+    """What `add_limits` asked for, as `pipeplan.solve` calls it.
+
+    Raises
+    ------
+    InputError
+        If one of them is not what it may be, or the back end would not heed it.
+    """
+    from pipeplan.asked import asked_limits
+
+    asked_limits(options.time, options.gap, options.backend, options.workers, options.seed)
+    if options.backend == "exact":
+        unheeded = ("workers",) if getattr(options, "robust", None) else ("workers", "seed")
+        refuse_given(options, unheeded, "--backend exact runs in one thread and draws nothing")
     return {
         "time_limit": options.time,
         "gap": options.gap,
@@ -72,6 +93,35 @@ def limits(options: Namespace) -> dict[str, Any]:
         "workers": options.workers,
         "seed": options.seed,
     }
+
+
+def given(options: Namespace, names: Iterable[str]) -> list[str]:
+    """Those of the options that are not what they are by default, as a user writes them: ``['--depths 2']``."""
+    values = [(name, getattr(options, name, None)) for name in names]
+    return [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {_written(value)}")
+        for name, value in values
+        if value != options.defaults.get(name)
+    ]
+
+
+def refuse_given(options: Namespace, names: Iterable[str], why: str) -> None:
+    """Refuse options that what was asked for would not heed.
+
+    Raises
+    ------
+    InputError
+        Naming them, and ``why`` they would not be heeded.
+    """
+    from pipeplan.errors import InputError
+
+    found = given(options, names)
+    if found:
+        raise InputError(f"{why}, so that {' and '.join(found)} would be ignored; leave out one or the other")
+
+
+def _written(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def read_model(options: Namespace) -> "Model":
@@ -88,20 +138,22 @@ def read_cluster(options: Namespace, model: "Model") -> "Cluster":
     from pipeplan.files.load import load_carried_cluster, load_cluster
     from pipeplan.units import parse_bandwidth, parse_time
 
-    if (options.cluster is None) == (options.devices is None):
-        carried = load_carried_cluster(options.model, **_reading(options)) if options.cluster is None else None
+    links = ("bandwidth", "latency")
+    if options.cluster is not None:
+        whose = f"the cluster {options.cluster} has its own devices and links"
+        refuse_given(options, ("devices", *links), whose)
+        return load_cluster(options.cluster)
+    if options.devices is None:
+        carried = load_carried_cluster(options.model, **_reading(options))
         if carried is None:
             raise InputError("say where to train: either a CLUSTER, or --devices N for N equal devices")
+        refuse_given(options, links, f"{options.model} brings its own devices and links (--devices N replaces them)")
         return carried
-    if options.cluster is not None:
-        if options.bandwidth or options.latency:
-            raise InputError("--bandwidth and --latency describe the links of --devices; the cluster file has its own")
-        return load_cluster(options.cluster)
     if not model.profiles:
         raise InputError(f"--devices uses the speed of a profile, and {model.name} has none; name a CLUSTER")
     link = Link(
-        bandwidth=parse_bandwidth(options.bandwidth) if options.bandwidth else None,
-        latency=parse_time(options.latency) if options.latency else 0,
+        bandwidth=None if options.bandwidth is None else parse_bandwidth(options.bandwidth),
+        latency=0 if options.latency is None else parse_time(options.latency),
     )
     return Cluster.uniform(options.devices, DeviceKind(name=model.profiled_devices[0]), link)
 
@@ -120,7 +172,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         depths=numbers(options.depths, "--depths"),
         schedules=names(options.schedules),
         optimizer=options.optimizer,
-        memory=parse_bytes(options.memory) if options.memory else None,
+        memory=None if options.memory is None else parse_bytes(options.memory),
         objective=Objective(options.objective),
         extrapolate=options.extrapolate,
         replicas=numbers(options.replicas, "--replicas"),
@@ -143,7 +195,7 @@ def _reading(options: Namespace) -> dict[str, bool]:
 
 def names(text: str | None) -> tuple[str, ...]:
     """Read ``conv1,conv2``."""
-    return tuple(text.split(",")) if text else ()
+    return () if text is None else tuple(text.split(","))
 
 
 def _pin(text: str) -> tuple[str, str]:
@@ -158,8 +210,10 @@ def _pin(text: str) -> tuple[str, str]:
 def numbers(text: str | None, option: str) -> tuple[int, ...]:
     """Read ``4,8,16``."""
     from pipeplan.errors import InputError
+    from pipeplan.figures import shown
 
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise InputError(f"{option} {text}: write numbers with commas between, like 4,8,16") from None
+    if text is None:
+        return ()
+    if not re.fullmatch(r"-?[0-9]{1,30}(,-?[0-9]{1,30})*", text):
+        raise InputError(f"{option} {shown(text)}: write numbers with commas between, like 4,8,16")
+    return tuple(map(int, text.split(",")))

@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
+from pipeplan.commands.outputs import show, try_outputs
 from pipeplan.commands.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
 
 if TYPE_CHECKING:
@@ -33,16 +34,20 @@ def configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--samples", type=int, metavar="N", help="with --robust: disturbed steps of each plan (1000)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here")
+    parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here; - prints it")
     parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
 
 
 def run(options: Namespace) -> int:
-    """Solve, print, save, draw."""
+    """Solve; print, then save and draw."""
     from pipeplan.commands.progress import solving
+    from pipeplan.errors import InputError
     from pipeplan.solve import solve
 
     robust = read_robust(options)
+    if options.rule != "published" and options.processors is not None:
+        raise InputError(f"--processors {options.processors} belongs to --rule published; leave it out")
+    try_outputs(options, files=("output",), pictures=("plot",), inputs=("model", "cluster"))
     if options.rule == "published":
         from pipeplan.commands.published import run_published
 
@@ -59,6 +64,7 @@ def run(options: Namespace) -> int:
             robust=robust,
             watch=watch,
         )
+    show(json.dumps(result.as_json(), indent=2) if options.json else result, options, "output")
     if options.output:
         result.plan.save(options.output)
     if options.plot:
@@ -71,7 +77,6 @@ def run(options: Namespace) -> int:
             limits=result.plan.pipeline.limits,
             devices=device_labels(result.plan),
         )
-    print(json.dumps(result.as_json(), indent=2) if options.json else result)
     return 0
 
 

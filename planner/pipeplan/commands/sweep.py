@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.commands.base import Command
+from pipeplan.commands.outputs import show, try_outputs
 
 if TYPE_CHECKING:
     from pipeplan.sweep.cells import Cell
@@ -49,6 +50,7 @@ def run(options: Namespace) -> int:
 
     if options.workers < 1:
         raise InputError(f"--workers {options.workers}: at least one worker is needed")
+    try_outputs(options, folders=("output",))
     path = find_experiment(options.experiment)
     experiment = read_experiment(path)
     changed = {name: getattr(options, name) for name in ("time", "gap") if getattr(options, name) is not None}
@@ -72,9 +74,9 @@ def run(options: Namespace) -> int:
         print(FORMATS[options.format](table(done, experiment.beside)), end="")
         return 130
     whole = table(records, experiment.beside)
+    show(FORMATS[options.format](whole), options, end="")
     for name, suffix in (("text", "txt"), ("markdown", "md"), ("csv", "csv"), ("json", "json")):
         write_whole(folder / f"table.{suffix}", FORMATS[name](whole))
-    print(FORMATS[options.format](whole), end="")
     return 0
 
 

@@ -10,10 +10,14 @@ from pipeplan.explain.path import Portion
 from pipeplan.explain.room import Room
 from pipeplan.explain.use import Use
 from pipeplan.explain.words import phase_lines
+from pipeplan.searched import Searched
+from pipeplan.sources import Costs
 from pipeplan.units import format_time
 
 MOST = 10
 """Lines of one list that people get to see; JSON has them all."""
+UNKNOWN = "the bound is that of the search that made the plan: the answer of `pipeplan solve` lists what was searched"
+"""Of a plan by itself."""
 NOTABLE = 0.005
 """The least fraction of the step that people get to see by name."""
 
@@ -44,6 +48,8 @@ class Explanation:
         The answer without memory limits, where there are limits and the question is at hand.
     outcomes : tuple of Outcome
         Every change that was solved afresh, ``memory`` included.
+    costs, searched : Costs, Searched, or None
+        What the times are, and the space over which the bound was proved; None of a plan by itself.
     """
 
     headline: str
@@ -57,16 +63,19 @@ class Explanation:
     joint: tuple[Lever, ...]
     memory: Outcome | None = None
     outcomes: tuple[Outcome, ...] = ()
+    costs: Costs | None = None
+    searched: Searched | None = None
 
     def __str__(self) -> str:
-        lines = [self.headline, "what binds:", *_indented(self._binding())]
+        lines = [self.headline, *([] if self.costs is None else [f"costs: {self.costs.in_words()}"])]
+        lines += ["what binds:", *_indented(self._binding())]
         lines += ["critical path:", *_indented(phase_lines(self.path, self.step))]
         lines += ["busy over the step:", *_indented(map(_use_line, self._uses_shown()))]
         lines += ["memory at its peak:", *_indented(map(str, self._rooms_shown()))]
         if self.outcomes:
             own = f"; the plan at hand has a gap of {percent(1 - self.bound / self.step)} itself" if self.open else ""
             lines += [f"what would it bring? (each solved afresh{own})", *(f"  {each}" for each in self.outcomes)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *([UNKNOWN] if self.searched is None else self.searched.lines())])
 
     @property
     def open(self) -> bool:
@@ -108,6 +117,8 @@ class Explanation:
             ],
             "memory": [_room_json(room) for room in self.rooms],
             "changes": [_outcome_json(each) for each in self.outcomes],
+            "costs": None if self.costs is None else self.costs.as_json(),
+            "searched": None if self.searched is None else self.searched.as_json(),
         }
 
     def _binding(self) -> Iterator[str]:

@@ -6,6 +6,7 @@ looked at.
 
 from dataclasses import dataclass
 
+from pipeplan.asked import SEED, WORKERS
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.job import Job
@@ -34,7 +35,16 @@ class Fit:
         return True if self.plan is not None else False if self.proved else None
 
 
-def fit(model: Model, cluster: Cluster, job: Job, *, time_limit: float, backend: str = "cpsat") -> Fit:
+def fit(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    *,
+    time_limit: float,
+    backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
+) -> Fit:
     """The first plan that is found to fit, or the proof that none does, or neither in time.
 
     Raises
@@ -45,16 +55,16 @@ def fit(model: Model, cluster: Cluster, job: Job, *, time_limit: float, backend:
         If the search was interrupted: half an answer is none.
     """
     space = Space(model, cluster, job)
-    if too_little(space):
+    if space.impossible or too_little(space):
         return Fit(None, proved=True)
-    prover = Prover(cluster, Limits(time_limit, ANY), backend)
+    prover = Prover(cluster, Limits(time_limit, ANY, workers, seed), backend, outside=space.outside)
     for node in opened(space):
         prover.push(node)
     prover.run()
     if prover.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt
     if prover.incumbent is None:
-        return Fit(None, proved=prover.stop is not Stop.TIME)
+        return Fit(None, proved=prover.refuted)
     return Fit(draft(model, cluster, job, prover.incumbent, prover.bound), proved=True)
 
 

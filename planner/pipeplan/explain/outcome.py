@@ -8,7 +8,7 @@ from pipeplan.model import Model
 from pipeplan.result import Result
 from pipeplan.solve import solve
 from pipeplan.units import format_time
-from pipeplan_formulations.report import Stop
+from pipeplan_formulations.report import Limits, Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,20 @@ def nothing(change: Change, base: Result, why: str) -> Outcome:
     return Outcome(change.label, base.value, base.bound, change.job.batch, 0.0, 0.0, why)
 
 
-def outcome(model: Model, change: Change, base: Result, *, time_limit: float, gap: float, backend: str) -> Outcome:
+def outcome(model: Model, change: Change, base: Result, *, limits: Limits, backend: str) -> Outcome:
     """Solve a changed question and compare it with the answer at hand; Ctrl-C is passed on."""
     samples = change.job.batch
     try:
-        result = solve(model, change.cluster, job=change.job, time_limit=time_limit, gap=gap, backend=backend)
+        result = solve(
+            model,
+            change.cluster,
+            job=change.job,
+            time_limit=limits.time,
+            gap=limits.gap,
+            backend=backend,
+            workers=limits.workers,
+            seed=limits.seed,
+        )
     except PipeplanError as error:
         return Outcome(change.label, None, None, samples, None, None, str(error).splitlines()[0])
     if result.stop is Stop.INTERRUPT:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
+from pipeplan.asked import SEED, WORKERS, asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InputError
 from pipeplan.explain.ample import ample
@@ -16,6 +18,7 @@ from pipeplan.explain.setting import Setting
 from pipeplan.explain.use import uses
 from pipeplan.job import Job, Objective
 from pipeplan.model import Model
+from pipeplan.names import counted
 from pipeplan.plan import Plan
 from pipeplan.result import Result
 from pipeplan.simulate import simulate
@@ -32,6 +35,8 @@ def explain(
     time_limit: float = 20.0,
     gap: float = 0.0,
     backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Explanation:
     """What binds a plan, its critical path in words, and what changes of the question would bring.
@@ -53,6 +58,7 @@ def explain(
     plan, job = result.plan, result.job
     if job.objective is not Objective.STEP:
         raise InputError("an explanation is about one step; solve with objective='step'")
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
     tried: list[Outcome] = []
     memory: Outcome | None = None
     enough = ample(model, cluster, job)
@@ -62,12 +68,13 @@ def explain(
             if change.frees_memory and enough:
                 tried.append(nothing(change, result, "no plan can need more memory than there is"))
             else:
-                tried.append(outcome(model, change, result, time_limit=time_limit, gap=gap, backend=backend))
+                tried.append(outcome(model, change, result, limits=limits, backend=backend))
             if change.lifts_limits:
                 memory = tried[-1]
             elif change.frees_memory and memory is not None:
                 tried[-1] = tried[-1].within(memory)
-    return _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
+    found = _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
+    return replace(found, costs=result.costs, searched=result.searched)
 
 
 def explain_plan(plan: Plan) -> Explanation:
@@ -98,10 +105,11 @@ def _explanation(
     plan = setting.plan
     path = portions(setting)
     alone = levers(setting)
-    stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
+    shape = f"{counted(len(plan.stages), 'stage')} on {counted(len(plan.ranks), 'device')}"
+    many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
+    times = f"step {format_time(setting.step)}, bound {format_time(plan.bound)}"
     return Explanation(
-        headline=f"{plan.model} on {plan.cluster}: {stages} on {len(plan.ranks)} devices, {plan.micro_batches} "
-        f"micro-batches of {plan.micro_batch}, step {format_time(setting.step)}, bound {format_time(plan.bound)}",
+        headline=f"{plan.model} on {plan.cluster}: {shape}, {many}, {times}",
         step=setting.step,
         bound=plan.bound,
         path=path,

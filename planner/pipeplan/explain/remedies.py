@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from pipeplan.alternatives import changes, checked
+from pipeplan.asked import SEED, WORKERS, asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.cost import available_micro_batches
 from pipeplan.errors import InputError
@@ -16,10 +18,16 @@ from pipeplan.explain.feasible import Fit, fit
 from pipeplan.explain.least import least
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
+from pipeplan.names import counted, wrapped
 from pipeplan.plan import Plan
+from pipeplan.scope import searched_for
+from pipeplan.search.space import ANY, Space
+from pipeplan.searched import Searched
 from pipeplan.units import format_bytes
 from pipeplan_formulations.signals import listening
 
+ORDERS = 5.0
+"""Seconds for a plan under any order."""
 Ask = Callable[[Cluster, Job], Fit]
 """Does a changed question have a plan?"""
 
@@ -58,15 +66,21 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Remedies:
-    """Whether it is proved that nothing fits, and each kind of change with what it takes."""
+    """Whether it is proved that nothing of what is searched fits, and each kind of change with what it takes."""
 
     proved: bool
     remedies: tuple[Remedy, ...]
+    searched: Searched
 
     def __str__(self) -> str:
-        verdict = "No plan fits, proved." if self.proved else "No plan was found; that none fits is not proved."
+        proved, not_proved = (
+            "No plan fits among those searched, proved.",
+            "No plan was found; that none fits is not proved.",
+        )
+        verdict = proved if self.proved else not_proved
         helpful_first = sorted(self.remedies, key=lambda remedy: [True, None, False].index(remedy.fits))
-        return "\n".join([verdict, *(f"  {remedy}" for remedy in helpful_first)])
+        reach = wrapped(f"searched: {self.searched.in_words()}")
+        return "\n".join([verdict, *(f"  {remedy}" for remedy in helpful_first), *reach])
 
     def as_json(self) -> dict[str, object]:
         """Plain data."""
@@ -74,7 +88,7 @@ class Remedies:
             {"kind": r.kind, "fits": r.fits, "text": r.text, "number": r.number, "smallest": r.smallest}
             for r in self.remedies
         ]
-        return {"fits": False, "proved": self.proved, "remedies": rows}
+        return {"fits": False, "proved": self.proved, "remedies": rows, "searched": self.searched.as_json()}
 
 
 @listening()
@@ -85,6 +99,8 @@ def remedies(
     *,
     time_limit: float = 20.0,
     backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Remedies | None:
     """The smallest change of each kind that makes a job fit; None if it fits as it is.
@@ -97,8 +113,10 @@ def remedies(
         Told each kind of change before it is tried.
     """
 
+    asked_limits(time_limit, 0.0, backend, workers, seed)
+
     def ask(cluster: Cluster, job: Job) -> Fit:
-        return fit(model, cluster, job, time_limit=time_limit, backend=backend)
+        return fit(model, cluster, job, time_limit=time_limit, backend=backend, workers=workers, seed=seed)
 
     now = ask(cluster, job)
     if now.verdict:
@@ -116,7 +134,8 @@ def remedies(
             for remedy in way(cluster, job, ask):
                 found.append(remedy)
     # a change is the smallest one only if that none is needed is ruled out too
-    return Remedies(now.proved, tuple(replace(remedy, smallest=remedy.smallest and now.proved) for remedy in found))
+    found = [replace(remedy, smallest=remedy.smallest and now.proved) for remedy in found]
+    return Remedies(now.proved, tuple(found), searched_for(model, cluster, job))
 
 
 def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
@@ -188,11 +207,20 @@ def _wishes(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Reme
             yield Remedy(field, False, f"{label}: {error}")
             continue
         yield Remedy(field, answer.verdict, label if answer.plan is None else f"{label} (like {_shape(answer.plan)})")
+    yield from _orders(Space(model, cluster, job))
+
+
+def _orders(space: Space) -> Iterator[Remedy]:
+    """Every order, where that is not asked for: one that holds one micro-batch per stage needs the least memory."""
+    for option, changed in changes(space):
+        if ANY in changed.get("schedules", ()):
+            for other in checked(space, option, changed, ORDERS):
+                yield Remedy("schedules", other.fits or None, f"{option} (a plan with {_exact(other.need)} a device)")
 
 
 def _shape(plan: Plan) -> str:
-    stages = "1 stage" if len(plan.stages) == 1 else f"{len(plan.stages)} stages"
-    return f"{plan.micro_batches} micro-batches of {plan.micro_batch} through {stages}"
+    many = counted(plan.micro_batches, "micro-batch")
+    return f"{many} of {plan.micro_batch} through {counted(len(plan.stages), 'stage')}"
 
 
 def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
@@ -224,7 +252,7 @@ def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remed
         )
         return
     batch, count, size = best
-    text = f"a batch of {batch} instead of {job.batch} ({count} micro-batches of {size})"
+    text = f"a batch of {batch} instead of {job.batch} ({counted(count, 'micro-batch')} of {size})"
     yield Remedy("batch", True, text, batch, proved)
 
 

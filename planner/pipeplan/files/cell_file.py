@@ -22,10 +22,11 @@ class FiguresEntry(Strict):
     peaks: Items[int] = ()
     plan: str = ""
     why: str = ""
+    outside: str = ""
 
     def figures(self) -> Figures:
         """The figures it describes."""
-        return Figures(self.value, self.peaks, self.plan, self.why)
+        return Figures(self.value, self.peaks, self.plan, self.why, self.outside)
 
 
 class CellFile(Strict):
@@ -70,4 +71,4 @@ def write_cell(record: Record, path: Path) -> None:
 
 
 def _figures_data(figures: Figures) -> dict[str, object]:
-    return {"value": figures.value, "peaks": figures.peaks, "plan": figures.plan, "why": figures.why}
+    return {name: getattr(figures, name) for name in FiguresEntry.model_fields}

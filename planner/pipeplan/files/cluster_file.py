@@ -28,6 +28,7 @@ from pydantic import BeforeValidator, Field
 
 from pipeplan.cluster import Cluster, Link, Node, Overlap
 from pipeplan.errors import InputError
+from pipeplan.figures import MOST_DEVICES, shown
 from pipeplan.files.atomic import write_whole
 from pipeplan.files.device_file import DeviceEntry, Number, device_fields
 from pipeplan.files.edge import Bandwidth, Count, Items, Nanoseconds, Strict, check, listing
@@ -71,7 +72,7 @@ class LinkEntry(Strict):
 
     bandwidth: Bandwidth | None = None
     latency: Nanoseconds = 0
-    collective_efficiency: Annotated[Number, Field(gt=0, allow_inf_nan=False)] = 1.0
+    collective_efficiency: Annotated[Number, Field(gt=0)] = 1.0
 
     def link(self) -> Link:
         """The link it describes."""
@@ -130,6 +131,9 @@ def cluster_from_data(data: Any, where: str) -> Cluster:
         for d, group in enumerate(node.devices)
         if group.kind not in file.devices
     ]
+    count = sum(node.count * group.count for node in file.nodes for group in node.devices)
+    if count > MOST_DEVICES or len(file.nodes) + sum(node.count for node in file.nodes) > 2 * MOST_DEVICES:
+        complaints.append(f"nodes: {shown(count)} devices are listed; {MOST_DEVICES} are the most that can be taken")
     kinds, unresolved = resolve_kinds({name: _as_speed(entry) for name, entry in file.devices.items()})
     if complaints or unresolved:
         raise InputError(listing(where, unresolved + complaints))

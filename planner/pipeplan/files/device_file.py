@@ -13,6 +13,7 @@
 """
 
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,11 +29,11 @@ from pipeplan.files.text import Row, lean, parse_data, read_text
 def _number(value: object) -> object:
     """YAML's ``1`` and ``1e0`` are as good as ``1.0``."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < 2**1023 else inf
     return value
 
 
-Number = Annotated[float, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 
 
 class DeviceEntry(Strict):

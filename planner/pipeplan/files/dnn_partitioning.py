@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.errors import InputError
+from pipeplan.figures import MOST_DEVICES
 from pipeplan.files.dag import components, topological
 from pipeplan.files.device_file import Number
 from pipeplan.files.edge import check, listing
@@ -30,7 +31,7 @@ from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance
 _FAST = 5 * 10**11
 """Bytes per second above which a link between such devices cannot be meant; see `corrected`."""
 
-Amount = Annotated[Number, Field(ge=0)]
+Amount = Annotated[Number, Field(ge=0, le=1e18)]
 Truth = Annotated[bool, BeforeValidator(lambda value: bool(value) if value in (0, 1) else value)]
 
 
@@ -66,8 +67,8 @@ class WorkloadFile(Foreign):
     """The whole file."""
 
     max_size: Amount = Field(alias="maxSizePerFPGA")
-    accelerators: int = Field(alias="maxFPGAs", ge=1)
-    processors: int = Field(alias="maxCPUs", default=0)
+    accelerators: int = Field(alias="maxFPGAs", ge=1, le=MOST_DEVICES)
+    processors: int = Field(alias="maxCPUs", default=0, ge=0, le=MOST_DEVICES)
     nodes: list[NodeEntry] = Field(min_length=1)
     edges: list[EdgeEntry]
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
 from pipeplan.errors import InputError
+from pipeplan.figures import LARGEST, shown
 from pipeplan.names import hint
 from pipeplan.units import parse_bandwidth, parse_bytes, parse_rate, parse_time
 
@@ -29,12 +30,13 @@ def _quantity(parse: Callable[[Any], int]) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-Bytes = Annotated[int, _quantity(parse_bytes), Field(ge=0)]
-Nanoseconds = Annotated[int, _quantity(parse_time), Field(ge=0)]
-Bandwidth = Annotated[int, _quantity(parse_bandwidth), Field(gt=0)]
-Rate = Annotated[int, _quantity(parse_rate), Field(gt=0)]
-Flops = Annotated[int, _quantity(parse_rate), Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+Bytes = Annotated[int, _quantity(parse_bytes), Field(ge=0, le=LARGEST)]
+Nanoseconds = Annotated[int, _quantity(parse_time), Field(ge=0, le=LARGEST)]
+Bandwidth = Annotated[int, _quantity(parse_bandwidth), Field(gt=0, le=LARGEST)]
+Rate = Annotated[int, _quantity(parse_rate), Field(gt=0, le=LARGEST)]
+Flops = Annotated[int, _quantity(parse_rate), Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
 def _as_tuple(value: object) -> object:
@@ -110,7 +112,7 @@ def _kind(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    return "nothing" if value is None else repr(value)
+    return "nothing" if value is None else shown(value)
 
 
 def _walk(schema: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None]:

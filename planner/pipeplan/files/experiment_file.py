@@ -119,7 +119,10 @@ def experiment_from_data(data: Any, where: str) -> Experiment:
         complaints.append("grids: empty; list at least one")
     if complaints:
         raise InputError(listing(where, complaints))
-    search = Search(**{name: getattr(file.search, name) for name in SearchEntry.model_fields})
+    try:
+        search = Search(**{name: getattr(file.search, name) for name in SearchEntry.model_fields})
+    except InputError as error:
+        raise InputError(listing(where, [f"search: {error}"])) from error
     return Experiment(file.name, tuple(grids), search, file.beside, file.notes)
 
 

@@ -40,6 +40,8 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
     """
     made = _made(name_or_path)
     if made is not None:
+        if options:
+            raise InputError(f"{name_or_path} is made by pipeplan and has no option {', '.join(options)}; leave it out")
         return made
     path = _find(name_or_path, "models", "model")
     text = read_text(path)

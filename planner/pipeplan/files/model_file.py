@@ -23,11 +23,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from pipeplan.errors import InputError
+from pipeplan.figures import MOST_LAYERS, MOST_SAMPLES, shown
 from pipeplan.files.atomic import write_whole
 from pipeplan.files.edge import Bytes, Count, Flops, Items, Nanoseconds, Strict, check, listing
 from pipeplan.files.quantity import written_bytes, written_flops, written_time
@@ -105,7 +106,7 @@ class ProfileEntry(Strict):
     """One profile: a cost for every layer, by name."""
 
     device: str
-    micro_batch: Count
+    micro_batch: Annotated[Count, Field(le=MOST_SAMPLES)]
     provenance: ProvenanceEntry
     costs: dict[str, CostEntry]
 
@@ -139,6 +140,9 @@ def model_from_data(data: Any, where: str) -> Model:
     complaints = [text for n, entry in enumerate(file.layers) for text in _form(entry, f"layers[{n}]")]
     if complaints:
         raise InputError(listing(where, complaints))
+    count = sum((entry.repeat or 1) * len(entry.layers or (entry,)) for entry in file.layers)
+    if count > MOST_LAYERS:
+        raise InputError(f"{where}: has {shown(count)} layers; {MOST_LAYERS} are the most that can be taken")
     layers = _layers(file.layers)
     names = [layer.name for layer in layers]
     for n, profile in enumerate(file.profiles):

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from pipeplan.errors import InputError
+from pipeplan.figures import LARGEST
 from pipeplan.files.edge import listing
 
+_DIGITS = 18
+"""Digits of a creation number that count."""
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 
 
@@ -35,7 +38,7 @@ class GraphNode:
     def number(self) -> tuple[int, str]:
         """Creation number, ``k`` of ``node<k>``: what decides between nodes that may come next."""
         match = re.search(r"(\d+)$", self.name)
-        return (int(match[1]) if match else 2**62, self.name)
+        return (int(match[1][:_DIGITS]) if match else 2**62, self.name)
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,8 @@ def _whole(text: str, factor: int) -> int:
         value = Decimal(text.strip()) * factor
         if value < 0:
             raise InputError(f"{text.strip()!r} is below zero")
+        if value > LARGEST:
+            raise InputError(f"{text.strip()[:40]!r} is too large")
         return round(value)
     except (InvalidOperation, ValueError, OverflowError):
         raise InputError(f"{text.strip()!r} is not a number") from None

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.errors import InputError
+from pipeplan.figures import MOST_DEVICES, MOST_SAMPLES
 from pipeplan.files.dag import topological
 from pipeplan.files.device_file import Number
 from pipeplan.files.dnn_partitioning import Foreign
@@ -28,7 +29,7 @@ _VARIANT = "vanilla"
 _LONG = 1.0
 """Seconds a sample above which the times are probably milliseconds."""
 
-Amount = Annotated[Number, Field(ge=0)]
+Amount = Annotated[Number, Field(ge=0, le=1e18)]
 
 
 class VariantEntry(Foreign):
@@ -62,10 +63,10 @@ class EdgeEntry(Foreign):
 class WorkloadFile(Foreign):
     """The whole file."""
 
-    devices: int = Field(alias="maxDevices", ge=1)
+    devices: int = Field(alias="maxDevices", ge=1, le=MOST_DEVICES)
     memory: Amount = Field(alias="maxMemoryPerDevice")
-    bandwidth: Annotated[Number, Field(gt=0)]
-    micro_batches: int = Field(alias="mbsInBatch", default=1, ge=1)
+    bandwidth: Annotated[Number, Field(gt=0, le=1e18)]
+    micro_batches: int = Field(alias="mbsInBatch", default=1, ge=1, le=MOST_SAMPLES)
     nodes: list[NodeEntry] = Field(min_length=1)
     edges: list[EdgeEntry]
 

@@ -9,18 +9,22 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.explain.feasible import fit
 from pipeplan.files.atomic import write_whole
+from pipeplan.files.edge import Strict, check
 from pipeplan.files.plan_file import plan_data, plan_from_data
+from pipeplan.files.text import parse_data, read_text
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
 from pipeplan.solve import solve
-from pipeplan_formulations.report import Stop
+from pipeplan_formulations.report import Limits, Stop
 
 FORMAT = "pipeplan-frontier/1"
 
@@ -54,7 +58,7 @@ class Answers:
         The question of the frontier.
     over : str
         What it is drawn over; part of what a file must agree with.
-    time_limit, gap : float
+    limits : Limits
         For each answer.
     path : Path or None
         Where answers are kept.
@@ -73,8 +77,7 @@ class Answers:
     cluster: Cluster
     job: Job
     over: str
-    time_limit: float
-    gap: float
+    limits: Limits
     backend: str = "cpsat"
     path: Path | None = None
     told: Callable[[str, Answer], None] = lambda *_: None
@@ -82,7 +85,7 @@ class Answers:
     _known: dict[str, Answer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.path is not None and self.path.exists():
+        if self.path is not None and self.path.is_file():  # a device or a FIFO has no answers to go on from
             self._known = self._read(self.path)
 
     def best(self, key: str, cluster: Cluster, job: Job) -> Answer:
@@ -103,7 +106,16 @@ class Answers:
 
     def _best(self, cluster: Cluster, job: Job) -> Answer:
         try:
-            result = solve(self.model, cluster, job=job, time_limit=self.time_limit, gap=self.gap, backend=self.backend)
+            result = solve(
+                self.model,
+                cluster,
+                job=job,
+                time_limit=self.limits.time,
+                gap=self.limits.gap,
+                backend=self.backend,
+                workers=self.limits.workers,
+                seed=self.limits.seed,
+            )
         except InputError:
             raise
         except InfeasibleError as error:
@@ -117,7 +129,15 @@ class Answers:
         return answer
 
     def _any(self, cluster: Cluster, job: Job) -> Answer:
-        found = fit(self.model, cluster, job, time_limit=self.time_limit, backend=self.backend)
+        found = fit(
+            self.model,
+            cluster,
+            job,
+            time_limit=self.limits.time,
+            backend=self.backend,
+            workers=self.limits.workers,
+            seed=self.limits.seed,
+        )
         if found.plan is None:
             return Answer(Verdict.INFEASIBLE if found.proved else Verdict.OPEN, why="nothing fits")
         return Answer(Verdict.PLAN, found.plan.step_time, found.plan.bound, found.plan)
@@ -143,20 +163,32 @@ class Answers:
 
     def _read(self, path: Path) -> dict[str, Answer]:
         try:
-            data = json.loads(path.read_text())
-            belongs = (data["format"], data["question"]) == (FORMAT, self.fingerprint)
-            rows = data["answers"].items() if belongs else ()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path} holds no frontier: {error}; name another file") from error
-        if not belongs:
+            file = check(_File, parse_data(read_text(path), str(path)), str(path))
+        except InputError as error:
+            raise InputError(f"{path} holds no frontier; name another file. {error}") from error
+        if (file.format, file.question) != (FORMAT, self.fingerprint):
             raise InputError(f"{path} holds answers to another question; remove it, or name another file")
-        return {
-            key: Answer(
-                Verdict(row["verdict"]),
-                row["value"],
-                row["bound"],
-                None if row["plan"] is None else plan_from_data(row["plan"], str(path)),
-                row["why"],
-            )
-            for key, row in rows
-        }
+        return {key: row.answer(str(path)) for key, row in file.answers.items()}
+
+
+class _Row(Strict):
+    """One answer in a file."""
+
+    verdict: Literal["plan", "infeasible", "open"]
+    value: Annotated[int, Field(ge=0)]
+    bound: Annotated[int, Field(ge=0)]
+    why: str
+    plan: dict[str, Any] | None
+
+    def answer(self, where: str) -> Answer:
+        """The answer it describes."""
+        plan = None if self.plan is None else plan_from_data(self.plan, where)
+        return Answer(Verdict(self.verdict), self.value, self.bound, plan, self.why)
+
+
+class _File(Strict):
+    """The whole file."""
+
+    format: str
+    question: str
+    answers: dict[str, _Row]

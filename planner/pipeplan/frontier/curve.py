@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pipeplan.frontier.points import Floor, Point
+from pipeplan.searched import Searched
+from pipeplan.sources import Costs
 from pipeplan.units import format_bytes, format_time
 
 Over = Literal["memory", "devices", "price"]
@@ -30,6 +32,8 @@ class Frontier:
         Whether every point is optimal and no point is missing: each limit was asked for, and each answer proved.
     asked : int
         Questions solved.
+    searched, costs
+        The space over which bounds hold, on the whole cluster, and what the times are.
     """
 
     model: str
@@ -40,6 +44,8 @@ class Frontier:
     floors: tuple[Floor, ...]
     complete: bool
     asked: int
+    searched: Searched
+    costs: Costs
 
     def __str__(self) -> str:
         verdict = "complete and proved" if self.complete else "as far as asked for and proved"
@@ -47,7 +53,7 @@ class Frontier:
         rows = [self._heading(), *map(self._row, self.points)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([title, *table, *self._end()])
+        return "\n".join([title, *table, *self._end(), f"costs: {self.costs.in_words()}", *self.searched.lines()])
 
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds, memory in bytes."""
@@ -63,6 +69,8 @@ class Frontier:
                 {"cost": floor.cost, "bound_s": None if floor.bound is None else floor.bound / 1e9}
                 for floor in self.floors
             ],
+            "costs": self.costs.as_json(),
+            "searched": self.searched.as_json(),
         }
 
     def as_csv(self) -> str:
@@ -119,7 +127,7 @@ class Frontier:
         if self.nothing_below:
             cheapest = self.points[0].cost
             shown = f"{format_bytes(int(cheapest))} a device" if self.over == "memory" else f"{cheapest:g}"
-            yield f"with less than {shown} nothing fits, proved"
+            yield f"with less than {shown} nothing that is searched fits, proved"
 
 
 _FIELDS = ("cost", "memory_bytes", "devices", "step_time_s", "bound_s", "gap", "stages", "micro_batch", "micro_batches",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeplan.asked import SEED, WORKERS, asked_limits, require_question
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, PipeplanError
 from pipeplan.frontier.answers import Answer, Answers, Verdict
@@ -12,6 +13,9 @@ from pipeplan.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.plan import Plan
+from pipeplan.scope import searched_for
+from pipeplan.searched import FIRST_DEVICES, Searched
+from pipeplan.sources import Costs, sources
 from pipeplan.units import format_bytes, format_time
 from pipeplan_formulations.signals import listening
 
@@ -33,6 +37,8 @@ class Fewest:
         The parts with one device less, on each of which nothing fits; so nothing fits on fewer either.
     proved : bool
         Whether all of these are proved.
+    searched, costs
+        The space over which that holds, on the whole cluster, and what the times are.
     """
 
     count: int
@@ -42,6 +48,8 @@ class Fewest:
     cluster: Cluster
     excluded: tuple[str, ...]
     proved: bool
+    searched: Searched
+    costs: Costs
 
     def __str__(self) -> str:
         devices = "1 device" if self.count == 1 else f"{self.count} devices"
@@ -49,13 +57,14 @@ class Fewest:
         if self.count == 1:
             proof = "one is the least there is"
         elif self.proved:
-            proof = f"proved: nothing fits on {', nor on '.join(self.excluded)}"
+            proof = f"proved: nothing that is searched fits on {', nor on '.join(self.excluded)}"
         else:
             proof = "not proved: on fewer nothing was found in the time given"
-        return (
+        answer = (
             f"{devices} ({self.cluster.name}): step {format_time(self.value)}, bound {format_time(self.bound)}, "
             f"{peak} on the fullest device; {proof}"
         )
+        return "\n".join([answer, f"costs: {self.costs.in_words()}", *self.searched.lines()])
 
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds."""
@@ -66,6 +75,8 @@ class Fewest:
             "bound_s": self.bound / 1e9,
             "excluded": list(self.excluded),
             "proved": self.proved,
+            "costs": self.costs.as_json(),
+            "searched": self.searched.as_json(),
         }
 
 
@@ -78,6 +89,8 @@ def fewest_devices(
     time_limit: float = 60.0,
     gap: float = 0.0,
     backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
     path: str | Path | None = None,
     told: Callable[[str, Answer], None] = lambda *_: None,
 ) -> Fewest:
@@ -92,9 +105,9 @@ def fewest_devices(
     InfeasibleError
         If the job does not fit on the whole cluster. (`PipeplanError`, its base, if that is not decided in time.)
     """
-    answers = Answers(
-        model, cluster, job, "devices", time_limit, gap, backend, None if path is None else Path(path), told
-    )
+    require_question(model, cluster, job)
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    answers = Answers(model, cluster, job, "devices", limits, backend, None if path is None else Path(path), told)
     check_pins(answers)
     every = parts(cluster, prices(answers, by_price=False))
     kinds = kind_counts(cluster)
@@ -128,6 +141,7 @@ def fewest_devices(
     part, best = min(((p, a) for p, a in solved if a.plan is not None), key=lambda pair: pair[1].value)
     below = [(part, ask(answers, part, any_plan=True)) for part in on(low)] if low else []
     assert best.plan is not None
+    reach = searched_for(model, cluster, job).without(FIRST_DEVICES)
     return Fewest(
         count=high,
         plan=best.plan,
@@ -136,4 +150,6 @@ def fewest_devices(
         cluster=sub_cluster(cluster, part),
         excluded=tuple(sub_cluster(cluster, part).name for part, _ in below),
         proved=all(answer.verdict is Verdict.INFEASIBLE for _, answer in below),
+        searched=reach,
+        costs=sources(model, cluster, reach.micro_batch_sizes),
     )

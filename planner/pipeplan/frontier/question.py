@@ -2,17 +2,23 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from pipeplan.asked import SEED, WORKERS, asked_limits, require_question
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.figures import whole
 from pipeplan.frontier import over_devices, over_memory, subsets
 from pipeplan.frontier.answers import Answer, Answers, Verdict
 from pipeplan.frontier.curve import AXES, Frontier, Over
 from pipeplan.frontier.points import Point, not_dominated
 from pipeplan.job import Job
 from pipeplan.model import Model
+from pipeplan.scope import searched_for
+from pipeplan.searched import FIRST_DEVICES
+from pipeplan.sources import sources
 from pipeplan_formulations.signals import listening
 
 Item = TypeVar("Item")
@@ -29,6 +35,8 @@ def frontier(
     time_limit: float = 60.0,
     gap: float = 0.0,
     backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
     path: str | Path | None = None,
     told: Callable[[str, Answer], None] = lambda *_: None,
 ) -> Frontier:
@@ -42,8 +50,8 @@ def frontier(
     points : int, optional
         Look at so many limits only, each where most is open; over devices and price, at so many numbers of each kind,
         evenly spaced.
-    time_limit, gap : float
-        For each point; what stays open is told by its bound.
+    time_limit, gap, backend, workers, seed
+        See `pipeplan.solve`. For each point; what stays open is told by its bound.
     path : str or Path, optional
         Where answers are kept as they come. A second call with the same question goes on from there.
     told : callable
@@ -60,24 +68,26 @@ def frontier(
     """
     if over not in AXES:
         raise InputError(f"a frontier over {over!r} is not known; choose from {', '.join(AXES)}")
-    if points is not None and points < 1:
-        raise InputError(f"a frontier has at least one point, not {points}")
+    if points is not None:
+        whole(points, "points (a frontier has at least one point)", 1)
     where = None if path is None else Path(path)
-    answers = Answers(model, cluster, job, over, time_limit, gap, backend, where, told)
+    require_question(model, cluster, job)
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    answers = Answers(model, cluster, job, over, limits, backend, where, told)
     if over == "memory":
         visits: list[over_memory.Visit] = []
-        whole = _collected(
+        every = _collected(
             over_memory.sweep(answers) if points is None else over_memory.sample(answers, points), visits
         )
         if not visits and answers.cut_short is not None:
             visits = [over_memory.Visit(job.memory, answers.cut_short)]
         visits.sort(key=lambda visit: -math.inf if visit.limit is None else -visit.limit)
-        given, whole = [visit.answer for visit in visits], whole and not over_memory.gaps(visits)
+        given, every = [visit.answer for visit in visits], every and not over_memory.gaps(visits)
         found, floors = over_memory.read(answers, visits)
     else:
         each = over_devices.prices(answers, by_price=over == "price")
         parts: list[tuple[subsets.Part, Answer]] = []
-        whole = _collected(over_devices.sweep(answers, each, points), parts) and points is None
+        every = _collected(over_devices.sweep(answers, each, points), parts) and points is None
         if not parts and answers.cut_short is not None:
             parts = [(subsets.parts(cluster, each, points)[-1], answers.cut_short)]
         known = dict(parts)
@@ -88,6 +98,10 @@ def frontier(
     if not found:
         undecided = [answer.why for answer in given if answer.verdict is Verdict.OPEN]
         raise PipeplanError(undecided[0]) if undecided else InfeasibleError(given[0].why)
+    if over == "memory":
+        reach = searched_for(model, cluster, replace(job, memory=max(point.memory for point in found)))
+    else:
+        reach = searched_for(model, cluster, job).without(FIRST_DEVICES)
     return Frontier(
         model=model.name,
         cluster=cluster.name,
@@ -95,8 +109,10 @@ def frontier(
         batch=job.batch,
         points=not_dominated(found),
         floors=floors,
-        complete=whole and _all_proved(given, found),
+        complete=every and _all_proved(given, found),
         asked=len(given),
+        searched=reach,
+        costs=sources(model, cluster, reach.micro_batch_sizes),
     )
 
 

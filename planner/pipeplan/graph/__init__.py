@@ -2,7 +2,4 @@
 
 from pipeplan.graph.node import applies, graph_nodes
 
-__all__ = ["PARTITIONS", "applies", "graph_nodes"]
-
-PARTITIONS = "any layers that read from no later stage, whatever the listed order; every layer once"
-"""What is searched where the graph formulation applies."""
+__all__ = ["applies", "graph_nodes"]

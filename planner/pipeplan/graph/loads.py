@@ -1,34 +1,37 @@
 """A model that is a graph, priced for the bottleneck on devices that are all joined by the same link.
 
 Stages hand tensors on from one to the next, as the simulator and the executor do, so a skip connection pays at every
-border that it crosses, once. A stage of r replicas works on ⌈M / r⌉ of the M micro-batches of a step, and sums its
-gradients once a step; its load is what that comes to per micro-batch.
+border that it crosses, once, with the bytes that the sending stage's kind states. A stage of r replicas works on
+⌈M / r⌉ of the M micro-batches of a step, and sums its gradients once a step; its load is what that comes to per sample.
 
-What is handed to the solver relaxes small things, so that its bound is one. The links of replicas count as if every
-pair of replicas had one. Where bytes cannot be kept exact, each tensor's time on a link is rounded down. Where some
-layers have no parameters, the latency of reductions is left out.
+::
+
+    mode (kind, r)  ──border──▶  (kind', r')      a wire between replicas carries ⌈M / lcm(r, r')⌉ micro-batches a step
+
+What is handed to the solver is what the search along the chain prices too, but for bytes that cannot be kept exact:
+then each tensor's time on a link is rounded down, so that the bound is one.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
-from math import ceil, gcd
+from math import gcd, lcm
 
 import numpy as np
 
-from pipeplan.chain import UNLIMITED, Array, Boundaries
+from pipeplan.chain import UNLIMITED, Array
 from pipeplan.cluster import Cluster, Link, Overlap
 from pipeplan.job import Recompute
 from pipeplan.network import Ring
-from pipeplan.pricing import device_room
+from pipeplan.pricing import Table, device_room
 from pipeplan.schedules import Family
-from pipeplan.search.candidates import Candidate, in_flight
+from pipeplan.search.candidates import in_flight
 from pipeplan.search.space import Space
 from pipeplan.structure import Mode as Width
-from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
+from pipeplan_formulations.graph import Border, GraphPartition, Line, Mode, Star
 
 LARGEST = 2**52
 """Sums that solvers keep exact."""
-MOST_WIDTHS = 64
+MOST_WIDTHS = 16
 """Most kinds and numbers of replicas that are considered together."""
 
 
@@ -38,6 +41,11 @@ def common_link(cluster: Cluster) -> Link | None:
     if len(cluster.nodes) > 1 and cluster.network is not None:
         links.add(cluster.network)
     return links.pop() if len(links) == 1 else Link() if not links else None
+
+
+def placed_alike(cluster: Cluster) -> bool:
+    """Whether it does not matter for replicas which devices they are: one node, or nodes of one device each."""
+    return len(cluster.nodes) == 1 or all(len(node.kinds) == 1 for node in cluster.nodes)
 
 
 def widths(space: Space, size: int) -> list[Width]:
@@ -51,8 +59,17 @@ def widths(space: Space, size: int) -> list[Width]:
     ]
 
 
-def graph_problem(space: Space, size: int, family: Family, link: Link) -> GraphPartition:
-    """The partition problem of the space's model at one micro-batch size, in nanoseconds and bytes."""
+def graph_problem(
+    space: Space, size: int, family: Family, link: Link, ways: Sequence[Width]
+) -> tuple[GraphPartition, list[Width]]:
+    """The partition problem of the space's model at one micro-batch size, in nanoseconds and bytes.
+
+    Returns
+    -------
+    GraphPartition
+    list of Width
+        What each of its modes is: one of ``ways``, once for each kind of sender before it whose bytes differ.
+    """
     model, classes = space.model, space.classes
     index = {name: i for i, name in enumerate(model.names)}
     readers: list[list[int]] = [[] for _ in model.layers]
@@ -60,81 +77,77 @@ def graph_problem(space: Space, size: int, family: Family, link: Link) -> GraphP
         for source in layer.inputs:
             readers[index[source]].append(i)
     stars = tuple(Star(i, tuple(sorted(set(found)))) for i, found in enumerate(readers) if found)
-    ways = widths(space, size)
-    widest = max(way.replicas for way in ways)
-    modes = tuple(_mode(space, size, family, link, way, stars, widest) for way in ways)
+    sources = [star.source for star in stars]
+    tables = [space.prices.table(each.kind, size) for each in classes]
+    senders = {tables[way.device_class].output[sources].tobytes(): tables[way.device_class] for way in ways}
+    rows = [(way, sent, before) for way in ways for sent, before in senders.items()]
+    modes = tuple(_mode(space, size, family, link, way, before, sources) for way, _, before in rows)
     if all(mode.limit == UNLIMITED or not mode.possible[1].any() for mode in modes):
         modes = tuple(_plain(mode) for mode in modes)
-    return GraphPartition(
+    found = [way for way, _, _ in rows]
+    problem = GraphPartition(
         groups=len(model.layers),
         edges=tuple(dict.fromkeys((star.source, reader) for star in stars for reader in star.readers)),
         stars=stars,
-        pools=(*(len(each.devices) for each in classes), *((max(space.job.depths),) if space.job.depths else ())),
+        pools=tuple(len(each.devices) for each in classes),
         modes=modes,
         route="relay",
+        depths=tuple(sorted(set(space.job.depths))),
     )
+    hands = [tables[way.device_class].output[sources] for way in found]
+    overlaps = space.cluster.overlap is not Overlap.NONE and link.bandwidth is not None
+    if not stars or (len(senders) == 1 and not overlaps):
+        return problem, found
+    borders: dict[tuple[bytes, int], Border] = {}
+    pairs = np.full((len(found), len(found)), -1)
+    for m, way in enumerate(found):
+        for behind, (other, expects, _) in enumerate(rows):
+            if expects == hands[m].tobytes():
+                count = _busiest(space, size, way.replicas, other.replicas)
+                key = expects, count
+                if key not in borders:
+                    sending, wire = _sending(hands[m] if overlaps else 0 * hands[m], link)
+                    borders[key] = Border(sending, wire, count, space.job.batch)
+                pairs[m, behind] = list(borders).index(key)
+    return replace(problem, borders=tuple(borders.values()), pairs=pairs), found
 
 
-def load(candidate: Candidate, boundaries: Boundaries) -> int:
-    """The largest load of a partition: what the chain's evaluation says, with the reductions of replicas."""
-    problem = candidate.problem
-    value = problem.evaluate(boundaries)
-    if max(candidate.replicas) == 1:
-        return value
-    chain, again, many = candidate.chain, candidate.recompute(boundaries), candidate.micro_batches
-    for s, (a, b) in enumerate(pairwise(boundaries)):
-        busy = int(chain.forward[s, a:b].sum() + chain.backward[s, a:b].sum())
-        busy += sum(int(chain.forward[s, i]) for i in again[s])
-        if chain.overlap is Overlap.NONE:
-            busy += int(chain.send[s, b - 1]) if b < chain.layers else 0
-            busy += int(chain.send[s - 1, a - 1]) if a else 0
-        step = ceil(many / candidate.replicas[s]) * busy + int(chain.reduce[s, a:b].sum())
-        step += int(chain.reduce_base[s]) if chain.reduce[s, a:b].any() else 0
-        value = max(value, -(-step // many))
-    return value
+def _busiest(space: Space, size: int, replicas: int, behind: int) -> int:
+    """Micro-batches of a step that pass the busiest wire between two stages: a pair's own, or the card of a node."""
+    period = lcm(replicas, behind) if len(space.cluster.nodes) == 1 else min(replicas, behind)
+    return -(-(space.job.batch // size) // period)
 
 
 def _mode(
-    space: Space,
-    size: int,
-    family: Family,
-    link: Link,
-    way: Width,
-    stars: tuple[Star, ...],
-    widest: int,
+    space: Space, size: int, family: Family, link: Link, way: Width, before: Table, sources: Sequence[int]
 ) -> Mode:
-    """One class with so many replicas."""
+    """One class with so many replicas, behind a stage of the kind that has the table ``before``."""
     classes = space.classes
     each, r, many = classes[way.device_class], way.replicas, space.job.batch // size
     table = space.prices.table(each.kind, size)
-    sizes = np.array([table.output[star.source] for star in stars], np.int64)
-    sending, wire = _sending(sizes, link)
+    received = before.output[sources]
     share = -(-many // r)
     ring = Ring(r, link)
     reduce = ring.times(space.prices.parameters)
-    base = ring.base if reduce.all() else 0  # a stage without parameters would not pay it
     optimizer = -(-space.prices.optimizer // (r if space.job.zero1 else 1))
     resident = 2 * space.prices.parameters + optimizer
-    none = 0 * sending
     waits = space.cluster.overlap is Overlap.NONE
+    # One divisor for both directions, which have bytes of their own.
+    crossing, wire = _sending(np.concatenate([table.output[sources], received]) * int(waits), link)
+    leave, enter = np.split(crossing, 2)
     work = table.forward + table.backward
     time = np.stack([share * work + reduce, share * (work + table.forward) + reduce])
-    sent = sending if waits else none
-    lines = [Line(time, sent, sent, base, wire, share, share=many)]
-    if not waits and sending.any():
-        # Between r and r' replicas a link serves one in lcm(r, r') ≤ r r' micro-batches, or more.
-        lines += [Line(0 * time, *pair, 0, wire, share=r * widest) for pair in ((sending, none), (none, sending))]
-    workspace = table.workspace * (2 if family.two_lanes else 1)
+    lanes = 2 if family.two_lanes else 1
     again = table.output < table.saved if space.job.recompute is Recompute.CHOOSE else np.zeros_like(table.saved, bool)
     behind = range(len(space.cluster.devices))
     return Mode(
         name=f"{r} {each.kind.name}",
-        takes=(*(r * (c == way.device_class) for c in range(len(classes))), *((1,) if space.job.depths else ())),
-        lines=tuple(lines),
+        takes=tuple(r * (c == way.device_class) for c in range(len(classes))),
+        lines=(Line(time, leave, enter, ring.base, wire, share, space.job.batch, reduce > 0),),
         fixed=np.stack([resident, resident]),
         held=np.stack([table.saved, table.output]),
-        peak=np.stack([workspace, workspace + table.saved]),
-        received=sizes,
+        peak=lanes * np.stack([table.workspace, table.workspace + table.saved]),
+        received=received,
         limit=device_room(each.kind, space.job),
         flow=r,
         in_flight=np.array([in_flight(family, (r, *(1,) * b), many, space.job.objective)[0] for b in behind], np.int64),

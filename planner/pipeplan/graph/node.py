@@ -1,15 +1,14 @@
 """The search's question at one micro-batch size, where stages may be cut along any downsets of the model."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pipeplan.graph.loads import MOST_WIDTHS, common_link, graph_problem, load, widths
+from pipeplan.graph.loads import MOST_WIDTHS, common_link, graph_problem, placed_alike, widths
 from pipeplan.graph.reorder import reordered
 from pipeplan.job import Objective, Order
 from pipeplan.model import Model
-from pipeplan.search.judge import Judged
-from pipeplan.search.prove import Node, Prover
-from pipeplan.search.shapes import ShapeNode
+from pipeplan.search.judge import judge
+from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.space import Space
 from pipeplan.structure import Mode, arrange
 from pipeplan_formulations import graph
@@ -20,21 +19,28 @@ from pipeplan_formulations.report import Limits, Progress, Status, Stop
 def applies(space: Space) -> bool:
     """Whether the graph formulation answers the space's question in full.
 
-    It knows the bottleneck, on devices that are all joined by the same link, without wishes about particular
-    layers, for models whose layers share no weights. On a plain chain without replicas the search along the chain does
-    the same.
+    It knows the bottleneck, on devices that are all joined by the same link and where it does not matter which of like
+    devices are replicas, without wishes about particular layers, for models whose layers share no weights, and
+    schedules in which what a stage holds depends on the stages behind it. On a plain chain without replicas the search
+    along the chain does the same.
     """
     job = space.job
     if job.objective is not Objective.BOTTLENECK or common_link(space.cluster) is None or space.wishes.any:
         return False
-    if space.model.ties:  # the formulation knows no copies
+    if space.model.ties or not space.families:  # the formulation knows no copies
         return False
-    if job.equal_replicas or (job.order is Order.GIVEN and len(space.classes) > 1):
+    if job.order is Order.GIVEN and len(space.classes) > 1:
         return False
     ways = [widths(space, size) for size in space.sizes]
     if not all(0 < len(way) <= MOST_WIDTHS for way in ways):
         return False
-    return not is_chain(space.model) or any(w.replicas > 1 for way in ways for w in way)
+    replicated = any(w.replicas > 1 for way in ways for w in way)
+    if replicated and not placed_alike(space.cluster):
+        return False
+    filled = job.batch // max(space.sizes) >= 2 * len(space.cluster.devices)
+    if any(each.phases for each in space.families) and not filled:
+        return False
+    return not is_chain(space.model) or replicated
 
 
 def is_chain(model: Model) -> bool:
@@ -44,49 +50,47 @@ def is_chain(model: Model) -> bool:
 
 
 def graph_nodes(space: Space) -> Iterator["GraphNode"]:
-    """One question a micro-batch size."""
+    """One question a micro-batch size, or where stages have the same number of replicas, one for each number too."""
     for size in space.sizes:
-        yield GraphNode(space.floors(size).together(space.cluster), space, size)
+        ways = widths(space, size)
+        numbers = sorted({way.replicas for way in ways}) if space.job.equal_replicas else [None]
+        for number in numbers:
+            own = tuple(way for way in ways if number in (None, way.replicas))
+            yield GraphNode(space.floors(size).together(space.cluster), space, size, own)
 
 
 @dataclass
 class GraphNode(Node):
-    """Everything that lies open at one micro-batch size."""
+    """Everything that lies open at one micro-batch size, with stages of some widths."""
 
     bound: int
     space: Space
     size: int
+    ways: tuple[Mode, ...]
 
     @property
     def rank(self) -> tuple[int, ...]:
         """Larger micro-batches later."""
         return (0, self.size)
 
-    def advance(self, prover: Prover) -> Iterable[Node]:
-        """Solve under each family; a depth that is not wanted leaves the question to the search along the chain."""
-        open_: list[Node] = []
+    def advance(self, prover: Prover) -> Step:
+        """Solve under each family."""
+        bounds: list[int] = []
         link = common_link(self.space.cluster)
         assert link is not None
         for family in self.space.families:
-            problem = graph_problem(self.space, self.size, family, link)
+            problem, ways = graph_problem(self.space, self.size, family, link, self.ways)
             limits = Limits(max(prover.left, 0.0), prover.limits.gap, prover.limits.workers, prover.limits.seed)
             backend = prover.backend if prover.backend != "cpsat" else "auto"
             report = graph.solve(problem, limits, progress=self._progress(prover), backend=backend)
             if report.status is Status.INFEASIBLE:
                 continue
-            depths = self.space.job.depths
-            if report.solution is not None and not (depths and len(report.solution) not in depths):
-                self._offer(prover, family.name, report.solution)
-            elif report.solution is not None:
-                shapes = self.space.shapes(self.size)
-                open_ += [
-                    ShapeNode(max(report.bound, least), self.space, groups, self.size) for groups, least in shapes
-                ]
-                continue
-            prover.settle(report.bound)
+            if report.solution is not None:
+                self._offer(prover, family.name, report.solution, ways)
+            bounds.append(report.bound)
             if report.stop is Stop.INTERRUPT:
                 raise KeyboardInterrupt
-        return open_
+        return Step((), min(bounds, default=None))
 
     def _progress(self, prover: Prover) -> Progress:
         """Tells the prover's watcher of what the solver knows, beside what is known already."""
@@ -97,14 +101,12 @@ class GraphNode(Node):
 
         return tell
 
-    def _offer(self, prover: Prover, family: str, stages: Stages) -> None:
+    def _offer(self, prover: Prover, family: str, stages: Stages, ways: Sequence[Mode]) -> None:
         """The plan of a solution, read on the model in the order of its stages."""
-        ways, classes = widths(self.space, self.size), self.space.classes
-        modes = tuple(Mode(ways[stage.mode].device_class, ways[stage.mode].replicas) for stage in stages)
-        groups = arrange(classes, modes)
+        groups = arrange(self.space.classes, tuple(ways[stage.mode] for stage in stages))
         assert groups is not None
         model, boundaries = reordered(self.space.model, [stage.groups for stage in stages])
         job = replace(self.space.job, schedules=(family,))
         for candidate in Space(model, self.space.cluster, job).candidates(groups, self.size):
             if candidate.fits(boundaries):
-                prover.offer(Judged(prover.cluster, candidate, boundaries, load(candidate, boundaries)))
+                prover.offer(judge(prover.cluster, candidate, boundaries))

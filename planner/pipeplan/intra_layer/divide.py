@@ -8,20 +8,18 @@ from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, UndecidedError
 from pipeplan.intra_layer.judge import plan
 from pipeplan.intra_layer.search import LineSearch, Watch
-from pipeplan.intra_layer.space import lines, require_streams
+from pipeplan.intra_layer.space import asked, lines, require_streams
 from pipeplan.job import Job
 from pipeplan.model import Model
-from pipeplan.result import Result, Searched
+from pipeplan.result import Result
+from pipeplan.scope import searched, with_divided_layers
+from pipeplan.search.space import Space
+from pipeplan.sources import sources
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.report import Limits, Status, Stop
 
 WHOLE = 0.5
 """Part of the time that the search over whole layers may take."""
-PARTITIONS = (
-    "whole layers, replicated or not, weights streamed for every micro-batch; and layers divided between neighbours of "
-    "an unreplicated line, weights on chip where they fit"
-)
-NOT_SEARCHED = ("divided layers on replicated stages, or recomputed", "a part of a layer on distant devices")
 
 
 def divide(
@@ -58,11 +56,11 @@ def divide(
         watch(value, bound if floor is None else min(floor, bound), left)
 
     left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
-    search = LineSearch(model, left, tell, beat=None if whole is None else whole.value)
+    search = LineSearch(model, left, tell, lambda line: asked(line, job), beat=None if whole is None else whole.value)
     wanted = not job.replicas or 1 in job.replicas
     if wanted and ended is not Stop.INTERRUPT:
         search.run(lines(model, cluster, job))
-    stops = [stop for stop in (search.stop, ended) if stop is not Stop.OPTIMALITY]
+    stops = [stop for stop in (search.stop, ended) if stop not in (Stop.OPTIMALITY, Stop.GAP)]
     return _result(whole, floor, search, model, cluster, job, time.monotonic() - began, stops, why)
 
 
@@ -88,13 +86,8 @@ def _result(
     reached = Stop.GAP if value - bound <= search.limits.gap * value else Stop.EXHAUSTED
     stop = Stop.OPTIMALITY if bound == value else stops[0] if stops else reached
     status = Status.OPTIMAL if bound == value else Status.FEASIBLE
-    searched = whole.searched if whole else Searched((), (), 0, job.recompute.value, job.order.value)
-    searched = replace(
-        searched,
-        partitions=PARTITIONS,
-        opened=searched.opened + search.opened,
-        not_searched=(*NOT_SEARCHED, *searched.not_searched),
-    )
+    space = Space(model, cluster, replace(job, intra_layer=False))
+    reach = whole.searched if whole else searched(space)
     runners_up = whole.runners_up if whole else ()
     if search.best is None:
         assert whole is not None
@@ -113,7 +106,8 @@ def _result(
         bound=bound,
         wall=wall,
         backend=whole.backend if whole else "exact",
-        searched=searched,
+        searched=with_divided_layers(reach, search.opened),
+        costs=sources(model, cluster, space.sizes),
         baselines=whole.baselines if whole else {},
         runners_up=runners_up,
     )

@@ -37,7 +37,7 @@ class JudgedLine:
 def judge(line: Line, positions: Positions) -> JudgedLine:
     """Simulate the line's schedule on these shares. Empty stages shorten the line.
 
-    For the bottleneck objective the value is the largest stage load, and the time line shows one step.
+    For the bottleneck objective the value is the largest stage load per sample, and the time line shows one step.
     """
     line, positions = without_empty_stages(line, positions)
     stages = line.chain.stages
@@ -48,7 +48,7 @@ def judge(line: Line, positions: Positions) -> JudgedLine:
         value = timeline.makespan
     else:
         sends = [way.occupancy for own in pipeline.transfers for way in own]
-        value = max([stage.forward + stage.backward for stage in pipeline.stages] + sends)
+        value = -(-max([stage.forward + stage.backward for stage in pipeline.stages] + sends) // line.per)
     return JudgedLine(line, positions, value, timeline, pipeline, schedule)
 
 
@@ -111,8 +111,8 @@ def _stage(line: Line, s: int, row: NDArray[np.float64], streamed: bool, receive
         backward=part(row, times.backward_streamed if streamed else times.backward_on_chip),
         update=part(row, chain.update[s]),
         resident=sum(part(row, sizes) for sizes in (chain.parameters, chain.gradients, chain.optimizer[s])),
-        held=part(row, chain.saved) + received,
-        workspace=up(float((row * chain.workspace).max())),
+        held=part(row, chain.saved[s]) + received,
+        workspace=up(float((row * chain.workspace[s]).max())),
     )
 
 

@@ -18,7 +18,8 @@ from pipeplan_formulations.fractional import FractionalPartition
 class Line:
     """The chain on these devices, the times of its layers with weights on chip and streamed, and how it is run.
 
-    ``times[s]`` belongs to the s-th device; ``chain`` has one device a stage and the streamed times.
+    ``times[s]`` belongs to the s-th device; ``chain`` has one device a stage and the streamed times, and its devices
+    hold as many bytes of a layer (`alike`).
     """
 
     cluster: Cluster
@@ -44,16 +45,23 @@ class Line:
         many = self.micro_batches if step else max(self.micro_batches, 2 * self.chain.stages)
         return self.family.in_flight((1,) * self.chain.stages, many)
 
+    @property
+    def crossing(self) -> Array:
+        """Bytes over each cut; none on a line of one device, which has no cuts."""
+        bytes_over: Array = self.chain.boundary.max(axis=0, initial=0)
+        return bytes_over
+
     @cached_property
     def own_bytes(self) -> Array:
         """Bytes of each layer's output that a device behind it needs; what the last one makes goes to the loss."""
-        crossing: Array = np.append(self.chain.boundary, self.chain.output[-1])
-        return np.minimum(self.chain.output, crossing)
+        crossing: Array = np.append(self.crossing, self.chain.output[0, -1])
+        least: Array = np.minimum(self.chain.output[0], crossing)
+        return least
 
     @cached_property
     def through_bytes(self) -> Array:
         """Bytes that cross in front of each layer; the batch reaches every device by itself."""
-        return np.concatenate([[0], self.chain.boundary])
+        return np.concatenate([[0], self.crossing])
 
     @cached_property
     def problem(self) -> FractionalPartition:
@@ -75,8 +83,8 @@ class Line:
             own=self._link_times(self.own_bytes, up=True),
             latency=chain.latency,
             resident=chain.resident[0],
-            saved=chain.saved,
-            workspace=chain.workspace * (2 if self.family.two_lanes else 1),
+            saved=chain.saved[0],
+            workspace=chain.workspace[0] * (2 if self.family.two_lanes else 1),
             weights=chain.parameters + chain.gradients,
             bytes_through=self.through_bytes,
             bytes_own=self.own_bytes,
@@ -88,6 +96,11 @@ class Line:
             two_lanes=self.family.two_lanes,
             ahead={"1f1b-as": flight, "gpipe": np.ones_like(flight)}.get(self.family.name),
         )
+
+    @property
+    def per(self) -> int:
+        """What the problem's values are divided by: a bottleneck is the time per sample."""
+        return 1 if self.objective is Objective.STEP else self.chain.micro_batch
 
     @property
     def rounding(self) -> int:

@@ -49,6 +49,8 @@ class LineSearch:
 
     Attributes
     ----------
+    asked : callable
+        Whether a plan on a line answers the question.
     beat : int or None
         The value of the best plan so far, from wherever it came.
     best : JudgedLine or None
@@ -60,6 +62,7 @@ class LineSearch:
     model: Model
     limits: Limits
     watch: Watch
+    asked: Callable[[Line], bool] = lambda _: True
     beat: int | None = None
     best: JudgedLine | None = None
     opened: int = 0
@@ -91,7 +94,9 @@ class LineSearch:
             self.stop = Stop.INTERRUPT
 
     def offer(self, judged: JudgedLine) -> None:
-        """A divided plan that somebody found."""
+        """A divided plan that somebody found; forgotten if it is not what was asked for."""
+        if not self.asked(judged.line):
+            return
         if self.beat is None or judged.value < self.beat:
             self.beat, self.best = judged.value, judged
             self._tell()
@@ -121,7 +126,7 @@ class LineSearch:
         start = balanced(line)
         if start is not None:
             self._try(node, start)
-        enough = None if self.beat is None else self.beat + line.rounding
+        enough = None if self.beat is None else self.beat * line.per + line.rounding
         return exact.solve(line.problem, self._limits(), start, enough=enough)
 
     def _with_paths(self, node: _Open) -> Report[Positions]:
@@ -156,4 +161,4 @@ class LineSearch:
 
 def _less(line: Line, bound: int) -> int:
     """The bound of a line's problem in nanoseconds of real tensors."""
-    return max(0, bound - line.rounding)
+    return -(-max(0, bound - line.rounding) // line.per)

@@ -30,6 +30,8 @@ def require_streams(model: Model, cluster: Cluster, job: Job) -> None:
     if model.ties:
         named = ", ".join(" and ".join(tie.layers) for tie in model.ties)
         raise InputError(f"divided layers do not go with shared weights yet ({named}); leave --intra-layer out")
+    for name in job.schedules:
+        family(name)  # one that is not known, or that orders freely, is refused before the search
     wishes = [name for name in ("together", "no_cut_after", "pin") if getattr(job, name)]
     wishes += ["recompute: full"] if job.recompute is Recompute.FULL else []
     if wishes:
@@ -52,8 +54,23 @@ def lines(model: Model, cluster: Cluster, job: Job) -> list[Line]:
         }
         for row in _rows(cluster, job):
             chain = prices.chain(tuple((device,) for device in row), size)
+            if not alike(chain):
+                continue
             found += [_line(cluster, chain, times, job, size, each) for each in families[: None if len(row) > 1 else 1]]
     return found
+
+
+def alike(chain: Chain) -> bool:
+    """Whether every device of a line holds as many bytes of each layer: one that is divided lies on two of them."""
+    tables = (chain.saved, chain.output, chain.workspace, chain.boundary)
+    return all((table == table[:1]).all() for table in tables)
+
+
+def asked(line: Line, job: Job) -> bool:
+    """Whether a line whose empty stages were left out still is what the job asks for."""
+    taken = [device.index for device in line.chain.devices]
+    in_order = job.order is not Order.GIVEN or taken == list(range(len(taken)))
+    return in_order and (not job.depths or len(taken) in job.depths)
 
 
 def _line(cluster: Cluster, chain: Chain, times: dict[str, StreamedTimes], job: Job, size: int, each: Family) -> Line:

@@ -144,7 +144,7 @@ def choose(
         known = distinct([best, *tried])
         roomy = (other for plan in known[:REORDERED] for other in roomier(space, plan, question.spread))
         every = distinct([*known, *_in_time(relatives(space, known, limit), clock), *_in_time(roomy, clock)])
-        others = [plan for plan in every if plan is not best and plan.value <= limit]
+        others = [plan for plan in every if plan is not best and plan.value <= limit and space.outside(plan) is None]
         more = max(len(others) - (most - 1), 0)
         race([best, *others[: most - 1]], question, samples, seed, runs, clock)
     except KeyboardInterrupt:  # what has been compared counts

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from pipeplan.errors import InputError
+from pipeplan.figures import shown, whole
 
 SAMPLES = 1000
 """Disturbed steps of each plan, unless told otherwise."""
@@ -12,6 +13,8 @@ SHOWN = 0.95
 """The quantile that is shown where plans are chosen by their mean."""
 BEYOND = 10
 """Samples that must lie beyond a quantile, so that it does not rest on a few of them."""
+MOST = 10**6
+"""Samples that can be asked for."""
 WIDEST = 1.0
 """The largest relative spread."""
 
@@ -47,15 +50,20 @@ class Robust:
 
     def __post_init__(self) -> None:
         for name, value in (("spread", self.spread), ("device_spread", self.device_spread)):
-            if not 0 <= value <= WIDEST:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= WIDEST:
                 raise InputError(
-                    f"{name} {value:g} is not a relative spread of times; give the standard deviation over the mean, "
-                    f"between 0% and {WIDEST:.0%}, like 5% or 0.05"
+                    f"{name} {shown(value)} is not a relative spread of times; give the standard deviation over the "
+                    f"mean, between 0% and {WIDEST:.0%}, like 5% or 0.05"
                 )
-        if self.quantile is not None and not 0 < self.quantile < 1:
+        if self.quantile is not None and not (isinstance(self.quantile, int | float) and 0 < self.quantile < 1):
             raise InputError(
-                f"quantile {self.quantile:g} lies outside (0, 1); 0.95 chooses by the time that 95 of 100 steps keep"
+                f"quantile {shown(self.quantile)} lies outside (0, 1); 0.95 chooses by the time that 95 of 100 steps "
+                "keep"
             )
+        if self.least_samples > MOST:
+            raise InputError(f"quantile {self.quantile!r} would need {self.least_samples} samples; {MOST} are the most")
+        if self.samples is not None:
+            whole(self.samples, "samples (disturbed steps of each plan)", 0, MOST)
         if self.samples is not None and self.samples < self.least_samples:
             raise InputError(
                 f"{self.samples} samples leave {self.samples * self._beyond:.1f} beyond the quantile {self.shown:g}; "

@@ -11,14 +11,19 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from pipeplan.job import Objective, Order
+from pipeplan.job import Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.prove import Node
 from pipeplan.search.rest import RestNode
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
 
-__all__ = ["opened"]
+__all__ = ["one_by_one", "opened"]
+
+
+def one_by_one(space: Space) -> bool:
+    """Whether every shape is looked at; otherwise those that `pipeplan.search.layouts` can make."""
+    return space.few or space.job.order is Order.GIVEN
 
 
 def opened(space: Space) -> Iterator[Node]:
@@ -33,7 +38,7 @@ def opened(space: Space) -> Iterator[Node]:
             for groups, bound in space.shapes(size):
                 yield ShapeNode(bound, space, groups, size)
         return
-    if space.job.order is Order.GIVEN or space.job.objective is Objective.BOTTLENECK:
+    if space.job.order is Order.GIVEN:
         for size in space.sizes:
             yield RestNode(space.floors(size).together(space.cluster), space, size)
         return
@@ -50,7 +55,7 @@ def opened(space: Space) -> Iterator[Node]:
             known = {layout: bound for layout, bound in bounds.items() if bound is not None}
             for each in kinds:
                 asked = [layout for layout in known if each or not covered or layout.small(layers)]
-                tiled = tuple(layout for layout in asked if layout.tile is not None and not layout.small(layers))
+                tiled = tuple(layout for layout in asked if len(layout.widths) == 1 and not layout.small(layers))
                 if len(tiled) > 1:
                     yield TilingsNode(min(known[layout] for layout in tiled), space, tiled, size, each)
                 rest = [layout for layout in asked if len(tiled) < 2 or layout not in tiled]

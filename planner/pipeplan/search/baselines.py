@@ -7,15 +7,15 @@ which devices share a stage. Either takes the micro-batch size and schedule fami
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from itertools import pairwise
 from math import inf
 
 from pipeplan.balance import BALANCERS, NotApplicable
-from pipeplan.balance.structured import STRUCTURES, outside
+from pipeplan.balance.structured import STRUCTURES, unlike
 from pipeplan.chain import Boundaries
 from pipeplan.job import Objective
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.judge import Judged, judge, overflow, without_empty_stages
+from pipeplan.search.judge import Judged, judge, overflow
 from pipeplan.search.space import Space
 
 LATE = "the time was over before its turn"
@@ -32,11 +32,15 @@ NUMBER = 1e-8
 
 @dataclass(frozen=True)
 class Baseline:
-    """A heuristic's best plan, or why it has none."""
+    """A heuristic's best plan, or why it has none.
+
+    ``outside`` says why the plan is no answer to the question, if it is none: it is shown, and nothing else.
+    """
 
     name: str
     judged: Judged | None
     why: str = ""
+    outside: str = ""
 
     @property
     def value(self) -> int | None:
@@ -89,7 +93,6 @@ def baselines(
         Whether there is time to simulate a plan.
     """
     end, last = time.monotonic() + seconds, time.monotonic() + at_most
-    rows = cache(space.rows)  # which are not made where no balancer has its turn
     found: dict[str, Baseline] = {}
 
     def enter(name: str, proposals: Callable[[_Why, float], Proposals]) -> None:
@@ -104,13 +107,14 @@ def baselines(
             why.text = CUT_SHORT
         elif best is not None:
             why.text = ""
-        found[name] = Baseline(name, best, why.text)
+        beyond = None if best is None else space.outside(best)
+        found[name] = Baseline(name, best, why.text, beyond or "")
 
     if space.job.objective is Objective.STEP:  # peers first: they choose more, so theirs are the better starts
         for name in STRUCTURES:
             enter(name, lambda why, until, name=name: _arranged(name, space, why, until))  # type: ignore[misc]
     for name in BALANCERS:
-        enter(name, lambda why, until, name=name: _cut(name, rows, why, until))  # type: ignore[misc]
+        enter(name, lambda why, until, name=name: _cut(name, space, why, until))  # type: ignore[misc]
     return found
 
 
@@ -119,17 +123,23 @@ def ranked(found: Iterable[Baseline]) -> list[Baseline]:
     return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
 
 
-def _cut(name: str, rows: Callable[[], list[Candidate]], why: _Why, until: float) -> Proposals:
-    """A balancer's boundaries for every size and family, as far as there is time."""
-    balancer = BALANCERS[name]
-    for candidate in rows():
-        if time.monotonic() + NUMBER * balancer.effort(candidate.chain.layers, candidate.chain.stages) > until:
+def _cut(name: str, space: Space, why: _Why, until: float) -> Proposals:
+    """A balancer's boundaries for every size, under every family; devices without layers are left out."""
+    balancer, groups = BALANCERS[name], space.row
+    for size in space.sizes if groups else ():
+        if time.monotonic() + NUMBER * balancer.effort(len(space.model.layers), len(groups)) > until:
             why.text = SHORT
             return
+        chain = space.prices.chain(groups, size)
         try:
-            yield candidate, balancer.balance(candidate.chain, candidate.micro_batches)
+            boundaries = balancer.balance(chain, space.job.batch // size)
         except NotApplicable as reason:
             why.text = str(reason)
+            continue
+        kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
+        edges = (0, *(boundaries[s + 1] for s in kept))
+        for candidate in space.candidates(tuple(groups[s] for s in kept), size, free=not space.families):
+            yield candidate, edges
 
 
 def _arranged(name: str, space: Space, why: _Why, until: float) -> Proposals:
@@ -148,9 +158,9 @@ def _arranged(name: str, space: Space, why: _Why, until: float) -> Proposals:
             why.text = str(reason)
             continue
         for arrangement in arrangements:
-            beyond = outside(arrangement, space.cluster, space.job)
-            if beyond is not None:
-                why.text = beyond
+            mixed = unlike(arrangement, space.cluster)
+            if mixed is not None:
+                why.text = mixed
                 continue
             widest, count = max(arrangement.replicas), space.job.batch // size
             if widest > count:  # a plan that nobody searches: some replicas would have nothing to do
@@ -170,7 +180,10 @@ def _best_of(
     end: float,
     affords: Callable[[Candidate], bool],
 ) -> Judged | None:
-    """Simulate those whose bounds promise most, until none is below the best value or ``end`` (seconds) has come."""
+    """Simulate those whose bounds promise most, until none is below the best value or ``end`` (seconds) has come.
+
+    Those that answer the question come first; of others one is looked for where none of these fits.
+    """
     promising = []
     for number, (candidate, boundaries) in enumerate(proposals):
         if time.monotonic() >= end:
@@ -179,16 +192,19 @@ def _best_of(
         if excess is not None:
             why.text = excess
             continue
-        shorter, kept = without_empty_stages(candidate, boundaries)
-        promising.append((shorter.problem.evaluate(kept), sum(shorter.in_flight), number, shorter, kept))
+        beyond = space.unasked(candidate, boundaries) is not None
+        bound = candidate.problem.evaluate(boundaries)
+        promising.append((beyond, bound, sum(candidate.in_flight), number, candidate, boundaries))
     best: Judged | None = None
-    for bound, _, _, candidate, boundaries in sorted(promising, key=lambda entry: entry[:3]):
-        if (best is not None and bound >= best.value) or time.monotonic() >= end:
+    inside = False
+    for beyond, bound, _, _, candidate, boundaries in sorted(promising, key=lambda entry: entry[:4]):
+        if (best is not None and (bound >= best.value or (beyond and inside))) or time.monotonic() >= end:
             break
         if not affords(candidate):
             why.text = LONG
             continue
         judged = judge(space.cluster, candidate, boundaries)
+        inside = inside or not beyond
         report(judged)
         if best is None or judged.value < best.value:
             best = judged

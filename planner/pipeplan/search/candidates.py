@@ -10,10 +10,11 @@ import numpy as np
 from pipeplan.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.collector import without_collector
 from pipeplan.job import Objective
+from pipeplan.names import counted
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Schedule
 from pipeplan.schedules import Family
-from pipeplan.search.flights import FREE, free_family
+from pipeplan.search.flights import FREE
 from pipeplan.tied import with_sums
 from pipeplan.wishes import Mask
 from pipeplan_formulations.partition import ChainPartition, Wire
@@ -61,8 +62,8 @@ class Candidate:
     @property
     def label(self) -> str:
         """For people: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, 1f1b-sno'``."""
-        stages = "1 stage" if self.depth == 1 else f"{self.depth} stages"
-        return f"{stages}{self._widths}, {self.micro_batches} micro-batches of {self.chain.micro_batch}, {self._order}"
+        many = counted(self.micro_batches, "micro-batch")
+        return f"{counted(self.depth, 'stage')}{self._widths}, {many} of {self.chain.micro_batch}, {self._order}"
 
     @property
     def _widths(self) -> str:
@@ -76,6 +77,11 @@ class Candidate:
     def _order(self) -> str:
         counts = f" with {_listed(self.in_flight)} in flight" if self.family.name == FREE else ""
         return f"{self.family.name}{counts}"
+
+    @property
+    def samples(self) -> int:
+        """In one step."""
+        return self.micro_batches * self.chain.micro_batch
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
@@ -113,17 +119,14 @@ class Candidate:
         """Whether these boundaries keep every device's memory limit and every wish."""
         return self.problem.feasible(boundaries)
 
+    def holds(self, boundaries: Boundaries) -> bool:
+        """Whether these boundaries keep every device's memory limit."""
+        return self.problem.holds(boundaries)
+
     def recompute(self, boundaries: Boundaries) -> tuple[tuple[int, ...], ...]:
         """For each stage the layers that it computes again in the backward so that it fits: the least time."""
         spans = enumerate(pairwise(boundaries))
         return tuple(self.problem.recompute(s, a, b) or () for s, (a, b) in spans)
-
-    def select(self, rows: Sequence[int]) -> "Candidate":
-        """The same on some of its stages."""
-        kept = tuple(rows)
-        free = self.family.name == FREE  # whose counts belong to stages
-        family = free_family(tuple(self.in_flight[s] for s in kept)) if free else self.family
-        return replace(self, chain=self.chain.select(kept), where=self.where[list(kept)], family=family, wires=())
 
 
 def _listed(numbers: Sequence[int], most: int = 8) -> str:
@@ -152,6 +155,9 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         backward. A relaxation over several families has the least of one and the most of the other.
     """
     chain, two_lanes = candidate.chain, candidate.family.two_lanes
+    alike = len({group[0].kind.name for group in chain.groups}) == 1
+    tables = (chain.saved, chain.output, chain.workspace, chain.forward_workspace)
+    saved, output, workspace, beside = (table[0] if alike else table for table in tables)
     return ChainPartition(
         forward=chain.forward,
         backward=chain.backward,
@@ -163,15 +169,17 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         link=chain.send,
         latency=chain.latency,
         resident=chain.resident,
-        saved=chain.saved,
-        output=chain.output,
+        saved=saved,
+        output=output,
         recomputable=chain.recomputable,
         received=chain.boundary,
-        workspace=chain.workspace * (2 if two_lanes else 1),
+        workspace=workspace,
+        beside=beside if two_lanes else None,
         in_flight=np.array(held, dtype=np.int64),
         warm_up=np.array(warm_up, dtype=np.int64),
         limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),
         micro_batches=candidate.micro_batches,
+        samples=candidate.samples,
         link_counts=chain.link_counts(candidate.micro_batches),
         counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
         alternating=not two_lanes,

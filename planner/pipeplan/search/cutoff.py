@@ -29,17 +29,9 @@ def cutoff(prover: Prover) -> int | None:
 
 
 def closed(node: Node, prover: Prover) -> bool:
-    """Whether there is nothing to gain below the node, unless the incumbent changes."""
+    """Whether there is nothing to gain below the node. The cutoff never rises, so the node need not be kept."""
     least = cutoff(prover)
     return least is not None and node.bound >= least
-
-
-def done(node: Node, prover: Prover) -> bool:
-    """The same, and the prover keeps the bound in mind. The cutoff never rises, so the node need not be kept."""
-    if closed(node, prover):
-        prover.settle(node.bound)
-        return True
-    return False
 
 
 def precise(prover: Prover, time: float) -> Limits:

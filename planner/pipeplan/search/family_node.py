@@ -2,12 +2,13 @@
 
 First the exact dynamic programme on the relaxed partition problem, then a solver with every path cut known so far. The
 partition found is simulated; the critical path of its schedule is an inequality that all partitions under the same
-shape, micro-batch count and family obey (equation (6) of the partition problem), so bound and simulation meet after
-finitely many steps.
+shape, micro-batch count and family obey (equation (6) of the partition problem). Where tensors wait for each other at a
+wire, a critical path may say less about a partition than its simulation does. Then the others are looked at without it.
+So bound and simulation meet after finitely many steps.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pipeplan.chain import Boundaries
@@ -15,10 +16,10 @@ from pipeplan.job import Objective
 from pipeplan.paths import find_path_cut
 from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.cutoff import cutoff, done, learned, precise
+from pipeplan.search.cutoff import closed, cutoff, learned, precise
 from pipeplan.search.filled import fuller
 from pipeplan.search.judge import judge
-from pipeplan.search.prove import Node, Prover
+from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.wires import surplus
 from pipeplan_formulations import partition
 from pipeplan_formulations.partition import PathCut
@@ -46,7 +47,7 @@ class FamilyNode(Node):
         """What is nearly done first, then what holds the least."""
         return (-len(self.paths), sum(self.candidate.in_flight))
 
-    def advance(self, prover: Prover) -> Iterable[Node]:
+    def advance(self, prover: Prover) -> Step:
         """One solve and one simulation; the node stays open unless it is infeasible, solved or beyond help."""
         slice_ = min(prover.left, self.slice)
         step = self.candidate.objective is Objective.STEP
@@ -54,25 +55,40 @@ class FamilyNode(Node):
         backend = prover.backend if self.relaxed else "exact"
         limits, most = precise(prover, slice_), cutoff(prover)
         if self.relaxed and backend != "exact" and problem.stages * problem.layers > CELLS:
-            prover.settle(self.bound)
-            return
+            return Step.leave(self.bound)
         report = partition.solve(problem, limits, hint=self.best, backend=backend, cutoff=most)
         before = self.bound
         if not learned(self, report):
-            return
-        if report.solution is None and done(self, prover):
-            return
+            return Step.nothing()
+        if report.solution is None and closed(self, prover):
+            return Step.leave(self.bound)
         first, self.relaxed = not self.relaxed, True
         new_cut = self._simulate(prover, report.solution) if report.solution is not None else False
         if report.solution is not None and prover.value is not None and prover.value <= self.bound:
-            prover.settle(self.bound)
-        elif first or new_cut or self.bound > before:
-            yield self
-        elif report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
+            return Step.leave(self.bound)
+        if first or new_cut or self.bound > before:
+            return Step.split([self])
+        if report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
             self.slice *= 2
-            yield self
-        else:
-            prover.settle(self.bound)
+            return Step.split([self])
+        if step and report.solution is not None and report.stop is not Stop.TIME:
+            return Step.split(list(self._others(report.solution)))
+        return Step.leave(self.bound)
+
+    def _others(self, boundaries: Boundaries) -> Iterator["FamilyNode"]:
+        """Every partition but one that was simulated, whose critical path tells nothing new.
+
+        In the s-th pair of nodes boundary s lies elsewhere, before or behind, and those before it lie as in the one.
+        """
+        where = self.candidate.where
+        for s, b in list(enumerate(boundaries))[1:-1]:
+            before, behind = where.copy(), where.copy()
+            before[:s, b - 1] = False
+            behind[s:, b] = False
+            for mask in (before, behind):
+                yield replace(self, candidate=replace(self.candidate, where=mask), best=None, paths=list(self.paths))
+            where = where.copy()
+            where[:s, b] = where[s:, b - 1] = False
 
     def _simulate(self, prover: Prover, boundaries: Boundaries) -> bool:
         """Judge a partition; True if its critical path is a new inequality."""

@@ -1,14 +1,18 @@
 """Why nothing fits, and memory that would."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, takewhile
+from math import inf
 
 import numpy as np
 
 from pipeplan.chain import UNLIMITED
-from pipeplan.pricing import device_room
+from pipeplan.names import counted, wrapped
+from pipeplan.pricing import device_limit, device_room
+from pipeplan.scope import narrowing, searched
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.flights import free_family
 from pipeplan.search.space import Space
@@ -21,12 +25,12 @@ LOOKED_AT = 400
 """Shapes that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""
 LISTED = 2_000
 """Shapes of a micro-batch size among which these are chosen; where there are more, deep ones are listed first."""
-SECONDS, LISTING = 1.0, 0.2
-"""Seconds for all of them, and the part of what is left in which they are listed."""
+LISTING = 0.2
+"""Part of the time in which they are listed."""
 
 
 def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
-    """Bytes with which every device has enough for some partition of this candidate.
+    """Bytes with which every device has enough for some partition of this candidate; `UNLIMITED` if wishes allow none.
 
     The least over partitions of the largest stage, if each stage recomputes either nothing or all that it may.
 
@@ -38,11 +42,12 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
     problem, chain = candidate.problem, candidate.chain
     n = problem.layers
     again = chain.recomputable
-    ways = [(chain.saved, problem.workspace)]
+    tables = problem.bytes
+    ways = [(tables.saved, tables.workspace)]
     if again.any():
-        kept = np.where(again, np.minimum(chain.output, chain.saved), chain.saved)
-        ways.append((kept, np.where(again, problem.workspace + chain.saved, problem.workspace)))
-    received = np.concatenate([[0], chain.boundary])
+        kept = np.where(again, np.minimum(tables.output, tables.saved), tables.saved)
+        ways.append((kept, np.where(again, tables.again, tables.workspace)))
+    ends = np.append(candidate.cuts, True)
     best = np.full(n + 1, UNLIMITED)
     best[0] = 0
     for s in range(problem.stages):
@@ -54,11 +59,13 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
                 clock.check()
             needs = []
             for saved, workspace in ways:
-                held = np.cumsum(saved[a:]) + received[a]
-                needs.append(flight * held + np.maximum.accumulate(workspace[a:]))
+                held = np.cumsum(saved[s, a:]) + tables.received[s, a]
+                peaks = np.maximum.accumulate(workspace[s, a:]) + np.maximum.accumulate(tables.beside[s, a:])
+                needs.append(flight * held + peaks)
             need = resident[a + 1 :] - resident[a] + runtime + np.minimum.reduce(needs)
             for shared in chain.shared:
                 need += int(shared.resident[s]) * copied(shared.layers, a, np.arange(a + 1, n + 1))
+            need[~(np.logical_and.accumulate(candidate.where[s, a:]) & ends[a:])] = UNLIMITED
             then[a + 1 :] = np.minimum(then[a + 1 :], np.maximum(need, best[a]))
         best = then
     return int(best[n])
@@ -79,52 +86,70 @@ def overfull(space: Space) -> str | None:
     if resident <= there:
         return None
     count = len(rooms)
-    more = -(-resident * count // there) - count if there else None
     larger = format_bytes(-(-resident // count) + max(kind.runtime for kind in kinds))
+    more = f"{counted(-(-resident * count // there) - count, 'more such device')} at least, or " if there else ""
     return (
         f"No plan fits: parameters, gradients and optimiser state take {format_bytes(resident)}, and the {count} "
-        f"devices have {format_bytes(there)} together.\n"
-        f"What would fit: {f'{more} more such devices at least, or ' if more else ''}devices of {larger} and more."
+        f"devices have {format_bytes(there)} together. That holds for every plan, searched or not, that keeps each of "
+        f"them on some device.\nWhat it takes: {more}devices of {larger} and more."
     )
 
 
-def explain_infeasible(space: Space, seconds: float = SECONDS) -> str:
-    """The numbers, and a change of memory that lets some plan fit, as far as so many seconds go."""
-    clock = Clock(Limits(time=seconds))
-    candidates: list[Candidate] = []
-    needs: list[tuple[int, int]] = []
-    with suppress(OutOfTimeError):
-        for candidate in _frugal(space, clock):
-            candidates.append(candidate)
-            needs.append((least_memory(candidate, clock), len(needs)))
-    if candidates and not needs:
-        return "No plan fits: the devices do not have the memory. There was no time to find out how much is enough."
-    if not candidates:
-        return (
-            "No candidate is left: the depths or replicas asked for exceed the devices, the layers or the "
-            "micro-batches. Ask for fewer stages or replicas."
-        )
-    least, number = min(needs)
-    easiest = candidates[number]
-    limits = sorted({int(limit) for candidate in candidates for limit in candidate.chain.limit})
+def explain_infeasible(space: Space, found: "tuple[int, Candidate] | None") -> str:
+    """What none of the plans searched fits into, what these are, and memory (`enough`) that lets one of them fit."""
+    if found is None:
+        return f"No plan fits: {_none_at_all(space)}."
+    reach = "\n".join(wrapped(f"searched: {searched(space).in_words()}"))
+    least, easiest = found
+    limits = sorted({device_limit(device.kind, space.job) for device in space.cluster.devices})
     have = " and ".join("no limit" if limit == UNLIMITED else format_bytes(limit) for limit in limits)
-    if least <= limits[-1] and space.wishes.any:
-        return "No plan fits with these wishes: without them one would. Drop a pin, or allow more cuts."
-    lines = [
-        f"No plan fits: the devices have {have} each, and the least that was found to be enough is "
-        f"{format_bytes(least)} a device (with {easiest.label}).",
-        f"What would fit: --memory {_rounded_up(least)} on such devices, or more of them, or smaller micro-batches.",
-    ]
-    return "\n".join(lines)
+    owned = min((device.kind.memory or UNLIMITED for device in space.cluster.devices), default=UNLIMITED)
+    option = "--memory " if space.job.memory is not None and owned >= least else "devices of "
+    return (
+        f"No plan fits among those searched: the devices have {have} each, and the least that was found to be enough "
+        f"is {format_bytes(least)} on each ({easiest.label}).\n{reach}\n"
+        f"What would fit: {option}{_rounded_up(least)}"
+    )
 
 
-def _frugal(space: Space, clock: Clock) -> Iterable[Candidate]:
+def enough(space: Space, until: float = inf) -> tuple[int, Candidate] | None:
+    """The least memory a device with which some plan of the space was found to fit, and the candidate that it is of.
+
+    None if no shape is left, or none that keeps to the wishes. ``until`` is a moment of `time.monotonic`.
+    """
+    clock = Clock(Limits(time=until - time.monotonic()))
+    needs: list[tuple[int, int, Candidate]] = []
+    with suppress(OutOfTimeError):
+        for candidate in _frugal(space, until):
+            needs.append((least_memory(candidate, clock), len(needs), candidate))
+    least, _, easiest = min(needs, key=lambda entry: entry[:2], default=(UNLIMITED, 0, None))
+    return None if easiest is None or least >= UNLIMITED else (least, easiest)
+
+
+def _none_at_all(space: Space) -> str:
+    """Why no memory would do."""
+    job, devices, layers = space.job, len(space.cluster.devices), len(space.model.layers)
+    if next(_frugal(space), None) is not None:
+        return f"no cut of the layers keeps to {' and '.join(narrowing(job))}"
+    asked = [("--depths", job.depths), ("--replicas", job.replicas)]
+    given = " and ".join(f"{name} {','.join(map(str, numbers))}" for name, numbers in asked if numbers)
+    most = job.batch // min(space.sizes)
+    return (
+        f"{given or 'what is asked'} leaves no shape of the pipeline on {counted(devices, 'device')}, with "
+        f"{counted(layers, 'layer')} and at most {counted(most, 'micro-batch')}; ask for fewer stages or replicas"
+    )
+
+
+def _frugal(space: Space, until: float = inf) -> Iterator[Candidate]:
     """The shapes that need little memory a device: many stages, small micro-batches, few in flight."""
     for size in space.sizes[:2]:
-        until = clock.left * (1 - LISTING)
-        listed = takewhile(lambda _: clock.left > until, islice(space.shapes(size), LISTED))
-        shapes = sorted(listed, key=lambda shape: -len(shape[0]))
-        for groups, _ in shapes[:LOOKED_AT]:
+        now = time.monotonic()
+        listed = until if until == inf else now + LISTING * (until - now)
+        few = takewhile(lambda _, end=listed: time.monotonic() < end, islice(space.shapes(size), LISTED))  # type: ignore[misc]
+        shapes = sorted(few, key=lambda shape: -len(shape[0]))
+        for number, (groups, _) in enumerate(shapes[:LOOKED_AT]):
+            if number and time.monotonic() >= until:
+                return
             least = min(space.candidates(groups, size), key=lambda candidate: sum(candidate.in_flight))
             if space.any_order and len(set(least.replicas)) == 1:  # some order holds one micro-batch a stage
                 least = replace(least, family=free_family((1,) * least.depth))

@@ -10,18 +10,17 @@ With at most k_s, equation (8) knows of the shorter warm-up; with more, that par
 counts that are left become a `FamilyNode` each.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pipeplan.chain import Boundaries
 from pipeplan.search.candidates import Candidate, partition_problem
-from pipeplan.search.cutoff import cutoff, done, learned, precise
+from pipeplan.search.cutoff import closed, cutoff, learned, precise
 from pipeplan.search.family_node import FamilyNode
 from pipeplan.search.filled import fuller
 from pipeplan.search.flights import Box, free_family
 from pipeplan.search.offer import offer_all
-from pipeplan.search.prove import Node, Prover
+from pipeplan.search.prove import Node, Prover, Step
 from pipeplan_formulations import partition
 
 
@@ -38,31 +37,29 @@ class FlightsNode(Node):
         """Few counts first."""
         return (1, self.named[0].depth, self.box.size)
 
-    def advance(self, prover: Prover) -> Iterable[Node]:
+    def advance(self, prover: Prover) -> Step:
         """Bound the box, simulate the partition found with as many in flight as fit, and split."""
         least = self._candidate(self.box.low)
         problem = partition_problem(least, self.box.low, self.box.high)
         report = partition.solve(problem, precise(prover, prover.left), backend="exact", cutoff=cutoff(prover))
         if not learned(self, report):
-            return
+            return Step.nothing()
         fullest = None
         if report.solution is not None:
             fullest = fuller(prover.cluster, least, report.solution, self.box) or least
             offer_all(prover, [fullest, *self.named], report.solution)
-        if done(self, prover):
-            return
+        if closed(self, prover):
+            return Step.leave(self.bound)
         if prover.left <= 0:
-            yield self
-        elif self.box.few:
-            for counts in self.box.counts():
-                candidate = self._candidate(counts)
-                yield FamilyNode(max(self.bound, candidate.floor), candidate)
-        else:
-            parts = self.box.halves()
-            if fullest is not None and report.solution is not None and fullest.in_flight != self.box.high:
-                stage = self._shortest(fullest.in_flight, least, report.solution)
-                parts = self.box.split(stage, fullest.in_flight[stage])
-            yield from (replace(self, box=part) for part in parts)
+            return Step.split([self])
+        if self.box.few:
+            each = [self._candidate(counts) for counts in self.box.counts()]
+            return Step.split([FamilyNode(max(self.bound, candidate.floor), candidate) for candidate in each])
+        parts = self.box.halves()
+        if fullest is not None and report.solution is not None and fullest.in_flight != self.box.high:
+            stage = self._shortest(fullest.in_flight, least, report.solution)
+            parts = self.box.split(stage, fullest.in_flight[stage])
+        return Step.split([replace(self, box=part) for part in parts])
 
     def _candidate(self, counts: tuple[int, ...]) -> Candidate:
         """1F1B with these counts, under the name that it has."""

@@ -5,7 +5,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from pipeplan.chain import UNLIMITED, Boundaries
-from pipeplan.cluster import Cluster
+from pipeplan.cluster import Cluster, Overlap
 from pipeplan.job import Objective
 from pipeplan.pipeline import Pipeline
 from pipeplan.pricing import assemble
@@ -41,39 +41,46 @@ class Judged:
 
 
 def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Judged:
-    """Simulate the candidate's schedule on these boundaries. Empty stages shorten the pipeline.
+    """Simulate the candidate's schedule on these boundaries, which leave no stage empty.
 
     For the bottleneck objective the value is the largest stage load.
     """
-    candidate, boundaries = without_empty_stages(candidate, boundaries)
     if candidate.objective is Objective.BOTTLENECK:
-        return Judged(cluster, candidate, boundaries, candidate.problem.evaluate(boundaries))
+        return Judged(cluster, candidate, boundaries, largest_load(cluster, candidate, boundaries))
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
     return Judged(cluster, candidate, boundaries, makespan(candidate.schedule(pipeline), pipeline))
 
 
-def without_empty_stages(candidate: Candidate, boundaries: Boundaries) -> tuple[Candidate, Boundaries]:
-    """The same partition without its empty stages, on the devices of the others."""
-    kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
-    if len(kept) == candidate.depth:
-        return candidate, boundaries
-    return candidate.select(kept), (0, *(boundaries[s + 1] for s in kept))
+def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:
+    """The bottleneck of a partition without empty stages, in nanoseconds per sample.
+
+    The partition problem knows what sums of tied weights take at least; here they take what they do.
+    """
+    value, chain = candidate.problem.evaluate(boundaries), candidate.chain
+    if not chain.shared:
+        return value
+    pipeline, many = assemble(chain, cluster, boundaries, candidate.recompute(boundaries)), candidate.micro_batches
+    sends = [0, *(int(chain.send[s, b - 1]) for s, b in enumerate(boundaries[1:-1])), 0]
+    for s, stage in enumerate(pipeline.stages):
+        waits = sends[s] + sends[s + 1] if chain.overlap is Overlap.NONE else 0
+        step = -(-many // candidate.replicas[s]) * (stage.forward + stage.backward + waits) + stage.reduce
+        value = max(value, -(-step // candidate.samples))
+    return value
 
 
 def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
-    """What does not fit or goes against a wish, in words; None if nothing does."""
-    candidate, boundaries = without_empty_stages(candidate, boundaries)
+    """Which stage does not fit, in words; None if all do."""
     chain = candidate.chain
     for s, (a, b) in enumerate(pairwise(boundaries)):  # at once what no recomputation can help
         limit, fixed = int(chain.limit[s]), chain.stays(s, a, b) + int(chain.runtime[s])
         if limit != UNLIMITED and fixed > limit:
             what = "parameters, gradients and optimiser state alone"
             return f"stage {s} needs {format_bytes(fixed)} of {format_bytes(limit)} for {what}"
-    if candidate.fits(boundaries):
+    if candidate.holds(boundaries):
         return None
-    for s, need in enumerate(candidate.problem.memory(boundaries)):
-        limit, total = int(chain.limit[s]), need + int(chain.runtime[s])
-        if limit != UNLIMITED and total > limit:
-            flight = candidate.in_flight[s]
-            return f"stage {s} needs {format_bytes(total)} of {format_bytes(limit)} ({flight} in flight)"
-    return "it goes against a wish: a cut that is forbidden, or a layer that is pinned elsewhere"
+    needs = [need + int(chain.runtime[s]) for s, need in enumerate(candidate.problem.memory(boundaries))]
+    s = next(s for s, need in enumerate(needs) if need > int(chain.limit[s]))
+    return (
+        f"stage {s} needs {format_bytes(needs[s])} of {format_bytes(int(chain.limit[s]))} "
+        f"({candidate.in_flight[s]} in flight)"
+    )

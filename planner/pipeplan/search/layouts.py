@@ -2,8 +2,11 @@
 
 ::
 
-    equal      one number r of replicas for all stages, laid out in tiles (see `pipeplan.structure`): a unit is a stage
+    equal      one number r of replicas for all stages, packed or in tiles (see `pipeplan.structure`): a unit is a stage
     unequal    every stage has a whole number of units of g devices, packed one behind the other
+
+Where packed units may straddle nodes, the number of units behind a stage does not tell whether it does. Then the faster
+of the link inside a node and the network counts.
 """
 
 from collections.abc import Iterator
@@ -12,12 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan.chain import Array
+from pipeplan.cluster import Link
 from pipeplan.job import Job, Objective
 from pipeplan.network import Ring, shared
 from pipeplan.pricing import device_room
 from pipeplan.search.copies import with_certain_copies
 from pipeplan.search.space import Space
-from pipeplan.structure import DeviceClass, Mode, Modes, tiles
+from pipeplan.structure import DeviceClass, Mode, Modes, distinct_tiles
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Flight
 from pipeplan_formulations.allocation.endings import with_second_ending
 
@@ -45,6 +49,8 @@ class Layout:
         For each class: units that there are, and units in a node of it (1 if a unit fills nodes).
     tile : int or None
         Replicas of one stage in a node, in an equal layout; None is packed.
+    loose : bool
+        Whether it stands for several layouts, and is no worse than any of them.
     """
 
     unit: int
@@ -52,6 +58,12 @@ class Layout:
     units: tuple[int, ...]
     per_node: tuple[int, ...]
     tile: int | None = None
+    loose: bool = False
+
+    def straddles(self, each: DeviceClass) -> bool:
+        """Whether packed units of a class may lie in two nodes without filling them."""
+        node = each.per_node
+        return len(each.nodes) > 1 and not (each.even and (node % self.unit == 0 or self.unit % node == 0))
 
     def cells(self, layers: int) -> int:
         """Layers x units x widths."""
@@ -83,10 +95,10 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
     unequal = None if job.equal_replicas or len(set(job.replicas)) == 1 else _unequal_layout(job, classes, most, layers)
     whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it holds all that is packed
     for replicas in _equal(job, classes, most):
-        for tile in tiles(classes, replicas) or (None,):
-            packed = tile in (None, replicas)
+        ways: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
+        for tile in ways[1:] if whole else ways:
             layout = _equal_layout(classes, replicas, tile)
-            if any(layout.units) and not (packed and whole):
+            if any(layout.units):
                 yield layout
     if unequal is not None:
         yield unequal
@@ -123,11 +135,10 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     classes = space.classes
     prices, job = space.prices, space.job
     tables = [prices.table(each.kind, size) for each in classes]
-    boundary = tables[0].boundary
     replicas = [width * layout.unit for width in layout.widths]
     shares = [r if job.zero1 else 1 for r in replicas]
-    rings = [[_ring(space, each, layout, r) for r in replicas] for each in classes]
-    hops = _Hops(space, classes, boundary, packed=layout.widths != (1,))
+    rings = [[_rings(space, each, layout, r) for r in replicas] for each in classes]
+    hops = _Hops(space, layout, [table.boundary for table in tables])
     phases = not alternating and space.phased
 
     def rows(name: str) -> Array:
@@ -138,14 +149,16 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         forward=rows("forward"),
         backward=rows("backward"),
         update=np.stack([[-(-table.update // share) for share in shares] for table in tables]),
-        reduce=np.stack([[ring.times(prices.parameters) for ring in row] for row in rings]),
-        reduce_base=np.array([[ring.base for ring in row] for row in rings], np.int64),
+        reduce=np.stack(
+            [[np.minimum.reduce([ring.times(prices.parameters) for ring in own]) for own in row] for row in rings]
+        ),
+        reduce_base=np.array([[min(ring.base for ring in own) for own in row] for row in rings], np.int64),
         resident=np.stack([[fixed + -(-prices.optimizer // share) for share in shares] for _ in classes]),
-        saved=rows("saved").max(axis=0),
-        output=rows("output").max(axis=0),
-        workspace=rows("workspace").max(axis=0),
+        saved=rows("saved").min(axis=0),
+        output=rows("output").min(axis=0),
+        workspace=rows("workspace").min(axis=0),
         recomputable=prices.recomputable,
-        received=boundary,
+        received=rows("boundary").min(axis=0),
         limit=np.array([device_room(each.kind, job) for each in classes], np.int64),
         units=np.minimum(layout.units, len(space.model.layers) * layout.widths[-1]),
         node=np.array(layout.per_node, np.int64),
@@ -154,6 +167,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         latency=hops.latency,
         cuts=space.wishes.cuts,
         micro_batches=job.batch // size,
+        samples=job.batch,
         widths=layout.widths,
         unit=layout.unit,
         overlap=space.cluster.overlap.value,
@@ -167,28 +181,39 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
 
 
 def _flight(space: Space) -> Flight:
+    if space.job.objective is Objective.BOTTLENECK:  # a longer warm-up helps no endless pipeline
+        return "sno"
     chooses = space.free or any(each.name == "1f1b-so" for each in space.families)
     return "falling" if chooses else "sno"
 
 
 class _Hops:
-    """Sends and latencies between classes: entry 0 inside a node, entry 1 over the network."""
+    """Sends and latencies between classes: entry 0 inside a node, entry 1 over the network; if unknown, the least."""
 
-    def __init__(self, space: Space, classes: tuple[DeviceClass, ...], boundary: Array, packed: bool) -> None:
-        count = len(classes)
-        self.send = np.zeros((count, count, 2, len(boundary)), np.int64)
+    def __init__(self, space: Space, layout: Layout, boundary: list[Array]) -> None:
+        classes, count = space.classes, len(boundary)
+        self.send = np.zeros((count, count, 2, len(boundary[0])), np.int64)
         self.latency = np.zeros((count, count, 2), np.int64)
         for a, source in enumerate(classes):
             for b, target in enumerate(classes):
-                inside, across = source.link, space.cluster.network or source.link
-                if a != b and source.nodes & target.nodes:
-                    across = inside
-                for entry, link in enumerate((inside, across)):
-                    self.send[a, b, entry] = space.prices.occupancy(link, boundary)
-                    self.latency[a, b, entry] = link.latency
-                if packed:  # where some replicas share a node, others may still meet over the network
-                    self.send[a, b, 0] = self.send[a, b].min(axis=0)
-                    self.latency[a, b, 0] = self.latency[a, b].min()
+                links = [_between(space, source, target)] * 2
+                if a == b:
+                    across = [space.cluster.network or source.link]
+                    unknown = layout.loose or (layout.tile is None and layout.straddles(source))
+                    some_share = layout.widths != (1,)  # where some replicas share a node, others may not
+                    links = [[source.link, *across] if some_share or unknown else [source.link], across]
+                    links[1] = links[0] if unknown else across
+                for entry, ways in enumerate(links):
+                    send = [space.prices.occupancy(link, boundary[a]) for link in ways]
+                    self.send[a, b, entry] = np.minimum.reduce(send)
+                    self.latency[a, b, entry] = min(link.latency for link in ways)
+
+
+def _between(space: Space, source: DeviceClass, target: DeviceClass) -> list[Link]:
+    """The links that may join devices of two classes."""
+    inside = [source.link] if source.nodes & target.nodes else []
+    network = space.cluster.network
+    return inside + ([network] if network is not None and len(source.nodes | target.nodes) > 1 else [])
 
 
 def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int) -> list[int]:
@@ -232,11 +257,14 @@ def _unit(classes: tuple[DeviceClass, ...], layers: int) -> int:
     return next(unit for unit in choices if devices // unit <= most)
 
 
-def _ring(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> Ring:
-    """The least that the replicas of a stage pay: inside a node where they may lie in one."""
+def _rings(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> list[Ring]:
+    """The rings that the replicas of a stage may form, none of which is slower than the one that they do form."""
     network = space.cluster.network
-    inside = layout.tile if layout.tile is not None else each.per_node
-    if replicas <= inside or network is None:
-        return Ring(replicas, each.link)
-    share = each.per_node // layout.tile if layout.tile is not None else 1
-    return Ring(replicas, shared(network, share))
+    inside = Ring(replicas, each.link)
+    if network is None or len(each.nodes) == 1:
+        return [inside]
+    if layout.tile is not None and not layout.loose:
+        return [inside] if replicas <= layout.tile else [Ring(replicas, shared(network, each.per_node // layout.tile))]
+    within = [inside] if replicas <= each.per_node else []
+    aligned = layout.widths == (1,) and not layout.loose and not layout.straddles(each)
+    return within if within and aligned else [*within, Ring(replicas, network)]

@@ -9,7 +9,7 @@ from pipeplan.search.cutoff import learned
 from pipeplan.search.flights import free_family
 from pipeplan.search.layouts import Layout, allocation_problem
 from pipeplan.search.offer import offer_all
-from pipeplan.search.prove import Node, Prover, Turn
+from pipeplan.search.prove import Node, Prover, Step, Turn
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
 from pipeplan.structure import Groups, Modes, arrange
@@ -56,7 +56,7 @@ class LumpNode(Node):
     def rank(self) -> tuple[int, ...]:
         """What takes the least time first; gradients that stay in nodes. In a tree, what is nearly a shape."""
         cost = self.layout.unit if self.small else self.layout.cells(1)
-        tile = self.layout.tile or 0
+        tile = self.layout.tile or self.layout.unit
         return (2, int(self.slice), not self.alternating, 0 if self.small else self.size, cost, -tile, -len(self.last))
 
     @property
@@ -68,28 +68,24 @@ class LumpNode(Node):
             return Turn.EARLY
         return Turn.UNTIL_A_PLAN if len(self.layout.widths) == 1 else Turn.BY_BOUND
 
-    def advance(self, prover: Prover) -> Iterable[Node]:
+    def advance(self, prover: Prover) -> Step:
         """Ask for something better, simulate it, and open what lies below.
 
-        In a large layout that is its shape; what the others may still hold is settled with the lump's bound, unless
-        there is more time to raise it.
+        In a large layout that is its shape; what the others may still hold is left with the lump's bound, unless there
+        is more time to raise it.
         """
         asked = self._question(prover)
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(prover.left / 2, self.slice)  # others have something to do as well
         report = allocation.solve(problem, Limits(slice_, asked.accuracy), cutoff=asked.cutoff, known=self.proved)
         if not learned(self, report):
-            return
+            return Step.nothing()
         self.proved = report.bound
         unfinished = report.stop is Stop.TIME
         self.slice *= 4 if unfinished else 1
-        if report.solution is None:
+        if report.solution is None:  # nothing is better than what is known, or better enough
             last = asked.last or report.stop is Stop.EXHAUSTED
-            if unfinished or not last:  # otherwise nothing is better than what is known, or better enough
-                yield self
-            else:
-                prover.settle(self.bound)
-            return
+            return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
         groups = self._groups(self.layout.modes(report.solution))
         promising = prover.value is None or (report.objective or 0) < prover.value
         if groups is not None and promising:
@@ -98,18 +94,18 @@ class LumpNode(Node):
             chosen = _held(candidates, problem.flights(report.solution))
             offer_all(prover, [*candidates, *chosen], boundaries)
         if self.small:
-            yield from self._below()
-        elif unfinished and prover.left > FIRST_SLICE:
-            yield self
-        elif not asked.last and not unfinished:
+            return Step.split(list(self._below()))
+        if unfinished and prover.left > FIRST_SLICE:
+            return Step.split([self])
+        if not asked.last and not unfinished:
             self.climb.up()
-            yield self
-        else:
-            prover.settle(self.bound)
-            if groups is not None:
-                yield ShapeNode(self.bound, self.space, groups, self.size, self.alternating)
-            if self.covers:
-                yield LumpNode(self.bound, self.space, self.layout, self.size, alternating=False)
+            return Step.split([self])
+        nodes: list[Node] = []
+        if groups is not None:
+            nodes.append(ShapeNode(self.bound, self.space, groups, self.size, self.alternating))
+        if self.covers:
+            nodes.append(LumpNode(self.bound, self.space, self.layout, self.size, alternating=False))
+        return Step.leave(self.bound, nodes)
 
     def _question(self, prover: Prover) -> Question:
         return at_once(prover) if self.small else self.climb.question(prover, self.bound)

@@ -7,13 +7,15 @@
 
 What is still open lies on a heap of nodes, each with a bound on all plans below it: shapes of the pipeline
 (`pipeplan.search.shapes`), and under each shape its schedule families (`pipeplan.search.family_node`). The node with
-the least bound is advanced one step and returns what is then open below it. A node whose bound reaches the incumbent
-is never opened.
+the least bound is advanced one step and returns a `Step`: the nodes that are then open below it, and a bound on every
+plan below it that none of these nodes holds. The loop keeps both, so no plan drops out of the proof unless a node says
+that nothing is left. A node whose bound reaches the incumbent is never opened, and a plan outside the question is never
+the incumbent.
 """
 
 import heapq
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
@@ -41,6 +43,38 @@ class Turn(Enum):
     EARLY = auto()  # before all that are not, whatever its bound
 
 
+@dataclass(frozen=True)
+class Step:
+    """What is left of a node after it was advanced.
+
+    Attributes
+    ----------
+    nodes : sequence of Node
+        To be looked at.
+    rest : int or None
+        Nanoseconds: no plan below the advanced node that lies below none of ``nodes`` beats this. None if there is no
+        such plan.
+    """
+
+    nodes: "Sequence[Node]"
+    rest: int | None
+
+    @staticmethod
+    def split(nodes: "Sequence[Node]") -> "Step":
+        """Every plan below the node lies below one of these."""
+        return Step(nodes, None)
+
+    @staticmethod
+    def leave(bound: int, nodes: "Sequence[Node]" = ()) -> "Step":
+        """No more will be learned about some plans, none of which beats ``bound``."""
+        return Step(nodes, bound)
+
+    @staticmethod
+    def nothing() -> "Step":
+        """No plan lies below the node."""
+        return Step((), None)
+
+
 class Node(Protocol):
     """Something that may still hold the best plan.
 
@@ -59,8 +93,8 @@ class Node(Protocol):
         """When to advance it."""
         return Turn.BY_BOUND
 
-    def advance(self, prover: "Prover") -> Iterable["Node"]:
-        """One step; what is open then. May settle a bound that nothing can raise (`Prover.settle`)."""
+    def advance(self, prover: "Prover") -> Step:
+        """Look at some of the plans below the node; what is left of it then."""
         ...
 
 
@@ -70,6 +104,8 @@ class Prover:
 
     Attributes
     ----------
+    outside : callable
+        ``outside(judged)`` says why a plan is no answer to the question; None if it is one.
     incumbent : Judged or None
         The best plan so far.
     stop : Stop
@@ -85,6 +121,7 @@ class Prover:
     limits: Limits
     backend: str = "cpsat"
     watch: Watch = lambda *_: None
+    outside: Callable[[Judged], str | None] = lambda _: None
     incumbent: Judged | None = None
     stop: Stop = Stop.OPTIMALITY
     opened: int = 0
@@ -110,6 +147,12 @@ class Prover:
         known += [self._settled] if self._settled is not None else []
         known += [self.incumbent.value] if self.incumbent else []
         return min(known, default=0)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether it is proved that the space holds no plan."""
+        left = self._heap or self._early or self._postponed or self._current is not None
+        return self.incumbent is None and not left and self._settled is None
 
     @property
     def open(self) -> int:
@@ -146,7 +189,9 @@ class Prover:
         return self.incumbent.value if self.incumbent else None
 
     def offer(self, judged: Judged) -> None:
-        """A plan that somebody found."""
+        """A plan that somebody found; forgotten if it lies outside what was asked."""
+        if self.outside(judged) is not None:
+            return
         known = self._offers.get(judged.label)
         if known is None or judged.value < known.value:
             self._offers[judged.label] = judged
@@ -172,10 +217,6 @@ class Prover:
         """Open all nodes that were postponed."""
         while self._postponed:
             self.push(self._postponed.pop())
-
-    def settle(self, bound: int) -> None:
-        """Nothing more will be learned about some plans, none of which beats ``bound``."""
-        self._settled = bound if self._settled is None else min(self._settled, bound)
 
     def run(self, reserve: float = 0.0) -> None:
         """Search until the gap is closed or the limits say stop, or until only ``reserve`` seconds are left."""
@@ -218,10 +259,12 @@ class Prover:
         if self.incumbent is not None and node.bound >= self.incumbent.value:
             return
         self._current = node  # stays so if it is interrupted
-        after = list(node.advance(self))
+        step = node.advance(self)
+        if step.rest is not None:
+            self._settled = step.rest if self._settled is None else min(self._settled, step.rest)
         self._current = None
         self.opened += 1
-        for other in after:
+        for other in step.nodes:
             self.push(other)
 
     def _good_enough(self) -> bool:

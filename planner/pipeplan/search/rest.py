@@ -9,11 +9,11 @@ Shapes of one width come first, as they are few and good; of each lot the most p
 that there are plans even if the list has no end.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
-from pipeplan.search.prove import Node, Prover, Turn
+from pipeplan.search.prove import Node, Prover, Step, Turn
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
 from pipeplan.structure import Groups
@@ -53,18 +53,17 @@ class RestNode(Node):
         """Somebody has to find a first plan."""
         return Turn.UNTIL_A_PLAN
 
-    def advance(self, prover: Prover) -> Iterable[Node]:
+    def advance(self, prover: Prover) -> Step:
         """List some more, unless the time is over."""
         if prover.left <= 0:
-            yield self
-            return
+            return Step.split([self])
         self._shapes = self._shapes or self._listed()
         lot = sorted(islice(self._shapes, LOT), key=lambda shape: shape[1])
+        nodes: list[Node] = []
         for number, (groups, bound) in enumerate(lot):
             kind = EarlyShape if number < PROMISING else ShapeNode
-            yield kind(max(bound, self.bound), self.space, groups, self.size)
-        if len(lot) == LOT:
-            yield self
+            nodes.append(kind(max(bound, self.bound), self.space, groups, self.size))
+        return Step.split([*nodes, self] if len(lot) == LOT else nodes)
 
     def _listed(self) -> Iterator[tuple[Groups, int]]:
         space = self.space

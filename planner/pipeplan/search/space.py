@@ -2,21 +2,23 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from math import prod
 
 import numpy as np
 
-from pipeplan.chain import Array
-from pipeplan.cluster import Cluster, Overlap
+from pipeplan.chain import Array, Boundaries
+from pipeplan.cluster import Cluster, DeviceKind, Overlap
 from pipeplan.cost import available_micro_batches
 from pipeplan.errors import InputError
-from pipeplan.job import Job, Objective
+from pipeplan.found.lists import FAMILY as FOUND
+from pipeplan.job import Job, Objective, Order
 from pipeplan.model import Model
 from pipeplan.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
 from pipeplan.search.candidates import Candidate, in_flight
-from pipeplan.search.flights import FREE, between
+from pipeplan.search.flights import FREE, Box, between
+from pipeplan.search.judge import Judged, overflow
 from pipeplan.search.wires import wires
 from pipeplan.structure import DeviceClass, Groups, all_modes, device_classes, structures
 from pipeplan.wishes import Wishes
@@ -26,6 +28,8 @@ FEW = 300
 """Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in lumps."""
 ANY = "any"
 """The schedule name that asks for every order, beside the families named (or those that suit the cluster)."""
+LEANEST = "1f1b-sno"
+"""Of the families that `FREE` chooses from, the one with the fewest micro-batches in flight."""
 MANY = 4_000
 """With more shapes than this, heuristics have their turn after the search instead of before it,"""
 LONG = 2**15
@@ -62,10 +66,29 @@ class Space:
         self.any_order = ANY in job.schedules
         if self.any_order and job.objective is Objective.BOTTLENECK:
             raise InputError(f"schedules {ANY!r} are orders of a step; any order gives the same bottleneck, name none")
+        step = job.objective is Objective.STEP
+        self.free = FREE in names and step
+        # An endless pipeline takes as long however many micro-batches are in flight: the fewest are best.
+        names = tuple(dict.fromkeys(names if step else (LEANEST if name == FREE else name for name in names)))
         self.families = tuple(family(name) for name in names if name != FREE)
-        self.free = FREE in names
         self._floors: dict[int, Floors] = {}
+        for count in job.micro_batches:
+            self._check_micro_batches(count, kinds)
         _check_lanes(self.families, cluster)
+
+    @property
+    def impossible(self) -> str | None:
+        """Why no plan is as it is wished, whatever it costs; see `Wishes.impossible`."""
+        return self.wishes.impossible(self.job.batch // min(self.sizes))
+
+    def _check_micro_batches(self, count: int, kinds: list[DeviceKind]) -> None:
+        """Refuse a number of micro-batches for whose size there are no costs, naming both."""
+        size = self.job.batch // count
+        try:
+            for kind in kinds:
+                self.prices.table(kind, size)
+        except InputError as error:
+            raise InputError(f"{count} micro-batches (micro_batches) hold {size} samples each: {error}") from error
 
     @property
     def deepest(self) -> int:
@@ -84,20 +107,57 @@ class Space:
         chosen = [FREE] * self.free + [ANY] * self.any_order
         return (*(each.name for each in self.families), *chosen)
 
-    def rows(self) -> list[Candidate]:
-        """What balancers cut: the deepest unreplicated pipeline, devices as listed, each size and named family."""
-        if not self.deepest or (self.job.replicas and 1 not in self.job.replicas):
-            return []
-        groups = tuple((device,) for device in self.cluster.devices[: self.deepest])
-        free = self.free and not self.families
-        return [candidate for size in self.sizes for candidate in self.candidates(groups, size, free)]
+    @property
+    def row(self) -> Groups:
+        """What balancers cut: the deepest pipeline without replicas, on devices as listed; empty if none is asked."""
+        if self.job.replicas and 1 not in self.job.replicas:
+            return ()
+        return tuple((device,) for device in self.cluster.devices[: self.deepest])
+
+    def outside(self, judged: Judged) -> str | None:
+        """Why a plan is no answer to the question, in words; None if it is one."""
+        candidate, boundaries = judged.candidate, judged.boundaries
+        return self.unasked(candidate, boundaries) or overflow(candidate, boundaries)
+
+    def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
+        """The same but for memory: where a plan goes against what the job asks for."""
+        job, widths, size = self.job, candidate.replicas, candidate.chain.micro_batch
+        if job.depths and candidate.depth not in job.depths:
+            return f"it has {_stages(candidate.depth)}, asked for are {_listed(job.depths)}"
+        if job.replicas and not set(widths) <= set(job.replicas):
+            return f"its stages have {_listed(widths)} devices, asked for are {_listed(job.replicas)}"
+        if job.equal_replicas and len(set(widths)) > 1:
+            return f"its stages have {_listed(widths)} devices, asked for are equal numbers"
+        if max(widths) > candidate.micro_batches:
+            return f"{max(widths)} replicas of a stage share {candidate.micro_batches} micro-batches"
+        taken = [device.index for device in candidate.chain.devices]
+        if job.order is Order.GIVEN and taken != list(range(len(taken))):
+            return f"it takes devices {_listed(taken)}, asked for are the first {len(taken)} in the given order"
+        if size not in self.sizes or candidate.micro_batches * size != job.batch:
+            return f"its micro-batches hold {size} samples, asked for are {_listed(self.sizes)}"
+        if not self._lists(candidate):
+            return f"its schedule is {candidate.family.name}, asked for are {', '.join(self.schedules)}"
+        edges = np.array(boundaries)
+        if not candidate.cuts[edges[1:-1] - 1].all():
+            return "it cuts the model where that is not allowed"
+        if not all(candidate.where[s, a:b].all() for s, (a, b) in enumerate(pairwise(boundaries))):
+            return "a layer lies elsewhere than it is pinned"
+        return None
+
+    def _lists(self, candidate: Candidate) -> bool:
+        """Whether the candidate's schedule is one of those that are searched."""
+        if candidate.family.name == FOUND:
+            return self.any_order
+        if candidate.family.name in {each.name for each in self.families}:
+            return True
+        if not self.free or not candidate.family.alternates:
+            return False
+        return candidate.in_flight in Box.of(candidate.replicas, candidate.micro_batches)
 
     def shapes(self, size: int) -> Iterator[tuple[Groups, int]]:
         """Every shape for a micro-batch size, with a bound on the step (or bottleneck) that costs next to nothing."""
         count = self.job.batch // size
         floors = self.floors(size)
-        if self.job.objective is Objective.BOTTLENECK:
-            count = 1  # replication of an endless pipeline is the graph formulation's
         for groups in structures(self.cluster, self.job, len(self.model.layers), count):
             yield groups, floors.floor((group[0].kind.name, len(group)) for group in groups)
 
@@ -135,35 +195,32 @@ class Space:
         chain = self.prices.chain(groups, size)
         where = self.wishes.where(groups)
         families = list(self.families)
-        if len(groups) == 1:  # nothing overlaps: the family that holds least is all there is
-            families = [self.leanest(groups, count)]
-        elif free and self.chooses_flights:
+        if free and self.free:
             taken = {each.in_flight(chain.replicas, count) for each in families if each.alternates}
-            others = between(chain.replicas, count) or []
+            others = between(chain.replicas, count) or [FAMILIES[LEANEST]]  # many counts are searched in boxes
             families += [each for each in others if each.in_flight(chain.replicas, count) not in taken]
-            families = families or [FAMILIES["1f1b-sno"]]
+        if len(groups) == 1:
+            families = self._leanest_of_each_lane(families, chain.replicas, count)
         shared: tuple[Wire, ...] = ()
         if self.job.objective is Objective.STEP:
-            shared = wires(self.cluster, groups, count, lambda link: self.prices.occupancy(link, chain.boundary))
+            shared = wires(self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s]))
         return [
-            Candidate(chain, count, each, self.job.objective, self.wishes.cuts, where, self.chooses_flights, shared)
+            Candidate(chain, count, each, self.job.objective, self.wishes.cuts, where, self.free, shared)
             for each in families
         ]
 
-    @property
-    def chooses_flights(self) -> bool:
-        """Whether in-flight counts are free."""
-        return self.free and self.job.objective is Objective.STEP
+    def _leanest_of_each_lane(self, families: list[Family], replicas: tuple[int, ...], count: int) -> list[Family]:
+        """What is worth a look on one stage.
 
-    def leanest(self, groups: Groups, micro_batches: int) -> Family:
-        """The family that holds the fewest micro-batches."""
-        replicas = tuple(map(len, groups))
-        families = self.families or (FAMILIES["1f1b-sno"],)
+        Actions of one lane take as long in any order, so the fewest micro-batches in flight are best. On two lanes
+        either action takes as long as both, and more bytes are needed.
+        """
 
         def holds(each: Family) -> tuple[int, bool]:
-            return sum(in_flight(each, replicas, micro_batches, self.job.objective)), not each.alternates
+            return sum(in_flight(each, replicas, count, self.job.objective)), not each.alternates
 
-        return min(families, key=holds)
+        lanes = ([each for each in families if each.two_lanes is two] for two in (False, True))
+        return [min(alike, key=holds) for alike in lanes if alike]
 
 
 class Floors:
@@ -187,14 +244,14 @@ class Floors:
             name: float((own[busy] / least[busy]).min()) if busy.any() else 1.0 for name, own in work.items()
         }
         self._total, self._largest, self._layers = int(least.sum()), int(least.max()), len(least)
-        self._count = space.job.batch // size
+        self._count, self._samples = space.job.batch // size, space.job.batch
         self._bottleneck = space.job.objective is Objective.BOTTLENECK
 
     def floor(self, stages: Iterable[tuple[str, int]]) -> int:
         """Nanoseconds: no plan on these stages beats it. Each is a kind's name and a number of replicas."""
         rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
-        if self._bottleneck:
-            return _rounded(self._total / sum(1 / slow for slow, _ in rows))
+        if self._bottleneck:  # (3): M_s ρ_s x_s ≤ N T
+            return _rounded(self._total / sum(self._samples / (count * slow) for slow, count in rows))
         idle = prod(1 - 1 / (count * slow) for slow, count in rows)
         alone = self._total + (min(count for _, count in rows) - 1) * self._largest / 2
         return _rounded(max(self._total / (1 - idle), alone))
@@ -206,9 +263,9 @@ class Floors:
         return self.floor(fastest)
 
     def together(self, cluster: Cluster) -> int:
-        """Nanoseconds if all devices shared the work of a step (or a micro-batch) out evenly."""
+        """Nanoseconds if all devices shared the work of a step (or a sample) out evenly."""
         speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
-        return _rounded(self._total * (1 if self._bottleneck else self._count) / speed)
+        return _rounded(self._total * self._count / speed / (self._samples if self._bottleneck else 1))
 
 
 def _rounded(nanoseconds: float) -> int:
@@ -233,3 +290,13 @@ def _check_lanes(families: tuple[Family, ...], cluster: Cluster) -> None:
                 f"schedule {each.name!r} computes on two lanes at once, but the devices of {cluster.name!r} wait while "
                 "they send (overlap: false); leave the schedule out, or set overlap to true or stream"
             )
+
+
+def _stages(count: int) -> str:
+    return "1 stage" if count == 1 else f"{count} stages"
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """``1, 2, 4``, at most eight of them."""
+    every = [str(number) for number in dict.fromkeys(numbers)]
+    return ", ".join(every if len(every) <= 8 else [*every[:7], "…"])

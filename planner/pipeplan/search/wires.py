@@ -23,13 +23,15 @@ from pipeplan.structure import Groups
 from pipeplan_formulations.partition import Wire
 
 
-def wires(cluster: Cluster, groups: Groups, micro_batches: int, occupancy: Callable[[Link], Array]) -> tuple[Wire, ...]:
+def wires(
+    cluster: Cluster, groups: Groups, micro_batches: int, occupancy: Callable[[int, Link], Array]
+) -> tuple[Wire, ...]:
     """The wires of every link that is not all inside one node, and of neighbouring links together.
 
     Parameters
     ----------
     occupancy : callable
-        For each cut, how long a micro-batch's bytes keep a link busy.
+        ``occupancy(s, link)``: for each cut, how long a micro-batch's bytes between stages s and s + 1 keep it busy.
     """
     found: list[Wire] = []
     for back in (False, True):
@@ -40,7 +42,7 @@ def wires(cluster: Cluster, groups: Groups, micro_batches: int, occupancy: Calla
                 continue
             source, target = (b, a) if back else (a, b)
             busy = {
-                wire: np.sum([count * occupancy(link) for link, count in own.items()], axis=0)
+                wire: np.sum([count * occupancy(s, link) for link, count in own.items()], axis=0)
                 for wire, own in _loads(cluster, source, target, micro_batches).items()
             }
             found.append(Wire(s, reduce(np.maximum, busy.values()), back=back))
@@ -62,7 +64,7 @@ def surplus(cluster: Cluster, chain: Chain, link: int, turn: int) -> Array:
     """
     source, target = chain.groups[link], chain.groups[link + 1]
     wire = cluster.link(source[turn % len(source)], target[turn % len(target)])
-    slower: Array = _occupancy(wire, chain.boundary.tobytes()) - chain.send[link]
+    slower: Array = _occupancy(wire, chain.boundary[link].tobytes()) - chain.send[link]
     return slower
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from pipeplan.errors import InputError
+from pipeplan.figures import MOST_LAYERS
 from pipeplan.model import Model
 from pipeplan.series.gnmt import gnmt
 
@@ -18,6 +19,8 @@ def member(name: str) -> Model | None:
     series, _, number = name.rpartition("-")
     if series not in SERIES or not number.isdecimal():
         return None
+    if len(number) > 9 or int(number) > MOST_LAYERS // 4:
+        raise InputError(f"{series}-{number[:20]} would have too many layers; {MOST_LAYERS // 4} is the largest number")
     return SERIES[series](int(number))
 
 

@@ -12,6 +12,7 @@ A series of models is a ladder: its next rung is tried only if some plan fitted 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pipeplan.asked import asked_limits
 from pipeplan.errors import InputError
 from pipeplan.job import Job
 
@@ -90,6 +91,9 @@ class Search:
     backend: str = "cpsat"
     workers: int = 1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        asked_limits(self.time, self.gap, self.backend, self.workers, self.seed)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ from pipeplan.sweep.sheets import Sheet, heroes, sheets
 from pipeplan.sweep.table import Table
 
 NOTE = (
-    "A method's column: its step time as a multiple of pipeplan's, and in brackets the peak memory of its fullest "
-    "device as a multiple of that of pipeplan's. '-': it has no plan that fits. '?': the time was over before its turn."
+    "The gap is pipeplan's, to its bound proved over the plans that `pipeplan solve` lists as searched, for the costs "
+    "that it names there. A method's column: its step time as a multiple of pipeplan's, and in brackets the peak "
+    "memory of its fullest device as a multiple of that of pipeplan's. '*': its plan lies outside what was asked, and "
+    "counts for nothing. '-': it has no plan that fits. '?': the time was over before its turn."
 )
 
 

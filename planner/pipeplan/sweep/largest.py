@@ -61,7 +61,7 @@ def _ratios(table: Table, hero: str, other: str, figure: str) -> Iterator[tuple[
 
 def _figure(record: Record, method: str, figure: str) -> int | None:
     figures = record.answer if method == ANSWER else record.beside.get(method)
-    if figures is None:
+    if figures is None or figures.outside:
         return None
     return figures.value if figure == "step time" else figures.peak
 

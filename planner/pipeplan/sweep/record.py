@@ -21,12 +21,15 @@ class Figures:
         Depth, replicas, micro-batches and schedule, for people.
     why : str
         Why there is no plan.
+    outside : str
+        Why the plan is none of those that were asked for; it is shown, and counts for nothing.
     """
 
     value: int | None = None
     peaks: tuple[int, ...] = ()
     plan: str = ""
     why: str = ""
+    outside: str = ""
 
     @property
     def peak(self) -> int | None:

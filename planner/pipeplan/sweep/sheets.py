@@ -69,7 +69,7 @@ def _ratio(record: Record, method: str) -> str:
     ratio, peak = record.ratio(method), record.peak_ratio(method)
     if ratio is None or peak is None:
         return "?" if record.beside.get(method, Figures()).why in NOT_ASKED else "-"
-    return f"{ratio:.2f} ({peak:.2f})"
+    return f"{ratio:.2f} ({peak:.2f}){'*' * bool(record.beside[method].outside)}"
 
 
 def _largest(title: str, table: Table) -> Sheet:

@@ -50,6 +50,7 @@ class Table:
                 f"{method}: peak_ratio": record.peak_ratio(method),
                 f"{method}: plan": figures.plan,
                 f"{method}: why": figures.why,
+                f"{method}: outside": figures.outside,
             }
         return row
 

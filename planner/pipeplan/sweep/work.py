@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.errors import InfeasibleError, PipeplanError
 from pipeplan.files.cell_file import write_cell
+from pipeplan.names import counted
 from pipeplan.sweep.cells import Cell, Question
 from pipeplan.sweep.experiment import Search
 from pipeplan.sweep.record import Figures, Outcome, Record
@@ -87,15 +88,15 @@ def blank(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: floa
 def plan_label(plan: "Plan") -> str:
     """``'3-1, 8 micro-batches of 32, 1f1b-so'``: the devices of every stage; equal ones are ``4 stages of 2``."""
     widths = [stage.replicas for stage in plan.stages]
-    stages = "1 stage" if len(widths) == 1 else f"{len(widths)} stages"
-    shape = f"{stages} of {widths[0]}" if len(set(widths)) == 1 else "-".join(map(str, widths))
+    shape = f"{counted(len(widths), 'stage')} of {widths[0]}" if len(set(widths)) == 1 else "-".join(map(str, widths))
     again = sum(len(stage.recompute) for stage in plan.stages)
-    recomputed = f", {again} {'layer' if again == 1 else 'layers'} recomputed" if again else ""
-    return f"{shape}, {plan.micro_batches} micro-batches of {plan.micro_batch}, {plan.schedule.family}{recomputed}"
+    recomputed = f", {counted(again, 'layer')} recomputed" if again else ""
+    many = counted(plan.micro_batches, "micro-batch")
+    return f"{shape}, {many} of {plan.micro_batch}, {plan.schedule.family}{recomputed}"
 
 
 def _figures(row: "Baseline") -> Figures:
-    return Figures(row.value, tuple(map(int, row.peaks)), row.label, row.why)
+    return Figures(row.value, tuple(map(int, row.peaks)), row.label, row.why, row.outside)
 
 
 def _version() -> str:

@@ -51,7 +51,7 @@ def most_in_flight(order: Sequence[Action], stage: int) -> int:
 def peak_of_list(order: Sequence[Action], device: int, pipeline: Pipeline, two_lanes: bool) -> int:
     """Most bytes that a device holds while it runs a list."""
     own = [pipeline.stages[stage] for stage in pipeline.stages_on[device]]
-    other_lane = max((stage.workspace for stage in own), default=0) if two_lanes else 0
+    other_lane = max((stage.beside for stage in own), default=0) if two_lanes else 0
     held = pipeline.runtime[device] + sum(stage.resident for stage in own)
     peak = held
     for action in order:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pipeplan.cluster import Cluster
 from pipeplan.model import Model
 from pipeplan.plan import Plan
+from pipeplan.schedule import Kind
 from pipeplan.tied import tied_stages
 from pipeplan.units import format_bytes
 from pipeplan.validate.memory import most_in_flight, validate_memory
@@ -182,13 +183,16 @@ def _listed(groups: Sequence[Sequence[int]]) -> str:
 def _claims(plan: Plan) -> Iterator[str]:
     if plan.bound > plan.step_time:
         yield f"its proven bound of {plan.bound} ns lies above its step time of {plan.step_time} ns"
+    split = {action.stage for action in plan.schedule.actions() if action.kind is Kind.WEIGHT_GRADIENT}
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
+        backward = priced.input_gradient + priced.weight_gradient if number in split else priced.backward
         if (stage.forward, stage.backward) != (priced.forward, priced.backward):
             yield (
                 f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with "
                 f"{priced.forward} and {priced.backward}"
             )
-        if stage.forward + stage.backward > stage.replicas * plan.step_time:  # a bottleneck's replicas take turns
+        # A bottleneck is the time per sample, and its replicas take turns.
+        if stage.forward + backward > stage.replicas * plan.micro_batch * plan.step_time:
             yield f"stage {number} alone takes longer than the step time of {plan.step_time} ns"
         held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in plan.pipeline.placement[number])
         if held > stage.in_flight:
@@ -199,7 +203,8 @@ def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
         priced, parts = plan.pipeline.stages[number], stage.memory
         runtime = max(plan.pipeline.runtime[rank] for rank in plan.pipeline.placement[number])
-        needed = priced.resident + stage.in_flight * priced.held + priced.workspace + runtime
+        workspace = priced.workspace + (priced.beside if plan.schedule.two_lanes else 0)
+        needed = priced.resident + stage.in_flight * priced.held + workspace + runtime
         if needed > parts.total:
             yield (
                 f"stage {number} counts {format_bytes(parts.total)}; with {stage.in_flight} micro-batches in flight it "

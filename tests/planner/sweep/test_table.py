@@ -122,6 +122,16 @@ def test_too_late_is_not_too_full() -> None:
     assert FORMATS["markdown"](table((late,))).splitlines()[2].endswith("| ? | - |")
 
 
+def test_a_plan_outside_what_was_asked_counts_for_nothing() -> None:
+    """It is shown with a mark and its reason in the data; no largest ratio nor deepest member is taken of it."""
+    beyond = Figures(50, (1, 40), "1 x 4", outside="it has 1 stage, the job asks for 4")
+    row = replace(ROWS[1], beside=ROWS[1].beside | {GREEDY: beyond})
+    assert "5.00 (8.00)*" in FORMATS["markdown"](table((row,)))
+    assert table((row,)).rows()[0][f"{GREEDY}: outside"] == beyond.outside
+    assert all(GREEDY not in (one.method, one.other) for one in largest(table((row,)), ("pipeplan", GREEDY)))
+    assert {one.method: one.number for one in deepest(table((row,)))} == {"pipeplan": 16, GREEDY: 0, DATA: 16}
+
+
 def test_the_methods_shown_are_those_asked_for() -> None:
     """With a list only these, in its order; without one all that appear."""
     assert table(ROWS).methods == (GREEDY, DATA)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pipeplan.balance.structured import bapipe, data_parallel, gpipe, pipedream
-from pipeplan.balance.structured.structure import Arrangement, Structure, outside
+from pipeplan.balance.structured.structure import Arrangement, Structure, unlike
 
-__all__ = ["STRUCTURES", "Arrangement", "Structure", "outside"]
+__all__ = ["STRUCTURES", "Arrangement", "Structure", "unlike"]
 
 STRUCTURES: Mapping[str, Structure] = MappingProxyType(
     {

@@ -12,7 +12,7 @@ from pipeplan.balance.structured.structure import Arrangement, Structure
 from pipeplan.cluster import Cluster
 from pipeplan.job import Job
 from pipeplan.model import Model
-from pipeplan.pricing import price
+from pipeplan.pricing import Prices, price
 
 MOST_OPERATIONS = 5 * 10**8
 """Comparisons beyond which the programme is not begun: some seconds."""
@@ -28,11 +28,13 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     """
     levels, boxes = levels_of(cluster)
     _refuse_large(len(model.layers), levels)
-    chain = price(model, cluster, cluster.devices, micro_batch, job)
+    devices = cluster.devices
+    chain = price(model, cluster, devices, micro_batch, job)
+    table = Prices(model, cluster, job).table(devices[0].kind, micro_batch)
     _, parts = least_largest_stage(
         [int(time) for time in work(chain)],
         [int(size) for size in chain.parameters],
-        [int(size) for size in chain.boundary],
+        [int(size) for size in table.boundary],
         levels,
         boxes,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeplan.chain import Boundaries
 from pipeplan.cluster import Cluster
-from pipeplan.job import Job, Order
+from pipeplan.job import Job
 from pipeplan.model import Model
 
 
@@ -66,29 +66,10 @@ class Structure:
     effort: Callable[[Model, Cluster], int] = lambda model, cluster: 30 * len(model.layers) * len(cluster.devices)
 
 
-def outside(arrangement: Arrangement, cluster: Cluster, job: Job) -> str | None:
-    """Why an arrangement is no plan for this job, in words; None if it is one.
-
-    Wishes about single layers (``together``, ``no_cut_after``, ``pin``) are not looked at here.
-    """
-    widths = arrangement.replicas
+def unlike(arrangement: Arrangement, cluster: Cluster) -> str | None:
+    """Why an arrangement is no pipeline, in words: some replicas are of unlike kinds. None if it is one."""
     for s, stage in enumerate(arrangement.devices):
-        kinds = tuple(dict.fromkeys(cluster.devices[device].kind.name for device in stage))
+        kinds = dict.fromkeys(cluster.devices[device].kind.name for device in stage)
         if len(kinds) > 1:
-            return f"stage {s} lies on devices of unlike kinds ({_listed(kinds)}); replicas are of one kind"
-        if len(stage) > job.batch:
-            return f"stage {s} has {len(stage)} devices for a batch of {job.batch} samples"
-    if job.depths and len(widths) not in job.depths:
-        return f"it has {len(widths)} stages, the job asks for {_listed(job.depths)}"
-    if job.replicas and not set(widths) <= set(job.replicas):
-        return f"its stages have {_listed(widths)} devices, the job allows {_listed(job.replicas)}"
-    if job.equal_replicas and len(set(widths)) > 1:
-        return f"its stages have {_listed(widths)} devices, the job asks for equal numbers"
-    row = [device for stage in arrangement.devices for device in stage]
-    if job.order is Order.GIVEN and row != sorted(row):
-        return "it takes the devices in another order than the given one"
+            return f"stage {s} lies on devices of unlike kinds ({', '.join(kinds)}); replicas are of one kind"
     return None
-
-
-def _listed(things: tuple[object, ...]) -> str:
-    return ", ".join(map(str, dict.fromkeys(things)))

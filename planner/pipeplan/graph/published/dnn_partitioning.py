@@ -14,7 +14,9 @@ from pipeplan.files.dag import topological
 from pipeplan.files.dnn_partitioning import WorkloadFile, group_operators, verify
 from pipeplan.files.edge import check
 from pipeplan.files.text import parse_data, read_text
-from pipeplan.graph.published.workload import Published
+from pipeplan.graph.published.workload import INTERLEAVED, REPEATED, REPLICAS, SCHEDULES, SPLIT, Published
+from pipeplan.names import counted
+from pipeplan.searched import DOWNSETS
 from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
 
 PICOSECOND = 1e-12
@@ -67,6 +69,9 @@ def dnn_partitioning(
         members=tuple(tuple(str(node.id) for node in group.members) for group in order),
         unit=PICOSECOND,
         rule="compute and every tensor in or out, once a source; a processor pays for no transfer (dnn-partitioning)",
+        searched=f"{DOWNSETS}; at most {counted(accelerators, 'accelerator')} and {counted(processors, 'processor')}",
+        not_searched=(SPLIT, REPLICAS, INTERLEAVED, REPEATED, SCHEDULES),
+        costs=f"imported from {path.name} (dnn-partitioning)",
         replicas=(1, 1),
         devices=(1, 1),
     )

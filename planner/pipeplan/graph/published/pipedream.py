@@ -17,7 +17,9 @@ import numpy as np
 from pipeplan.files.dag import topological
 from pipeplan.files.pipedream_graph import parse_graph
 from pipeplan.files.text import read_text
-from pipeplan.graph.published.workload import Published
+from pipeplan.graph.published.workload import INTERLEAVED, REPEATED, REPLICAS, SCHEDULES, SPLIT, Published
+from pipeplan.names import counted, listed
+from pipeplan.searched import DOWNSETS
 from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
 
 
@@ -61,6 +63,9 @@ def pipedream(path: Path, devices: int, *, bandwidth: int = 10**9, replicate: bo
         members=tuple((name,) for name in names),
         unit=1e-9,
         rule="compute and gradients per replica, or the traffic on either border, there and back (PipeDream)",
+        searched=f"{DOWNSETS}; {counted(devices, 'device')}, {listed(counts)} of them a stage; no memory limit",
+        not_searched=(SPLIT, *(() if replicate else (REPLICAS,)), INTERLEAVED, REPEATED, SCHEDULES),
+        costs=f"imported from {path.name} (PipeDream's profiler)",
         replicas=counts,
         devices=(1,) * len(counts),
     )

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeplan.errors import InputError
 from pipeplan.files.dag import topological
 from pipeplan.files.edge import check
 from pipeplan.files.piper import VariantEntry, WorkloadFile
 from pipeplan.files.text import parse_data, read_text
-from pipeplan.graph.published.workload import Published
+from pipeplan.graph.published.workload import INTERLEAVED, SCHEDULES, Published
+from pipeplan.names import counted, listed
+from pipeplan.searched import DOWNSETS
 from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
 
 Table = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -35,6 +38,7 @@ def piper(
     )
     index = {i: n for n, i in enumerate(order)}
     nodes = {node.id: node.variants for node in file.nodes}
+    _check_variants(file)
     degrees = sorted({int(degree) for node in file.nodes for degree in node.variants})
     pricing = _Pricing(file, [nodes[i] for i in order], index, file.bandwidth if bandwidth is None else bandwidth)
     ways = [
@@ -57,10 +61,26 @@ def piper(
         members=tuple((str(i),) for i in order),
         unit=1e-9,
         rule="time per sample: compute, cut edges there and back, gradients once a batch (Piper)",
+        searched=f"{DOWNSETS}; {counted(devices, 'device')}; per stage one degree of tensor parallelism "
+        f"({listed(degrees)}) and replicas whose number divides {file.micro_batches}; per layer a variant of the file",
+        not_searched=("degrees and variants that the file does not list", INTERLEAVED, SCHEDULES),
+        costs=f"imported from {path.name} (Piper)",
         replicas=tuple(d for _, d in ways),
         devices=tuple(t for t, _ in ways),
         variants=tuple(variant.id for variant in file.nodes[0].variants[str(degrees[0])]),
     )
+
+
+def _check_variants(file: WorkloadFile) -> None:
+    """Refuse layers with different numbers of variants at a degree: the rule lets any layer take any variant."""
+    for degree in sorted({degree for node in file.nodes for degree in node.variants}):
+        counts = {len(node.variants[degree]): node.id for node in file.nodes if degree in node.variants}
+        if len(counts) > 1:
+            (few, one), (many, other) = sorted(counts.items())[:2]
+            raise InputError(
+                f"at degree {degree}, layer {one} has {counted(few, 'variant')} and layer {other} has {many}; list the "
+                "same variants for every layer"
+            )
 
 
 class _Pricing:

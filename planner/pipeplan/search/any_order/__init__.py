@@ -14,15 +14,7 @@ from pipeplan.search.any_order.node import AnyOrderNode
 from pipeplan.search.any_order.shapes import floor, shapes
 from pipeplan.search.space import Space
 
-__all__ = ["ANY_ORDER", "UNEQUAL", "AnyOrderNode", "any_orders"]
-
-ANY_ORDER = (
-    "any order, one width: every order of one lane a device, backwards split or joined stage by stage, where all "
-    "stages have the same number of replicas; elsewhere the other schedules listed"
-)
-"""What is searched."""
-UNEQUAL = "orders outside the listed families on stages of unequal widths, or of several stages a device"
-"""What is not."""
+__all__ = ["AnyOrderNode", "any_orders"]
 
 
 def any_orders(space: Space) -> Iterator[AnyOrderNode]:

@@ -1,6 +1,5 @@
 """A shape under any order: the node whose plans and bound come from the joint formulation."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,9 +7,9 @@ import numpy as np
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.any_order.family import found_family
 from pipeplan.search.candidates import Candidate, partition_problem
-from pipeplan.search.cutoff import cutoff, done, precise
+from pipeplan.search.cutoff import closed, cutoff, precise
 from pipeplan.search.judge import judge
-from pipeplan.search.prove import Node, Prover
+from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.space import Space
 from pipeplan.structure import Groups
 from pipeplan_formulations.joint import Choice, JointPipeline, Search
@@ -37,23 +36,20 @@ class AnyOrderNode(Node):
         """Behind families, deep pipelines first: theirs are the orders that matter."""
         return (2, -len(self.groups))
 
-    def advance(self, prover: Prover) -> Iterable[Node]:
+    def advance(self, prover: Prover) -> Step:
         """One box of partitions; the node stays open while there are more."""
-        if done(self, prover):
-            return
+        if closed(self, prover):
+            return Step.leave(self.bound)
         begins = self._search is None
         search = self._search = self._search or self._begun(prover)
         if search.open:
             search.step(min(prover.left, SLICE))
         if search.bound is None:  # nothing fits
-            return
+            return Step.nothing()
         self.bound = max(self.bound, search.bound)
         if begins and search.open:
             self._propose(search, prover)
-        if search.open:
-            yield self
-        else:
-            prover.settle(self.bound)
+        return Step.split([self]) if search.open else Step.leave(self.bound)
 
     def _begun(self, prover: Prover) -> Search:
         candidate = self._candidate

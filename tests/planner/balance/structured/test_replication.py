@@ -111,6 +111,6 @@ def test_known_plans(name: str, milliseconds: tuple[float, ...]) -> None:
     for devices, expected in zip((4, 8, 16), milliseconds, strict=True):
         chain = raw_chain(shared(f"pipedream/{name}.graph.txt"), 2, GB)
         value, _ = least_largest_stage(
-            work(chain), chain.parameters, chain.boundary, [Level(devices, GB)], list(range(devices))
+            work(chain), chain.parameters, chain.boundary[0], [Level(devices, GB)], list(range(devices))
         )
         assert value / 1e6 == pytest.approx(expected, abs=0.006)

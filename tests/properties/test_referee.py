@@ -1,0 +1,71 @@
+"""Whole answers of `solve` against a referee that shares no code with the project (`tests/referee`)."""
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import referee
+from pipeplan.job import Job
+from referee.bridge import ask
+from referee.documents import DEFAULTS
+from referee.questions import drawn, question
+from referee.verdict import judge
+
+OWN = Path(referee.__file__).parent
+OUTSIDE = {"bridge.py", "__main__.py"}
+"""What stands between the referee and the project, and may import both."""
+
+
+def disputes(numbers: range, large: bool = False) -> list[str]:
+    """Every disagreement on these questions, with the number that asks it again."""
+    found = []
+    for number in numbers:
+        document = question(number, large)
+        found += [f"question {number}: {fault}" for fault in judge(document, ask(document)).faults]
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(OWN.glob("*.py")), ids=lambda path: path.stem)
+def test_the_referee_imports_nothing_of_the_project(path: Path) -> None:
+    """A rule that is wrong in the project is not wrong in the referee by import."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    named = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named |= {
+        (node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and not node.level
+    }
+    relative = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.level}
+    assert path.name in OUTSIDE or not {name for name in named if name.startswith("pipeplan")}
+    assert path.name in OUTSIDE or "bridge" not in relative
+    assert not {node.level for node in nodes if isinstance(node, ast.ImportFrom)} - {0, 1}
+
+
+def test_every_field_of_a_job_is_drawn() -> None:
+    """A new field of `Job` is one that the random questions ask about, too."""
+    wanted = {field.name for field in fields(Job)}
+    assert wanted == set(DEFAULTS) | {"batch"}
+    asked = set().union(*(drawn(question(number)) for number in range(400)))
+    assert asked == wanted
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_answers_hold(part: int) -> None:
+    """Time, memory, place in the space, bound and optimum are as the referee counts them."""
+    assert disputes(range(50 * part, 50 * part + 50)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(10))
+def test_many_answers_hold(part: int) -> None:
+    """The same on 5,000 other questions."""
+    assert disputes(range(1000 + 500 * part, 1500 + 500 * part)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(5))
+def test_answers_on_large_clusters_hold(part: int) -> None:
+    """The same on 500 questions about clusters of up to ten devices."""
+    assert disputes(range(100 * part, 100 * part + 100), large=True) == []

@@ -1,0 +1,83 @@
+"""Between plain documents and the planner: asks it a question and writes its answer down as plain data.
+
+This file and `__main__` are the only ones here that import the project.
+"""
+
+import traceback
+from typing import Any
+
+from pipeplan.cluster import Cluster
+from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.files.cluster_file import cluster_from_data
+from pipeplan.files.model_file import model_from_data
+from pipeplan.job import Job
+from pipeplan.model import Model
+from pipeplan.result import Result
+from pipeplan.solve import solve
+
+from .documents import Document
+
+
+def objects(document: Document) -> tuple[Model, Cluster, Job]:
+    """The planner's model, cluster and job."""
+    cluster = dict(document["cluster"])
+    if cluster.get("network") is None:
+        cluster.pop("network", None)
+    job = {name: _tuples(value) for name, value in document["job"].items()}
+    return model_from_data(document["model"], "model"), cluster_from_data(cluster, "cluster"), Job(**job)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def ask(document: Document) -> Document:
+    """The planner's answer as plain data; ``outcome`` says of which sort it is."""
+    try:
+        model, cluster, job = objects(document)
+        return as_document(solve(model, cluster, job=job, **document["solve"]))
+    except InputError as error:
+        return {"outcome": "refused", "text": str(error)}
+    except InfeasibleError as error:
+        return {"outcome": "infeasible", "text": str(error)}
+    except PipeplanError as error:
+        stopped = "before the search was stopped" in str(error)
+        return {"outcome": "stopped" if stopped else "crashed", "text": f"{type(error).__name__}: {error}"}
+    except Exception:  # any other exception is a finding, not an end of the hunt
+        return {"outcome": "crashed", "text": traceback.format_exc(limit=-4)}
+
+
+def as_document(result: Result) -> Document:
+    """What the referee looks at."""
+    plan = result.plan
+    return {
+        "outcome": "plan",
+        "value": result.value,
+        "bound": result.bound,
+        "status": result.status.value,
+        "stop": result.stop.value,
+        "wall": result.wall,
+        "partitions": result.searched.partitions,
+        "not_searched": list(result.searched.not_searched),
+        "micro_batch": plan.micro_batch,
+        "micro_batches": plan.micro_batches,
+        "family": plan.schedule.family,
+        "two_lanes": plan.schedule.two_lanes,
+        "ranks": list(plan.ranks),
+        "lists": [[(str(a.kind), a.stage, a.micro_batch) for a in order] for order in plan.schedule.orders],
+        "peaks": list(result.timeline.peaks),
+        "makespan": result.timeline.makespan,
+        "stages": [
+            {
+                "layers": list(stage.layers),
+                "devices": list(stage.devices),
+                "recompute": list(stage.recompute),
+                "in_flight": stage.in_flight,
+                "memory": stage.memory.total,
+                "forward": stage.forward,
+                "backward": stage.backward,
+                "shares": dict(stage.shares),
+            }
+            for stage in plan.stages
+        ],
+    }

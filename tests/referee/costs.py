@@ -1,0 +1,342 @@
+"""What a stage costs: layers at a micro-batch size, bytes on a device, rings of replicas, copies of shared weights."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from math import ceil, lcm
+
+from .documents import Device, Document, Link, Question
+
+TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
+SIZES = ("saved", "output", "workspace")
+ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+STATES = {"sgd": 0, "momentum": 1, "adam": 2}
+
+Group = tuple[Device, ...]
+Groups = tuple[Group, ...]
+
+
+class ContradictionError(Exception):
+    """The question contradicts itself: it has no answer, whatever the plan."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """One layer on one kind at one size, for one micro-batch."""
+
+    forward: int
+    backward: int
+    input_gradient: int
+    weight_gradient: int
+    update: int
+    saved: int
+    output: int
+    workspace: int
+
+
+def sizes(question: Question) -> tuple[int, ...]:
+    """Micro-batch sizes in the space: those asked for, or the divisors of the batch that every kind's profiles reach.
+
+    Where sizes beyond the measured ones are allowed, powers of two and measured ones, the twelve smallest.
+    """
+    batch, job = question.batch, question.job
+    measured = [sorted(question.profiles(kind)) for kind in question.used_kinds]
+    divisors = [size for size in range(1, batch + 1) if batch % size == 0]
+    low, high = max(own[0] for own in measured), min(own[-1] for own in measured)
+    inside = [size for size in divisors if low <= size <= high]
+    known = {size for own in measured for size in own}
+    wide = [size for size in divisors if bin(size).count("1") == 1 or size in known][:12]
+    found = wide if job["extrapolate"] else inside
+    if not found:
+        raise ContradictionError("no micro-batch size divides the batch")
+    asked = tuple(batch // count for count in job["micro_batches"])
+    for size in asked:
+        if not job["extrapolate"] and any(not own[0] <= size <= own[-1] for own in measured):
+            raise ContradictionError(f"micro-batches of {size} lie outside the profiles")
+    return asked or tuple(found)
+
+
+def layer_costs(question: Question, kind: str, size: int) -> list[Costs]:
+    """Measured, between two measured sizes linear, beyond them in proportion; then the kind's speed divides times."""
+    profiles = question.profiles(kind)
+    rows = [_row(question, profiles, size, i) for i in range(question.n)]
+    speed = Fraction(str(question.kinds[kind].get("speed", 1.0)))
+    if speed != 1:
+        rows = [{name: round(value / speed) if name in TIMES else value for name, value in row.items()} for row in rows]
+    return [Costs(**row) for row in rows]
+
+
+def _row(question: Question, profiles: dict[int, list[Document]], size: int, layer: int) -> dict[str, int]:
+    def figure(at: int, name: str) -> int:
+        return int(profiles[at][layer].get(name, 0))
+
+    below = max((other for other in profiles if other <= size), default=None)
+    above = min((other for other in profiles if other >= size), default=None)
+    if below is not None and above is not None:
+        share = Fraction(size - below, above - below) if above > below else Fraction(0)
+        return {
+            name: round(figure(below, name) + share * (figure(above, name) - figure(below, name)))
+            for name in (*TIMES, *SIZES)
+        }
+    nearest = below if below is not None else above
+    assert nearest is not None
+    factor = Fraction(size, nearest)
+    return {
+        name: figure(nearest, name) if name == "update" else round(factor * figure(nearest, name))
+        for name in (*TIMES, *SIZES)
+    }
+
+
+def state_bytes(question: Question, parameters: int) -> int:
+    """Optimiser state: each tensor in single precision or better, and a single-precision copy of 16-bit weights."""
+    item = ITEM[question.dtype]
+    count = parameters // item
+    return count * (STATES[question.job["optimizer"]] * max(item, 4) + (4 if item == 2 else 0))
+
+
+def occupancy(link: Link, size: int) -> int:
+    """Nanoseconds that bytes keep a link busy."""
+    return 0 if link.bandwidth is None else ceil(Fraction(size * 10**9, link.bandwidth))
+
+
+@dataclass(frozen=True)
+class Ring:
+    """An all-reduce: 2 (r − 1) rounds of ⌈size / r⌉ bytes over its slowest link."""
+
+    members: int
+    link: Link
+
+    @property
+    def rounds(self) -> int:
+        """2 (r − 1)."""
+        return 2 * (self.members - 1)
+
+    def moves(self, size: int) -> int:
+        """Nanoseconds without latency; what there is to move takes one at least."""
+        if not size or not self.rounds:
+            return 0
+        link = self.link
+        if link.bandwidth is not None and link.efficiency != 1:
+            share = Fraction(str(link.efficiency))
+            link = Link(max(round(link.bandwidth * share), 1), link.latency)
+        return max(self.rounds * occupancy(link, -(-size // self.members)), 1)
+
+    @property
+    def latency(self) -> int:
+        """Nanoseconds of latency in all rounds."""
+        return self.rounds * self.link.latency
+
+
+def _nodes(group: Sequence[Device]) -> set[int]:
+    return {device.node for device in group}
+
+
+def ring(question: Question, groups: Groups, members: Sequence[int]) -> Ring:
+    """The ring through all replicas of some stages.
+
+    Rings that leave their nodes share the cards: at the busiest of its nodes, with the other stages that leave it too.
+    """
+    own = set().union(*(_nodes(groups[s]) for s in members))
+    count = sum(len(groups[s]) for s in members)
+    if len(own) == 1:
+        return Ring(count, question.links[own.pop()])
+    others = Counter(
+        node for s, group in enumerate(groups) if s not in members and len(_nodes(group)) > 1 for node in _nodes(group)
+    )
+    network, users = question.network, 1 + max(others[node] for node in own)
+    assert network is not None
+    if network.bandwidth is not None:
+        network = Link(max(network.bandwidth // users, 1), network.latency, network.efficiency)
+    return Ring(count, network)
+
+
+def sum_of_copies(question: Question, groups: Groups, members: Sequence[int], size: int) -> int:
+    """Nanoseconds in which stages sum the gradients of weights that they share: no less than any two of them."""
+    rows = [tuple(members), *combinations(members, 2)]
+    rings = [ring(question, groups, row) for row in dict.fromkeys(rows)]
+    return max(each.latency + each.moves(size) for each in rings)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One replica of a stage, as the simulation needs it."""
+
+    forward: int
+    backward: int
+    input_gradient: int
+    weight_gradient: int
+    update: int
+    reduce: int
+    resident: int
+    held: int
+    workspace: int
+    forward_workspace: int
+    runtime: int
+    limit: int | None
+
+    def need(self, in_flight: int, lanes: int) -> int:
+        """Bytes with so many micro-batches in flight; on a second lane a forward runs beside the backward."""
+        beside = self.forward_workspace if lanes == 2 else 0
+        return self.runtime + self.resident + in_flight * self.held + self.workspace + beside
+
+
+@dataclass(frozen=True)
+class Way:
+    """A tensor's way: how long it keeps its wires busy, how much later it is there, and the wires."""
+
+    occupancy: int
+    latency: int
+    wires: tuple[str, ...]
+
+
+class Prices:
+    """Costs of one question, looked up once each."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._tables: dict[tuple[str, int], list[Costs]] = {}
+        self._choices: dict[tuple[object, ...], tuple[int, ...] | None] = {}
+        self.state = [state_bytes(question, parameters) for parameters in question.parameters]
+
+    def table(self, kind: str, size: int) -> list[Costs]:
+        """Every layer on a kind of device at a micro-batch size."""
+        if (kind, size) not in self._tables:
+            self._tables[kind, size] = layer_costs(self.question, kind, size)
+        return self._tables[kind, size]
+
+    def received(self, kind: str, size: int, layers: Sequence[Sequence[int]], s: int) -> int:
+        """Bytes that stage s takes over: every output of an earlier layer read here or later, as the sender states."""
+        if s == 0:
+            return 0
+        before = {i for own in layers[:s] for i in own}
+        read = {source for own in layers[s:] for i in own for source in self.question.reads[i]}
+        table = self.table(kind, size)
+        return sum(table[i].output for i in before & read)
+
+    def resident(self, groups: Groups, layers: Sequence[Sequence[int]], s: int) -> int:
+        """Parameters, gradients and optimiser state of a stage's layers, and of copies of what others share."""
+        share = len(groups[s]) if self.question.job["zero1"] else 1
+        own = sum(2 * self.question.parameters[i] - (-self.state[i] // share) for i in layers[s])
+        copies = [size for tied, size in self.question.ties if _copied(tied, layers[s])]
+        return own + sum(2 * size - (-state_bytes(self.question, size) // share) for size in copies)
+
+    def recomputed(
+        self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int, in_flight: int, lanes: int
+    ) -> tuple[int, ...] | None:
+        """The layers that a stage computes again: of all sets with which it fits, one of the least forward time."""
+        mode, own = self.question.job["recompute"], tuple(layers[s])
+        kind = groups[s][0].kind
+        limit = self.question.limit(kind)
+        received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
+        fixed = self.resident(groups, layers, s) + self.question.runtime(kind)
+        key = kind, size, own, received, fixed, in_flight, lanes
+        if key not in self._choices:
+            table = self.table(kind, size)
+            sets: Iterator[tuple[int, ...]] = _subsets(own)
+            if mode == "none":
+                sets = iter([()])
+            elif mode == "full":
+                sets = iter([own])
+            best: tuple[int, tuple[int, ...]] | None = None
+            for again in sets:
+                held = received + sum(table[i].output if i in again else table[i].saved for i in own)
+                peak = max(table[i].workspace + (table[i].saved if i in again else 0) for i in own)
+                peak += (lanes - 1) * max(table[i].workspace for i in own)
+                if limit is None or fixed + in_flight * held + peak <= limit:
+                    cost = sum(table[i].forward for i in again)
+                    if best is None or cost < best[0]:
+                        best = cost, again
+                    if not again:
+                        break
+            self._choices[key] = None if best is None else best[1]
+        return self._choices[key]
+
+    def stage(
+        self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int, again: Sequence[int], reduce: int
+    ) -> Stage:
+        """The numbers of a stage."""
+        kind, own, question = groups[s][0].kind, layers[s], self.question
+        table = self.table(kind, size)
+        share = len(groups[s]) if question.job["zero1"] else 1
+        update = sum(-(-table[i].update // share) for i in own)
+        for tied, bytes_ in question.ties:
+            if _copied(tied, own):
+                update += -(-(table[tied[0]].update * bytes_ // question.parameters[tied[0]]) // share)
+        received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
+        repeated = sum(table[i].forward for i in again)
+        return Stage(
+            forward=sum(table[i].forward for i in own),
+            backward=sum(table[i].backward for i in own) + repeated,
+            input_gradient=sum(table[i].input_gradient for i in own) + repeated,
+            weight_gradient=sum(table[i].weight_gradient for i in own),
+            update=update,
+            reduce=reduce,
+            resident=self.resident(groups, layers, s),
+            held=received + sum(table[i].output if i in again else table[i].saved for i in own),
+            workspace=max(table[i].workspace + (table[i].saved if i in again else 0) for i in own),
+            forward_workspace=max(table[i].workspace for i in own),
+            runtime=question.runtime(kind),
+            limit=question.limit(kind),
+        )
+
+    def reductions(self, groups: Groups, layers: Sequence[Sequence[int]]) -> list[int]:
+        """Nanoseconds that each stage sums gradients: among its replicas, and with stages that share weights."""
+        question = self.question
+        rings = [ring(question, groups, (s,)) for s in range(len(groups))]
+        found = []
+        for s, own in enumerate(layers):
+            moves = [rings[s].moves(question.parameters[i]) for i in own]
+            found.append(sum(moves) + (rings[s].latency if any(moves) else 0))
+        for tied, size in question.ties:
+            members = [s for s, own in enumerate(layers) if set(tied) & set(own)]
+            if len(members) < 2:
+                continue
+            time = sum_of_copies(question, groups, members, size)
+            home = members[0]
+            whole = question.parameters[tied[0]]
+            known = rings[home].moves(whole) - rings[home].moves(whole - size)
+            found[home] += max(time - max(known, 0), 0)
+            for s in members[1:]:
+                found[s] += time
+        return found
+
+    def tied(self, layers: Sequence[Sequence[int]]) -> list[set[int]]:
+        """Disjoint sets of stages whose reductions are one collective."""
+        groups: list[set[int]] = []
+        for tied, _ in self.question.ties:
+            members = {s for s, own in enumerate(layers) if set(tied) & set(own)}
+            if len(members) > 1:
+                meets = [group for group in groups if group & members]
+                groups = [group for group in groups if group not in meets] + [members.union(*meets)]
+        return groups
+
+    def ways(self, groups: Groups, size: int, layers: Sequence[Sequence[int]]) -> list[list[tuple[Way, Way]]]:
+        """For each boundary and each remainder of a micro-batch's number: the way there, and the way back."""
+        found = []
+        for s in range(len(groups) - 1):
+            sent = self.received(groups[s][0].kind, size, layers, s + 1)
+            turns = lcm(len(groups[s]), len(groups[s + 1]))
+            pairs = [(groups[s][m % len(groups[s])], groups[s + 1][m % len(groups[s + 1])]) for m in range(turns)]
+            found.append([(self.way(a, b, sent), self.way(b, a, sent)) for a, b in pairs])
+        return found
+
+    def way(self, source: Device, target: Device, size: int) -> Way:
+        """What so many bytes keep busy between two devices."""
+        link = self.question.link(source, target)
+        if source.node == target.node:
+            wires: tuple[str, ...] = (f"{source.number}>{target.number}",)
+        else:
+            wires = (f"out {source.node}", f"in {target.node}")
+        return Way(occupancy(link, size), link.latency, wires)
+
+
+def _copied(tied: Sequence[int], own: Sequence[int]) -> bool:
+    """Whether a stage holds some of the layers of a tie, but not the first, whose own the weights are."""
+    return tied[0] not in own and any(i in own for i in tied)
+
+
+def _subsets(own: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    for count in range(len(own) + 1):
+        yield from combinations(own, count)

@@ -1,0 +1,113 @@
+"""A question as its documents state it: layers, devices and the job, with every default filled in."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+Document = dict[str, Any]
+
+DEFAULTS: Document = {
+    "micro_batches": (),
+    "optimizer": "sgd",
+    "schedules": (),
+    "depths": (),
+    "memory": None,
+    "objective": "step",
+    "extrapolate": False,
+    "replicas": (),
+    "equal_replicas": False,
+    "recompute": "choose",
+    "zero1": False,
+    "order": "search",
+    "together": (),
+    "no_cut_after": (),
+    "pin": (),
+    "intra_layer": False,
+}
+"""What a job means that leaves a field out."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Bytes per second (None: free), nanoseconds of latency, and the share of the bandwidth that rings reach."""
+
+    bandwidth: int | None = None
+    latency: int = 0
+    efficiency: float = 1.0
+
+
+@dataclass(frozen=True)
+class Device:
+    """Its number in the cluster, its kind and its node."""
+
+    number: int
+    kind: str
+    node: int
+
+
+class Question:
+    """Model, cluster and job, read from plain documents."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        model, cluster = document["model"], document["cluster"]
+        self.layers: list[Document] = model["layers"]
+        self.names = [layer["name"] for layer in self.layers]
+        self.place = {name: i for i, name in enumerate(self.names)}
+        self.reads = [{self.place[name] for name in layer["inputs"]} for layer in self.layers]
+        self.parameters = [layer["parameters"] for layer in self.layers]
+        self.dtype: str = model.get("dtype", "float32")
+        ties = model.get("ties", ())
+        self.ties = [(tuple(self.place[name] for name in tie["layers"]), int(tie["parameters"])) for tie in ties]
+        self.kinds: dict[str, Document] = cluster["devices"]
+        self.overlap = {False: "none", True: "copy", "stream": "stream"}[cluster["overlap"]]
+        self.links = [_link(node["link"]) for node in cluster["nodes"]]
+        self.network = _link(cluster["network"]) if cluster.get("network") is not None else None
+        kinds = [(group["kind"], n) for n, node in enumerate(cluster["nodes"]) for group in node["devices"]]
+        self.devices = [Device(number, kind, node) for number, (kind, node) in enumerate(kinds)]
+        self.job: Document = {**DEFAULTS, **document["job"]}
+        self.batch: int = self.job["batch"]
+
+    @property
+    def n(self) -> int:
+        """The number of layers."""
+        return len(self.names)
+
+    @cached_property
+    def used_kinds(self) -> list[str]:
+        """Kinds of which there is a device."""
+        return sorted({device.kind for device in self.devices})
+
+    @cached_property
+    def crossing(self) -> list[list[int]]:
+        """For each cut, the layers up to it that some later layer reads."""
+        return [
+            sorted({i for reader in range(cut + 1, self.n) for i in self.reads[reader] if i <= cut})
+            for cut in range(self.n - 1)
+        ]
+
+    def profiles(self, kind: str) -> dict[int, list[Document]]:
+        """Cost rows by micro-batch size of the profile that times a kind."""
+        timed = self.kinds[kind].get("timed_as") or kind
+        entries = [entry for entry in self.document["model"]["profiles"] if entry["device"] == timed]
+        return {entry["micro_batch"]: [entry["costs"][name] for name in self.names] for entry in entries}
+
+    def limit(self, kind: str) -> int | None:
+        """Bytes that a plan may use on a device of a kind, its runtime included; None if nothing says."""
+        limits = [limit for limit in (self.kinds[kind].get("memory"), self.job["memory"]) if limit is not None]
+        return min(limits, default=None)
+
+    def runtime(self, kind: str) -> int:
+        """Bytes that the runtime takes on a device of a kind."""
+        return int(self.kinds[kind].get("runtime", 0))
+
+    def link(self, a: Device, b: Device) -> Link:
+        """What joins two devices."""
+        if a.node == b.node:
+            return self.links[a.node]
+        assert self.network is not None
+        return self.network
+
+
+def _link(entry: Document) -> Link:
+    return Link(entry.get("bandwidth"), entry.get("latency", 0), entry.get("collective_efficiency", 1.0))

@@ -1,0 +1,202 @@
+"""Random questions as plain documents: every field of a job, every kind of cluster and model, every back end."""
+
+from random import Random
+
+from .costs import ITEM, STATES
+from .documents import DEFAULTS, Document
+
+SPEEDS = (0.5, 0.8, 1.5, 2.0)
+EXACT = ("gpipe", "1f1b-sno", "1f1b-so", "1f1b-as", "1f1b")
+SHORT = 0.05
+"""Seconds of a search that is meant to be cut off."""
+
+
+def question(seed: int, large: bool = False) -> Document:
+    """The question of a number: the same for ever. ``large``: up to ten devices."""
+    random = Random(f"{'large' if large else 'small'} {seed}")
+    names = [f"l{i}" for i in range(random.choice((4, 5, 6)) if large else random.choice((2, 2, 3, 3, 4, 4, 5)))]
+    cluster = _cluster(random, large)
+    model = _model(random, names, cluster)
+    _limits(random, cluster, model)
+    job = _job(random, names, cluster, model, large)
+    return {"model": model, "cluster": cluster, "job": job, "solve": _solve(random, large)}
+
+
+def drawn(document: Document) -> set[str]:
+    """The fields of a job that a question gives another value than the default."""
+    return {name for name, value in document["job"].items() if name == "batch" or value != DEFAULTS[name]}
+
+
+def _often(random: Random, share: float) -> bool:
+    return random.random() < share
+
+
+def _link(random: Random, fast: bool) -> Document:
+    bandwidths = (None, 4 * 10**9, 2 * 10**9, 10**9) if fast else (10**9, 5 * 10**8, 3 * 10**8, 10**8)
+    link: Document = {"bandwidth": random.choice(bandwidths), "latency": random.choice((0, 0, 1, 3, 8))}
+    if _often(random, 0.15):
+        link["collective_efficiency"] = random.choice((0.5, 0.75, 1.5))
+    return link
+
+
+def _cluster(random: Random, large: bool) -> Document:
+    """One to four nodes; the network is slower or faster than the links inside."""
+    most = random.randint(5, 10) if large else random.choice((1, 2, 2, 3, 3, 3, 4, 4, 5))
+    nodes = min(random.choice((1, 1, 2, 2, 3, 4)), most)
+    kinds = ["a"] if most == 1 or _often(random, 0.6) else ["a", "b"]
+    network_is_fast = _often(random, 0.4)
+    alike = _often(random, 0.7)
+    inside = _link(random, not network_is_fast)
+    split = _split(random, most, nodes)
+    entries = []
+    for count in split:
+        row = [kinds[0]] * count if len(kinds) == 1 or _often(random, 0.5) else random.choices(kinds, k=count)
+        link = inside if alike else _link(random, not network_is_fast)
+        entries.append({"devices": [{"kind": kind, "count": 1} for kind in row], "link": dict(link)})
+    used = {group["kind"] for entry in entries for group in entry["devices"]}
+    cluster: Document = {
+        "name": "questioned",
+        "devices": {kind: {} for kind in kinds if kind in used},
+        "nodes": entries,
+        "network": _link(random, network_is_fast) if nodes > 1 else None,
+        "overlap": random.choice((False, True, True, "stream")),
+    }
+    if "b" in used and "a" in used and _often(random, 0.5):
+        cluster["devices"]["b"] = {"timed_as": "a", "speed": random.choice(SPEEDS)}
+    elif _often(random, 0.1):
+        cluster["devices"][min(used)]["speed"] = random.choice(SPEEDS)
+    return cluster
+
+
+def _split(random: Random, devices: int, nodes: int) -> list[int]:
+    """Devices of each node: equal where that is possible, mostly."""
+    if devices % nodes == 0 and _often(random, 0.7):
+        return [devices // nodes] * nodes
+    ends = sorted(random.sample(range(1, devices), nodes - 1))
+    return [b - a for a, b in zip([0, *ends], [*ends, devices], strict=True)]
+
+
+def _model(random: Random, names: list[str], cluster: Document) -> Document:
+    dtype = random.choice(("float32", "float32", "bfloat16", "float64"))
+    item, chain = ITEM[dtype], _often(random, 0.65)
+    layers: list[Document] = []
+    for i, name in enumerate(names):
+        sources = names[i - 1 : i] if chain or _often(random, 0.5) else random.sample(names[:i], min(i, 2))
+        sources = sorted(sources) if _often(random, 0.95) else []
+        layers.append({"name": name, "parameters": item * random.choice((0, 1, 2, 3, 5, 9)), "inputs": sources})
+    model: Document = {"name": "questioned", "dtype": dtype, "layers": layers, "profiles": []}
+    if len(names) > 1 and _often(random, 0.2):
+        tied = [names[0], names[-1]] if _often(random, 0.5) else sorted(random.sample(names, min(len(names), 2)))
+        if len(names) > 2 and _often(random, 0.3):
+            tied = sorted(random.sample(names, 3))
+        first = next(layer for layer in layers if layer["name"] == tied[0])
+        first["parameters"] += item * (not first["parameters"])
+        model["ties"] = [{"layers": tied, "parameters": item * random.randint(1, first["parameters"] // item)}]
+    timed = sorted({entry.get("timed_as", kind) for kind, entry in cluster["devices"].items()})
+    model["profiles"] = [
+        {"device": kind, "micro_batch": size, "provenance": {"how": "imported", "source": "drawn"}, "costs": costs}
+        for kind in timed
+        for size, costs in _profiles(random, names).items()
+    ]
+    return model
+
+
+def _profiles(random: Random, names: list[str]) -> dict[int, Document]:
+    """Costs at one to three sizes, nearly in proportion."""
+    scale = random.choice((1, 1, 10))
+    rows = {}
+    for name in names:
+        output, forward = random.randint(0, 6), random.choice((0, 1, 2, 3, 5, 8, 12))
+        gradients = random.randint(0, 12), random.choice((0, random.randint(0, 12)))
+        joined = sum(gradients) if _often(random, 0.5) else random.randint(0, 24)
+        times = (scale * forward, scale * joined, scale * gradients[0], scale * gradients[1])
+        rows[name] = (*times, output + random.randint(0, 8), output, random.choice((0, 0, 2, 7)), random.randint(0, 4))
+    found: dict[int, Document] = {}
+    for size in random.choice(((1,), (1,), (2,), (1, 2), (1, 2), (1, 4), (2, 4), (1, 2, 4), (1, 3))):
+        slower = random.choice((0, 0, 1, 5))
+        found[size] = {
+            name: {
+                "forward": size * row[0] + slower,
+                "backward": size * row[1] + slower,
+                "input_gradient": size * row[2],
+                "weight_gradient": size * row[3],
+                "saved": size * row[4],
+                "output": size * row[5],
+                "workspace": size * row[6],
+                "update": row[7],
+            }
+            for name, row in rows.items()
+        }
+    return found
+
+
+def _whole(model: Document) -> int:
+    """About what a device needs that holds everything, with one micro-batch in flight."""
+    costs = max((entry["costs"] for entry in model["profiles"]), key=lambda own: sum(c["saved"] for c in own.values()))
+    return sum(4 * layer["parameters"] for layer in model["layers"]) + sum(
+        2 * cost["saved"] + cost["workspace"] for cost in costs.values()
+    )
+
+
+def _limits(random: Random, cluster: Document, model: Document) -> None:
+    """Memory that never binds, binds a little, or leaves hardly any plan; and what the runtime takes of it."""
+    if _often(random, 0.4):
+        return
+    whole = _whole(model)
+    for entry in cluster["devices"].values():
+        if _often(random, 0.85):
+            entry["memory"] = int(whole * random.uniform(0.15, 1.2)) + 1
+        if _often(random, 0.25):
+            entry["runtime"] = random.randint(1, max(1, whole // 6))
+
+
+def _job(random: Random, names: list[str], cluster: Document, model: Document, large: bool) -> Document:
+    batch = random.choice((4, 6, 8)) if large else random.choice((1, 2, 3, 4, 4, 4, 6, 8))
+    devices = sum(len(node["devices"]) for node in cluster["nodes"])
+    job: Document = {"batch": batch}
+
+    def draw(name: str, share: float, value: object) -> None:
+        if _often(random, share):
+            job[name] = value
+
+    measured = [entry["micro_batch"] for entry in model["profiles"]]
+    divisors = [count for count in range(1, batch + 1) if batch % count == 0]
+    allowed = [count for count in divisors if min(measured) <= batch // count <= max(measured)] or divisors
+    draw("extrapolate", 0.15, True)
+    if not allowed or batch // divisors[-1] > max(measured) or batch < min(measured):
+        draw("extrapolate", 0.8, True)
+    draw("micro_batches", 0.25, random.sample(allowed, min(len(allowed), random.randint(1, 2))))
+    draw("optimizer", 0.5, random.choice([name for name in STATES if name != "sgd"]))
+    suited = [name for name in EXACT if cluster["overlap"] is True or name != "1f1b"]
+    suited += ["fbp-as"] if cluster["overlap"] is not False or _often(random, 0.05) else []
+    draw("schedules", 0.5, random.sample(suited, random.randint(1, min(3, len(suited)))))
+    draw("depths", 0.25, sorted(random.sample(range(1, devices + 1), random.randint(1, min(2, devices)))))
+    draw("memory", 0.2, int(_whole(model) * random.uniform(0.2, 1.3)) + 1)
+    draw("objective", 0.25, "bottleneck")
+    draw("replicas", 0.25, sorted(random.sample(range(1, devices + 1), random.randint(1, min(2, devices)))))
+    draw("equal_replicas", 0.15, True)
+    draw("recompute", 0.4, random.choice(("none", "full")))
+    draw("zero1", 0.2, True)
+    draw("order", 0.2, "given")
+    if len(names) > 2:
+        at = random.randrange(len(names) - 1)
+        draw("together", 0.1, [names[at : at + 2]])
+        draw("no_cut_after", 0.12, [random.choice(names[:-1])])
+    where = random.choice([*cluster["devices"], f"d{random.randrange(devices)}"])
+    draw("pin", 0.12, [(random.choice(names), where)])
+    if "objective" not in job and batch <= 4 and devices <= 3 and not large and _often(random, 0.08):
+        job["schedules"] = [*random.sample(suited, random.choice((0, 0, 1))), "any"]
+        if _often(random, 0.6):  # few enough orders to play each of them
+            job.update(batch=min(batch, 2), replicas=[1], depths=[random.choice((1, 2, 2))], extrapolate=True)
+            job.pop("micro_batches", None)
+    if cluster["overlap"] == "stream" and "ties" not in model and _often(random, 0.12):
+        job["intra_layer"] = True
+        for name in ("together", "no_cut_after", "pin", *(["recompute"] if job.get("recompute") == "full" else [])):
+            job.pop(name, None)
+    return job
+
+
+def _solve(random: Random, large: bool) -> Document:
+    backend = random.choices(("cpsat", "exact", "cbc"), (0.75, 0.2, 0.05))[0]
+    limit = SHORT if _often(random, 0.06) else 20.0
+    return {"backend": backend, "time_limit": limit, "gap": 0.1 if _often(random, 0.12) else 0.0, "workers": 1}

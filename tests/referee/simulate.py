@@ -1,0 +1,223 @@
+"""A step on paper: events in order of time.
+
+An action runs when its lane is free and everything that it reads is there. A tensor's way keeps its wires busy one
+after the other: who is ready first is served first, then the lower device, then the one earlier in its list.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from .costs import Stage, Way
+from .schedules import Action
+
+END, THERE, FREE = range(3)
+
+
+class DeadlockError(Exception):
+    """Not every action can run."""
+
+
+@dataclass
+class Step:
+    """Start and end of every action, by its number (device by device, in list order)."""
+
+    actions: list[tuple[int, Action]]
+    start: dict[int, int] = field(default_factory=dict)
+    end: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def time(self) -> int:
+        """Nanoseconds of the step."""
+        return max(self.end.values(), default=0)
+
+
+def simulate(
+    lists: Sequence[Sequence[Action]],
+    homes: Sequence[Sequence[int]],
+    stages: Sequence[Stage],
+    ways: Sequence[Sequence[tuple[Way, Way]]],
+    overlap: str,
+    lanes: int = 1,
+    tied: Sequence[set[int]] = (),
+) -> Step:
+    """Run the lists.
+
+    Parameters
+    ----------
+    homes : sequence of sequence of int
+        For each stage the lists of its replicas.
+    ways : sequence of sequence of (Way, Way)
+        For each boundary and remainder of a micro-batch's number, there and back.
+    """
+    step = Step([(device, action) for device, order in enumerate(lists) for action in order])
+    plan = _Plan(step, homes, stages, ways, lanes, tied)
+    events: list[tuple[int, int, int]] = []  # time, what, action
+    queue: list[tuple[int, int]] = []  # readiness, action
+    wire_free: dict[str, int] = defaultdict(int)
+    missing, meeting = plan.missing, plan.meeting
+    lacking = [len(group) for group in plan.groups]
+
+    def serve(i: int, ready: int) -> None:
+        way = plan.way[i]
+        assert way is not None
+        begin = max([ready, *(wire_free[wire] for wire in way.wires)])
+        for wire in way.wires:
+            wire_free[wire] = begin + way.occupancy
+        gone = begin + way.occupancy
+        if overlap == "stream":
+            gone = max(gone, step.end[i])
+        heappush(events, (gone + way.latency, THERE, i))
+        if overlap == "none":
+            heappush(events, (gone, FREE, i))
+
+    def send(i: int, ready: int) -> None:
+        if i in plan.alone:
+            serve(i, ready)
+        else:
+            heappush(queue, (ready, i))
+
+    def begin(i: int, now: int) -> None:
+        step.start[i], step.end[i] = now, now + plan.duration[i]
+        heappush(events, (now + plan.duration[i], END, i))
+        if overlap == "stream" and plan.way[i] is not None:
+            send(i, now)
+
+    def release(followers: list[int], now: int) -> None:
+        for i in followers:
+            missing[i] -= 1
+            if missing[i]:
+                continue
+            group = meeting.get(i)
+            if group is None:
+                begin(i, now)
+                continue
+            lacking[group] -= 1
+            if not lacking[group]:
+                for each in plan.groups[group]:
+                    begin(each, now)
+
+    for i, count in enumerate(list(missing)):
+        if not count:
+            missing[i] = 1
+            release([i], 0)
+    while events or queue:
+        if queue and (not events or queue[0][0] < events[0][0]):
+            ready, i = heappop(queue)
+            serve(i, ready)
+            continue
+        now, what, i = heappop(events)
+        if what == THERE:
+            release(plan.readers[i], now)
+        elif what == FREE:
+            release(plan.behind[i], now)
+        else:
+            release(plan.after[i], now)
+            if plan.way[i] is not None and overlap != "stream":
+                send(i, now)
+            if overlap != "none" or plan.way[i] is None:
+                release(plan.behind[i], now)
+    if len(step.end) < len(step.actions):
+        raise DeadlockError(f"{len(step.actions) - len(step.end)} actions wait for ever")
+    return step
+
+
+class _Plan:
+    """What waits for what: how many things each action misses, and whom its end, its lane and its tensor release."""
+
+    def __init__(
+        self,
+        step: Step,
+        homes: Sequence[Sequence[int]],
+        stages: Sequence[Stage],
+        ways: Sequence[Sequence[tuple[Way, Way]]],
+        lanes: int,
+        tied: Sequence[set[int]],
+    ) -> None:
+        count = len(step.actions)
+        self.missing = [0] * count
+        self.after: list[list[int]] = [[] for _ in range(count)]
+        self.behind: list[list[int]] = [[] for _ in range(count)]
+        self.readers: list[list[int]] = [[] for _ in range(count)]
+        self.duration = [_duration(stages[action[1]], action[0], lanes) for _, action in step.actions]
+        self.way: list[Way | None] = [None] * count
+        self.groups: list[list[int]] = []
+        self.meeting: dict[int, int] = {}
+        number = {(kind, s, m): i for i, (_, (kind, s, m)) in enumerate(step.actions) if kind in "FBIW"}
+        sums: dict[int, list[int]] = defaultdict(list)
+        last: dict[tuple[int, int], int] = {}  # device and lane
+        final: dict[tuple[int, int], int] = {}  # device and stage: the last backward in its list
+        uses: dict[str, set[Way]] = defaultdict(set)
+        for i, (device, (kind, s, m)) in enumerate(step.actions):
+            lane = int(lanes == 2 and kind != "F")
+            if (device, lane) in last:
+                self._wait(i, self.behind, last[device, lane])
+            if lanes == 2 and kind == "F" and (device, 1) in last:
+                self._wait(i, self.after, last[device, 1])
+            last[device, lane] = i
+            if kind == "F" and s > 0:
+                self._wait(i, self.readers, number["F", s - 1, m])
+            if kind in "BI":
+                self._wait(i, self.after, number["F", s, m])
+                if s + 1 < len(stages):
+                    self._wait(i, self.readers, number[("B" if ("B", s + 1, m) in number else "I"), s + 1, m])
+            if kind == "W":
+                self._wait(i, self.after, number["I", s, m])
+            if kind in "BIW":
+                final[device, s] = i
+            if kind in "RU" and (device, s) in final:
+                self._wait(i, self.after, final[device, s])
+            if kind == "R":
+                sums[s].append(i)
+            if kind == "F" and s + 1 < len(stages):
+                self.way[i] = ways[s][m % len(ways[s])][0]
+            if kind in "BI" and s > 0:
+                self.way[i] = ways[s - 1][m % len(ways[s - 1])][1]
+        for group in [{s} for s in sums if not any(s in other for other in tied)] + list(tied):
+            for i in (members := [i for s in sorted(group) for i in sums[s]]):
+                self.meeting[i] = len(self.groups)
+            self.groups.append(members)
+        for s, row in enumerate(ways):  # a wire that one pair of replicas has for itself needs no queue
+            for m, pair in enumerate(row):
+                for back, way in enumerate(pair):
+                    for wire in way.wires:
+                        uses[wire].add((s, m, back))  # type: ignore[arg-type]
+        self.alone = {
+            i for i, way in enumerate(self.way) if way is not None and all(len(uses[wire]) == 1 for wire in way.wires)
+        }
+
+    def _wait(self, i: int, whom: list[list[int]], other: int) -> None:
+        self.missing[i] += 1
+        whom[other].append(i)
+
+
+def _duration(stage: Stage, kind: str, lanes: int) -> int:
+    if kind in "RU":
+        return stage.reduce if kind == "R" else stage.update
+    if lanes == 2:  # the lanes share the arithmetic units as F to B
+        return stage.forward + stage.backward
+    return {"F": stage.forward, "B": stage.backward, "I": stage.input_gradient, "W": stage.weight_gradient}[kind]
+
+
+def peaks(step: Step, homes: Sequence[Sequence[int]], stages: Sequence[Stage], devices: int) -> list[int]:
+    """Most bytes that each device holds: what ends at an instant frees its memory before what begins takes any."""
+    base, changes = [0] * devices, [[] for _ in range(devices)]  # type: ignore[var-annotated]
+    for stage, own in zip(stages, homes, strict=True):
+        for device in own:
+            base[device] += stage.runtime + stage.resident
+    for i, (device, (kind, s, _)) in enumerate(step.actions):
+        stage = stages[s]
+        workspace = stage.forward_workspace if kind == "F" else stage.workspace
+        comes = workspace + (stage.held if kind == "F" else 0)
+        goes = workspace + (stage.held if kind in "BW" else 0)
+        changes[device].append((step.start[i], 1, i, 0, comes))
+        changes[device].append((step.end[i], int(step.start[i] == step.end[i]), i, 1, -goes))
+    found = []
+    for device in range(devices):
+        held = most = base[device]
+        for *_, change in sorted(changes[device]):
+            held += change
+            most = max(most, held)
+        found.append(most)
+    return found

@@ -1,0 +1,169 @@
+"""The space that a question asks about: devices for every stage, layers for every stage, families, sizes.
+
+::
+
+    order: search     a row of (class, replicas); like devices are packed, or equal replicas lie in tiles of nodes
+    order: given      stages take the listed devices one after the other, none left out
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, groupby
+
+from .costs import Group, Groups
+from .documents import Device, Question
+from .schedules import names
+
+Layers = tuple[tuple[int, ...], ...]
+"""For each stage its layers, in the model's order."""
+
+
+def classes(question: Question) -> list[Group]:
+    """Devices of one kind whose nodes have the same link."""
+    found: dict[object, list[Device]] = {}
+    for device in question.devices:
+        found.setdefault((device.kind, question.links[device.node]), []).append(device)
+    return [tuple(own) for own in found.values()]
+
+
+def shapes(question: Question, micro_batches: int) -> Iterator[Groups]:
+    """Devices of every stage, each way once."""
+    ways = _given(question, micro_batches) if question.job["order"] == "given" else _searched(question, micro_batches)
+    yield from dict.fromkeys(ways)
+
+
+def _widths(question: Question, micro_batches: int, room: int) -> list[int]:
+    """Replicas that a stage may have: none without a micro-batch."""
+    asked = question.job["replicas"]
+    return [r for r in range(1, min(room, micro_batches) + 1) if not asked or r in asked]
+
+
+def deep_enough(question: Question, depth: int) -> bool:
+    """Whether so many stages are asked for."""
+    return not question.job["depths"] or depth in question.job["depths"]
+
+
+def _given(question: Question, micro_batches: int) -> Iterator[Groups]:
+    alike = {device: number for number, own in enumerate(classes(question)) for device in own}
+
+    def extend(groups: Groups, used: int) -> Iterator[Groups]:
+        if groups and deep_enough(question, len(groups)):
+            yield groups
+        if len(groups) == question.n:
+            return
+        for r in _widths(question, micro_batches, len(question.devices) - used):
+            own = tuple(question.devices[used : used + r])
+            equal = not groups or not question.job["equal_replicas"] or len(groups[0]) == r
+            if equal and len({alike[device] for device in own}) == 1:
+                yield from extend((*groups, own), used + r)
+
+    return extend((), 0)
+
+
+def _searched(question: Question, micro_batches: int) -> Iterator[Groups]:
+    every = classes(question)
+
+    def rows(row: tuple[tuple[int, int], ...], left: list[int]) -> Iterator[tuple[tuple[int, int], ...]]:
+        if row and deep_enough(question, len(row)):
+            yield row
+        if len(row) == question.n:
+            return
+        for number, room in enumerate(left):
+            for r in _widths(question, micro_batches, room):
+                if not row or not question.job["equal_replicas"] or row[0][1] == r:
+                    rest = [count - r * (other == number) for other, count in enumerate(left)]
+                    yield from rows((*row, (number, r)), rest)
+
+    for row in rows((), [len(own) for own in every]):
+        yield packed(every, row)
+        widths = {r for _, r in row}
+        if len(widths) == 1:
+            yield from _tiled(every, [number for number, _ in row], widths.pop())
+
+
+def packed(every: Sequence[Group], row: Sequence[tuple[int, int]]) -> Groups:
+    """Each class's devices in the cluster's order; where nodes stay unused, those used end with a full node."""
+    supply = []
+    for number, own in enumerate(every):
+        count = sum(r for other, r in row if other == number)
+        ends, end = [], 0
+        for _, node in groupby(own, key=lambda device: device.node):
+            end += len(list(node))
+            ends.append(end)
+        first = 0 if count <= ends[0] else next(e for e in ends if e >= count) - count
+        supply.append(iter(own[first:]))
+    return tuple(tuple(next(supply[number]) for _ in range(r)) for number, r in row)
+
+
+def _tiled(every: Sequence[Group], row: list[int], replicas: int) -> Iterator[Groups]:
+    """Equal replicas, ``tile`` of them in a node beside those of the next stages, wherever tiles fill the nodes."""
+    nodes = [[list(node) for _, node in groupby(own, key=lambda device: device.node)] for own in every]
+    per_node = [max(map(len, own)) for own in nodes]
+    if replicas == 1 or all(len(own) == 1 for own in nodes):
+        return
+    for tile in range(1, replicas + 1):
+        if replicas % tile or any(count % tile for count in per_node):
+            continue
+        if any(row.count(number) % (count // tile) for number, count in enumerate(per_node)):
+            continue
+        groups = []
+        for s, number in enumerate(row):
+            own, count, spread = nodes[number], per_node[number], replicas // tile
+            band, column = divmod(sum(other == number for other in row[:s]), count // tile)
+            used = own[band * spread : (band + 1) * spread]
+            if len(used) < spread or any(len(node) != count for node in own):
+                break
+            groups.append(tuple(device for node in used for device in node[column * tile : (column + 1) * tile]))
+        else:
+            yield tuple(groups)
+
+
+def partitions(question: Question, groups: Groups) -> Iterator[Layers]:
+    """Every row of consecutive layers that the wishes about cuts and places allow."""
+    depth, n, job = len(groups), question.n, question.job
+    forbidden = {question.place[name] for name in job["no_cut_after"]}
+    for wished in job["together"]:
+        places = [question.place[name] for name in wished]
+        forbidden |= set(range(min(places), max(places)))
+    for ends in combinations([end for end in range(1, n) if end - 1 not in forbidden], depth - 1):
+        edges = (0, *ends, n)
+        layers = tuple(tuple(range(edges[s], edges[s + 1])) for s in range(depth))
+        if placed_well(question, groups, layers):
+            yield layers
+
+
+def placed_well(question: Question, groups: Groups, layers: Layers) -> bool:
+    """Whether every pinned layer lies on a stage that its device, or a device of its kind, takes part in."""
+    home = {i: s for s, own in enumerate(layers) for i in own}
+    return all(
+        any(where in (device.kind, f"d{device.number}") for device in groups[home[question.place[name]]])
+        for name, where in job_pins(question)
+    )
+
+
+def job_pins(question: Question) -> list[tuple[str, str]]:
+    """Layers and where they must lie."""
+    return [(name, where) for name, where in question.job["pin"]]
+
+
+def family_names(question: Question) -> tuple[str, ...]:
+    """The families that a job asks for, or those that suit the cluster."""
+    return names(question.job["schedules"], question.overlap, question.job["objective"])
+
+
+def unasked(question: Question, sizes: Sequence[int], size: int, groups: Groups) -> str | None:
+    """Why a plan's devices go against what is asked for; None if they do not. Other placements may stay unsearched."""
+    job, widths = question.job, [len(own) for own in groups]
+    used = [device.number for own in groups for device in own]
+    if size not in sizes:
+        return f"micro-batches of {size} samples were not asked for"
+    if not deep_enough(question, len(groups)):
+        return f"{len(groups)} stages, asked for are {job['depths']}"
+    if not set(widths) <= set(_widths(question, question.batch // size, len(question.devices))):
+        return f"replicas {widths} with {question.batch // size} micro-batches, asked for are {job['replicas']}"
+    if job["equal_replicas"] and len(set(widths)) > 1:
+        return f"unequal replicas {widths}"
+    if job["order"] == "given" and used != list(range(len(used))):
+        return f"devices {used} are not the first in the given order"
+    if len(set(used)) < len(used) or any(len({device.kind for device in own}) > 1 for own in groups):
+        return f"devices {used} are used twice, or are unlike in one stage"
+    return None

@@ -1,0 +1,229 @@
+"""What is wrong with an answer: everything it states is computed anew, and set against the best plan of the space."""
+
+from dataclasses import dataclass, field
+
+from . import best, bottleneck, costs, divided, orders, simulate, space
+from .best import Plan
+from .costs import ContradictionError, Groups, Prices, Stage
+from .documents import Document, Question
+from .schedules import SUITED, families, write
+from .space import Layers
+
+DOWNSETS = "any layers that read from no later stage"
+"""How an answer says that it searched more than consecutive layers."""
+
+
+@dataclass
+class Verdict:
+    """Disagreements in words, and the least value of the space as far as it is known (nanoseconds)."""
+
+    faults: list[str] = field(default_factory=list)
+    optimum: int | None = None
+    plan: Plan | None = None
+
+
+def judge(document: Document, answer: Document) -> Verdict:
+    """Hold an answer against the question's documents."""
+    verdict, question = Verdict(), Question(document)
+    if answer["outcome"] == "crashed":
+        verdict.faults.append(f"it crashed: {answer['text']}")
+        return verdict
+    reason = contradiction(question)
+    if reason is not None or answer["outcome"] == "refused":
+        if (reason is None) != (answer["outcome"] != "refused"):
+            verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
+        return verdict
+    if answer["outcome"] == "stopped":
+        if document["solve"]["time_limit"] > 1:
+            verdict.faults.append("it was stopped by the clock, although there was time")
+        return verdict
+    prices = Prices(question)
+    found = best.optimum(question, prices, downsets=DOWNSETS in answer.get("partitions", ""))
+    if found is not None:
+        verdict.optimum, verdict.plan = found
+    if answer["outcome"] == "infeasible":
+        _refute(verdict, question, prices, answer)
+        return verdict
+    _bracket(verdict, question, answer)
+    if "any" in question.job["schedules"] and orders.tiny(question):
+        least = orders.optimum(question, prices)
+        if least is not None and answer["bound"] > least:
+            verdict.faults.append(f"bound {answer['bound']} above {least}, which some order takes")
+        if least is not None and answer["status"] == "optimal" and answer["value"] > least:
+            verdict.faults.append(f"value {answer['value']}, optimal, above {least}, which some order takes")
+    if any(stage["shares"] for stage in answer["stages"]):
+        _recount_divided(verdict, question, prices, answer)
+    else:
+        _recount(verdict, question, prices, answer)
+    return verdict
+
+
+def contradiction(question: Question) -> str | None:
+    """Why a question has no answer, whatever the plan."""
+    job, schedules = question.job, question.job["schedules"]
+    try:
+        costs.sizes(question)
+    except ContradictionError as reason:
+        return str(reason)
+    if "any" in schedules and job["objective"] == "bottleneck":
+        return "orders of a step do not change the bottleneck"
+    if "fbp-as" in schedules and question.overlap == "none":
+        return "two lanes on devices that wait while they send"
+    if job["intra_layer"] and question.overlap != "stream":
+        return "only streaming devices divide layers"
+    if job["intra_layer"] and "any" in schedules:
+        return "divided layers run in the families' orders only"
+    return None
+
+
+def _refute(verdict: Verdict, question: Question, prices: Prices, answer: Document) -> None:
+    if verdict.optimum is not None:
+        verdict.faults.append(f"no plan fits, it says, but {verdict.plan} takes {verdict.optimum}: {answer['text']}")
+    elif "any" in question.job["schedules"] and best.fits_in_some_order(question, prices):
+        verdict.faults.append(f"no plan fits, it says, but some order does: {answer['text']}")
+
+
+def _bracket(verdict: Verdict, question: Question, answer: Document) -> None:
+    """Bound, value and the best plan of the space."""
+    value, bound, stop = answer["value"], answer["bound"], answer["stop"]
+    gap, job = question.document["solve"]["gap"], question.job
+    wider = job["intra_layer"] or "any" in job["schedules"] or not _searched(question, answer)
+    say = verdict.faults.append
+    if bound > value:
+        say(f"bound {bound} above value {value}")
+    if (answer["status"] == "optimal") != (bound == value):
+        say(f"status {answer['status']} with bound {bound} and value {value}")
+    if stop == "gap" and value - bound > gap * value:
+        say(f"stopped at the gap {gap}, but value {value} and bound {bound} are further apart")
+    if stop == "error":
+        say("a solver contradicted itself")
+    if stop == "time" and question.document["solve"]["time_limit"] > 1:
+        say("it was stopped by the clock, although there was time")
+    if verdict.optimum is None:
+        if not wider:
+            say(f"a plan with {value}, but none fits")
+        return
+    if bound > verdict.optimum:
+        say(f"bound {bound} above the optimum {verdict.optimum} ({verdict.plan})")
+    if value < verdict.optimum and not wider:
+        say(f"value {value} below the optimum {verdict.optimum} ({verdict.plan})")
+    searched = stop in ("optimality", "exhausted")
+    if searched and value - verdict.optimum > gap * value:
+        say(f"value {value} above the optimum {verdict.optimum} ({verdict.plan}); {answer['status']}, {stop}")
+
+
+def _searched(question: Question, answer: Document) -> bool:
+    """Whether the plan's placement is one that is searched; heuristics may know a better one."""
+    groups = tuple(tuple(question.devices[d] for d in stage["devices"]) for stage in answer["stages"])
+    return groups in set(space.shapes(question, answer["micro_batches"]))
+
+
+def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Document) -> None:
+    """The plan's devices, layers, lists, memory and time."""
+    say, job = verdict.faults.append, question.job
+    size, count = answer["micro_batch"], answer["micro_batches"]
+    groups = tuple(tuple(question.devices[d] for d in stage["devices"]) for stage in answer["stages"])
+    layers = tuple(tuple(sorted(question.place[name] for name in stage["layers"])) for stage in answer["stages"])
+    again = tuple(tuple(sorted(question.place[n] for n in stage["recompute"])) for stage in answer["stages"])
+    replicas = tuple(map(len, groups))
+    if size * count != question.batch:
+        say(f"{count} micro-batches of {size} samples make no batch of {question.batch}")
+        return
+    why = _outside(question, answer, size, groups, layers)
+    if why is not None:
+        say(f"outside what was asked: {why}")
+    stages = _stages(prices, size, groups, layers, again)
+    ways = prices.ways(groups, size, layers)
+    tied = prices.tied(layers)
+    if not _listed(question, answer, replicas, tied):
+        say(f"its lists are not those of a family asked for ({answer['family']})")
+    first = [sum(replicas[:s]) for s in range(len(replicas))]
+    homes = [range(a, a + r) for a, r in zip(first, replicas, strict=True)]
+    if answer["ranks"] != [device.number for own in groups for device in own]:
+        say(f"ranks {answer['ranks']} are not the stages' devices in order")
+    lanes = 2 if answer["two_lanes"] else 1
+    step = simulate.simulate(answer["lists"], homes, stages, ways, question.overlap, lanes, tied)
+    value = step.time
+    if step.time != answer["makespan"]:
+        say(f"the step takes {step.time}, it says {answer['makespan']}")
+    if job["objective"] == "bottleneck":
+        value = bottleneck.largest_load(stages, ways, replicas, count, question.batch, question.overlap)
+    if value != answer["value"]:
+        say(f"the plan's value is {value}, it says {answer['value']}")
+    peaks = simulate.peaks(step, homes, stages, sum(replicas))
+    if peaks != answer["peaks"]:
+        say(f"peaks are {peaks}, it says {answer['peaks']}")
+    for s, (stage, stated) in enumerate(zip(stages, answer["stages"], strict=True)):
+        need = stage.need(stated["in_flight"], lanes)
+        if need != stated["memory"]:
+            say(f"stage {s} needs {need} bytes, it says {stated['memory']}")
+        if stage.limit is not None and max(need, *(peaks[d] for d in homes[s])) > stage.limit:
+            say(f"stage {s} needs {need} bytes of {stage.limit}, its devices peak at {[peaks[d] for d in homes[s]]}")
+        if job["recompute"] == "none" and again[s]:
+            say(f"stage {s} recomputes, which was not wanted")
+        if job["recompute"] == "full" and again[s] != layers[s]:
+            say(f"stage {s} does not recompute all that it holds")
+
+
+def _recount_divided(verdict: Verdict, question: Question, prices: Prices, answer: Document) -> None:
+    """The same for a line whose devices hold shares of layers."""
+    say, size, count = verdict.faults.append, answer["micro_batch"], answer["micro_batches"]
+    groups = tuple(tuple(question.devices[d] for d in stage["devices"]) for stage in answer["stages"])
+    held = [
+        {question.place[name]: stage["shares"].get(name, 1.0) for name in stage["layers"]} for stage in answer["stages"]
+    ]
+    for i, name in enumerate(question.names):
+        if abs(sum(own.get(i, 0.0) for own in held) - 1) > 1e-9:
+            say(f"the shares of {name} do not make up the whole")
+    why = space.unasked(question, costs.sizes(question), size, groups)
+    if why is not None or not question.job["intra_layer"]:
+        say(f"outside what was asked: {why or 'divided layers'}")
+    stages = divided.stages(prices, groups, size, held)
+    ways = divided.ways(prices, groups, size, held)
+    lanes = 2 if answer["two_lanes"] else 1
+    homes = [(s,) for s in range(len(groups))]
+    step = simulate.simulate(answer["lists"], homes, stages, ways, question.overlap, lanes)
+    bottleneck_asked = question.job["objective"] == "bottleneck"
+    value = divided.largest_load(stages, ways, size) if bottleneck_asked else step.time
+    if value != answer["value"] or step.time != answer["makespan"]:
+        say(f"the divided plan's value is {value} and its step {step.time}, it says {answer['value']}")
+    if not _listed(question, answer, (1,) * len(groups), []) or size * count != question.batch:
+        say(f"its lists are not those of a family asked for ({answer['family']})")
+    for s, (stage, stated) in enumerate(zip(stages, answer["stages"], strict=True)):
+        need = stage.need(stated["in_flight"], lanes)
+        if need != stated["memory"] or (stage.limit is not None and need > stage.limit):
+            say(f"stage {s} needs {need} bytes of {stage.limit}, it says {stated['memory']}")
+
+
+def _outside(question: Question, answer: Document, size: int, groups: Groups, layers: Layers) -> str | None:
+    why = space.unasked(question, costs.sizes(question), size, groups)
+    if why is not None:
+        return why
+    known = best.unordered(question, len(layers)) if DOWNSETS in answer["partitions"] else ()
+    if layers not in set(space.partitions(question, groups)) | set(known):
+        return f"layers {layers} go against a wish, or read from later stages"
+    return None
+
+
+def _stages(prices: Prices, size: int, groups: Groups, layers: Layers, again: Layers) -> list[Stage]:
+    reduce = prices.reductions(groups, layers)
+    return [prices.stage(groups, size, layers, s, again[s], reduce[s]) for s in range(len(groups))]
+
+
+def _listed(question: Question, answer: Document, replicas: tuple[int, ...], tied: list[set[int]]) -> bool:
+    """Whether the lists are those that a family of the space writes with the counts that are stated."""
+    if answer["family"] == "found":
+        return "any" in question.job["schedules"] and len(set(replicas)) == 1
+    count, objective = answer["micro_batches"], question.job["objective"]
+    flight = tuple(stage["in_flight"] for stage in answer["stages"])
+    names = space.family_names(question)
+    if question.job["intra_layer"]:  # lines are looked at under every family that suits the cluster
+        names = (*names, *SUITED[question.overlap])
+    allowed = families(names, replicas, count, objective)
+    summed = {s for group in tied for s in group}
+    return any(
+        each.in_flight == flight
+        and (each.name == answer["family"] or (each.name.startswith("1f1b") and answer["family"].startswith("1f1b")))
+        and write(each, replicas, count, summed) == answer["lists"]
+        for each in allowed
+    )
