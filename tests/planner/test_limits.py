@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_explained_in_time() -> None:
     assert found is not None
     least, candidate = found
     assert candidate.depth > 32
-    assert 80 * 2**30 < least < 80 * 2**31
+    assert least > 80 * 2**30
 
 
 def test_no_row_of_stages_is_begun_that_cannot_be_as_deep_as_wanted() -> None:
