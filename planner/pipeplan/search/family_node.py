@@ -60,7 +60,7 @@ class FamilyNode(Node):
         before = self.bound
         if not learned(self, report):
             return Step.nothing()
-        if report.solution is None and closed(self, prover):
+        if closed(self, prover) if report.solution is None else not prover.affords(self.candidate):
             return Step.leave(self.bound)
         first, self.relaxed = not self.relaxed, True
         new_cut = self._simulate(prover, report.solution) if report.solution is not None else False
@@ -71,7 +71,7 @@ class FamilyNode(Node):
         if report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
             self.slice *= 2
             return Step.split([self])
-        if step and report.solution is not None and report.stop is not Stop.TIME:
+        if report.solution is not None and report.stop is not Stop.TIME:
             return Step.split(list(self._others(report.solution)))
         return Step.leave(self.bound)
 
@@ -94,8 +94,6 @@ class FamilyNode(Node):
         """Judge a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         candidate = self.candidate
-        if not prover.affords(candidate):
-            return False
         prover.offer(judge(prover.cluster, candidate, boundaries))
         other = fuller(prover.cluster, candidate, boundaries)
         if other is not None and (prover.value is None or other.problem.evaluate(boundaries) < prover.value):

@@ -84,7 +84,8 @@ class LumpNode(Node):
         unfinished = report.stop is Stop.TIME
         self.slice *= 4 if unfinished else 1
         if report.solution is None:  # nothing is better than what is known, or better enough
-            return Step.split([self]) if unfinished or not asked.last else Step.leave(self.bound)
+            last = asked.last or report.stop is Stop.EXHAUSTED
+            return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
         groups = self._groups(self.layout.modes(report.solution))
         promising = prover.value is None or (report.objective or 0) < prover.value
         if groups is not None and promising:
@@ -96,6 +97,8 @@ class LumpNode(Node):
             return Step.split(list(self._below()))
         if unfinished and prover.left > FIRST_SLICE:
             return Step.split([self])
+        if prover.value is None and not unfinished:  # its best is no plan, whatever the reason: others may be one
+            return Step.split(list(self._below()))
         if not asked.last and not unfinished:
             self.climb.up()
             return Step.split([self])
