@@ -2,9 +2,10 @@
 
 First the exact dynamic programme on the relaxed partition problem, then a solver with every path cut known so far. The
 partition found is simulated; the critical path of its schedule is an inequality that all partitions under the same
-shape, micro-batch count and family obey (equation (6) of the partition problem). Where tensors wait for each other at a
-wire, a critical path may say less about a partition than its simulation does. Then the others are looked at without it.
-So bound and simulation meet after finitely many steps.
+shape, micro-batch count and family obey (equation (6) of the partition problem). Where tensors of several pairs of
+devices wait for each other at a card, a critical path may say less about a partition than its simulation does. Then the
+others are looked at without it. So bound and simulation meet after finitely many steps, unless there is no time to
+simulate a partition: then the bound is left as it is.
 """
 
 from collections.abc import Iterator
@@ -62,6 +63,8 @@ class FamilyNode(Node):
             return Step.nothing()
         if report.solution is None and closed(self, prover):
             return Step.leave(self.bound)
+        if report.solution is not None and not prover.affords(self.candidate):
+            return Step.leave(self.bound)  # what is not simulated may be anything from its bound on
         first, self.relaxed = not self.relaxed, True
         new_cut = self._simulate(prover, report.solution) if report.solution is not None else False
         if report.solution is not None and prover.value is not None and prover.value <= self.bound:
@@ -94,8 +97,6 @@ class FamilyNode(Node):
         """Judge a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         candidate = self.candidate
-        if not prover.affords(candidate):
-            return False
         prover.offer(judge(prover.cluster, candidate, boundaries))
         other = fuller(prover.cluster, candidate, boundaries)
         if other is not None and (prover.value is None or other.problem.evaluate(boundaries) < prover.value):
