@@ -1,9 +1,9 @@
 """Plans that take too long to simulate: their bounds stay in the proof."""
 
 import pytest
-from instances import model_of
 
 import pipeplan
+from instances import model_of
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.errors import UndecidedError
 from pipeplan.job import Job
