@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from pipeplan.errors import InputError
+from pipeplan.figures import real, whole
 from pipeplan.plan import Plan
 from pipeplan.profile.precision import autocast
 from pipeplan.validate import validate_schedule
@@ -99,9 +100,13 @@ def run(
     RunError
         If a rank fails.
     """
-    if steps < 0 or warmup < 0 or not (steps or verify):
+    whole(steps, "steps"), whole(warmup, "warm-up steps")
+    if not (steps or verify):
         raise InputError(f"nothing to do: {steps} steps after {warmup} warm-up steps, verify {verify}")
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
+    whole(restarts, "restarts")
+    whole(seed, "the seed", 0, 2**63 - 1)
+    real(timeout, "the timeout (seconds)", most=1e8, above=True)
     autocast(precision, torch.device("cpu"))  # refuses what is not known
     wanted = declared(tensor_parallel)
     if joined_world() is None:  # otherwise this is a rank, which is about to do so itself

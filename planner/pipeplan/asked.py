@@ -1,7 +1,10 @@
 """What a caller may ask of a search: how long, how close, by whom. Checked once, for the program and for the API."""
 
+from pipeplan.cluster import Cluster
 from pipeplan.errors import InputError
 from pipeplan.figures import real, shown, whole
+from pipeplan.job import Job
+from pipeplan.model import Model
 from pipeplan_formulations.report import Limits
 
 BACKENDS = ("cpsat", "cbc", "exact")
@@ -13,6 +16,23 @@ SEEDS = 2**31 - 1
 """The largest seed that the solvers take."""
 WORKERS, SEED = 2, 0
 """Unless told otherwise."""
+
+
+def require_question(model: object, cluster: object, job: object) -> None:
+    """Refuse what is no `Model` (None is left unchecked), `Cluster` or `Job`, like the name of one.
+
+    Raises
+    ------
+    InputError
+        Saying how to get one.
+    """
+    for value, kind, way in (
+        (model, Model, "pipeplan.load_model(name or path) reads one"),
+        (cluster, Cluster, "pipeplan.load_cluster(name or path) reads one"),
+        (job, Job, "Job(batch=N) makes one"),
+    ):
+        if not isinstance(value, kind) and not (kind is Model and value is None):
+            raise InputError(f"a {kind.__name__} is needed, not {shown(value)}; {way}")
 
 
 def asked_limits(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeplan.alternatives import why_infeasible
-from pipeplan.asked import LONGEST
+from pipeplan.asked import LONGEST, require_question
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, UndecidedError
 from pipeplan.figures import real
@@ -82,6 +82,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
         If none was found in the time given.
     """
     real(time_limit, "the time limit (seconds)", most=LONGEST)
+    require_question(model, cluster, job)
     space = Space(model, cluster, job)
     families = job.schedules or default_schedules(cluster, job)
     end = time.monotonic() + time_limit

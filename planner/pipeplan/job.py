@@ -28,7 +28,10 @@ class Recompute(StrEnum):
 
 
 class Order(StrEnum):
-    """``SEARCH``: any order of unlike devices. ``GIVEN``: stages take devices in the order in which they are listed."""
+    """``SEARCH``: any order of unlike devices. ``GIVEN``: stages take devices as they are listed, d0 first.
+
+    With ``GIVEN`` no device is left out but those behind the last stage. To leave one out, take it off the list.
+    """
 
     SEARCH = "search"
     GIVEN = "given"
@@ -69,7 +72,7 @@ class Job:
     zero1 : bool
         Replicas share the optimiser's state out among them (Rajbhandari et al., ZeRO, 2020, stage 1).
     order : Order
-        Of devices along the pipeline.
+        Of devices along the pipeline; see `Order`.
     together : tuple of tuple of str
         Layers that one stage must hold: every layer from the first of them to the last.
     no_cut_after : tuple of str

@@ -123,7 +123,20 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> "Plan":
-        """Read what `save` writes."""
-        from pipeplan.files.plan_file import read_plan
+        """Read what `save` writes.
 
-        return read_plan(Path(path))
+        Raises
+        ------
+        InputError
+            Naming every field that is wrong, or every claim that the file's own tables contradict.
+        """
+        from pipeplan.errors import InputError, PlanError
+        from pipeplan.files.plan_file import read_plan
+        from pipeplan.validate import validate_claims
+
+        plan = read_plan(Path(path))
+        try:
+            validate_claims(plan)
+        except PlanError as error:
+            raise InputError(f"{path} contradicts itself: {error}\nsolve again, or undo what was changed") from error
+        return plan

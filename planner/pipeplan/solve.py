@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from pipeplan.alternatives import why_infeasible
-from pipeplan.asked import asked_limits
+from pipeplan.asked import asked_limits, require_question
 from pipeplan.cluster import Cluster
 from pipeplan.drafting import draft
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
@@ -29,7 +29,7 @@ from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Status, Stop
-from pipeplan_formulations.signals import listening, received
+from pipeplan_formulations.signals import listening
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
@@ -117,6 +117,7 @@ def solve(
     elif batch is not None or wishes:
         beside = ", ".join([*(["batch"] if batch is not None else []), *wishes])
         raise InputError(f"job and {beside} are both given; write everything into the job, or leave the job out")
+    require_question(None, cluster, job)
     question = None if robust is None else as_robust(robust)
     if question is not None:
         _check_robust(job)
@@ -125,10 +126,8 @@ def solve(
         whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
-    if why := space.impossible:
-        raise InfeasibleError(why)
-    if overfull(space):
-        raise InfeasibleError(why_infeasible(space))
+    if space.impossible or overfull(space):
+        raise InfeasibleError(why_infeasible(space, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
     searching = replace(limits, time=clock.left - compared)
@@ -146,7 +145,7 @@ def solve(
             prover.limits.time * FOR_HEURISTICS,
             prover.offer,
             known=prover.incumbent is not None,
-            at_most=max(prover.rest, 0.0) + prover.slack,
+            at_most=max(prover.rest, 0.0) / 2 + prover.slack,
             affords=prover.affords,
         )
         prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
@@ -172,7 +171,11 @@ def solve(
         tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
         finish = prover.pace.finish(prover.incumbent.candidate)
         rest = Clock(Limits(time=max(clock.left - max(finish - prover.slack, 0.0), 0.0)))
-        choice = choose(space, prover.incumbent, tried, prover.bound, question, seed, rest)
+        try:
+            choice = choose(space, prover.incumbent, tried, prover.bound, question, seed, rest)
+            prover.stop = Stop.TIME if choice is None else prover.stop
+        except KeyboardInterrupt:
+            prover.stop = Stop.INTERRUPT
         chosen = prover.incumbent if choice is None else choice.chosen
     plan = draft(model, cluster, job, chosen, prover.bound)
     validate_plan(plan, model, cluster)
@@ -181,7 +184,7 @@ def solve(
         timeline=chosen.timeline,
         job=job,
         status=Status.OPTIMAL if prover.bound == chosen.value else Status.FEASIBLE,
-        stop=prover.stop if question is None or choice is not None else Stop.INTERRUPT if received() else Stop.TIME,
+        stop=prover.stop,
         value=chosen.value,
         bound=prover.bound,
         wall=clock.wall,
@@ -207,7 +210,10 @@ def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> M
     from pipeplan.profile import profile
 
     if example_inputs is None:
-        raise InputError("solve() got a module without example_inputs; pass one batch, so that it can be profiled")
+        raise InputError(
+            f"solve() got {type(module).__name__} for a model, and no example_inputs; pass a Model (as of "
+            "pipeplan.load_model), or a torch module and one batch, so that it can be profiled"
+        )
     sizes = tuple(size for size in (1, 2, 4, 8, 16) if job.batch % size == 0)
     name = cluster.devices[0].kind.name
     return profile(module, example_inputs, micro_batches=sizes, optimizer=job.optimizer, device_name=name)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from foreign_workloads import BRANCH
 from instances import equal_devices, fat_head
 from pipeplan import Cluster, DeviceKind, Job, Link, Robust, compare, frontier, solve
 from pipeplan.cli import main
@@ -227,3 +228,58 @@ def test_a_depth_that_cannot_be_is_no_contradiction() -> None:
     """Through the API it is an infeasible question too."""
     with pytest.raises(InfeasibleError, match="9 layers"):
         solve(fat_head(), equal_devices(12), 16, depths=(10,))
+
+
+@pytest.mark.parametrize("ask", [solve, compare, frontier])
+def test_names_are_no_models_or_clusters(ask: Callable[..., object]) -> None:
+    """A name where a model, a cluster or a job belongs is refused, and the text says how to get one."""
+    beside: dict[str, Any] = {"job": Job(8)}
+    with pytest.raises(InputError, match="load_model"):
+        ask("gpt2-small", equal_devices(2), **beside)
+    with pytest.raises(InputError, match="load_cluster"):
+        ask(fat_head(), "4-v100", **beside)
+    with pytest.raises(InputError, match="Job"):
+        ask(fat_head(), equal_devices(2), job=8)
+
+
+UNHEEDED = [
+    (["solve", "MODEL", "--devices", "2", "--processors", "2"], ("--processors 2", "published")),
+    (["solve", "MODEL", "4-v100-nvlink", "--devices", "2"], ("--devices 2", "4-v100-nvlink")),
+    (["solve", "MODEL", "4-v100-nvlink", "--bandwidth", "1GB/s"], ("--bandwidth 1GB/s", "4-v100-nvlink")),
+    (["solve", "MODEL", "--devices", "2", "--backend", "exact", "--workers", "4"], ("--workers 4", "--backend exact")),
+    (["compare", "MODEL", "--devices", "2", "--backend", "exact", "--seed", "4"], ("--seed 4", "--backend exact")),
+    (["solve", "MODEL", "--devices", "2", "--samples", "300"], ("--samples 300", "--robust")),
+    (["explain", "MODEL", "--devices", "2", "--objective", "bottleneck"], ("--objective bottleneck", "step")),
+    (["explain", "PLAN", "--memory", "1GiB", "--zero1"], ("--memory 1GiB", "--zero1", "is a plan")),
+    (["explain", "PLAN", "--time", "5"], ("--time 5", "is a plan")),
+    (["frontier", "MODEL", "--devices", "2", "--fewest", "--over", "price"], ("--fewest", "--over price")),
+    (["solve", "MODEL", "--devices", "2", "--corrected"], ("corrected", "own format")),
+    (["solve", "gnmt-8", "4-v100-nvlink", "--merge-misbooked"], ("gnmt-8", "merge_misbooked")),
+    (
+        ["solve", "GRAPH", "--devices", "2", "--rule", "published", "--depths", "2", "--zero1"],
+        ("--depths 2", "--zero1"),
+    ),
+    (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--memory", "1GiB"], ("--memory 1GiB", "pipedream")),
+    (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--corrected"], ("--corrected", "pipedream")),
+    (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--replicas", "2"], ("--replicas 2", "PipeDream")),
+    (["run", "PLAN", "module:function", "--keep", "5"], ("--keep 5", "--checkpoint")),
+    (["calibrate", "PLAN", "m:f", "MODEL", "--devices", "2", "--no-solve", "--time", "3"], ("--no-solve", "--time 3")),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), UNHEEDED)
+def test_what_would_be_ignored_is_refused(
+    model_file: str, tmp_path: Path, arguments: list[str], named: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An option that the objective, the rule, the back end or the file does not heed is bad input, both named."""
+    (tmp_path / "graph.txt").write_text(BRANCH)
+    places = {"MODEL": model_file, "GRAPH": str(tmp_path / "graph.txt"), "PLAN": str(tmp_path / "plan.json")}
+    if "PLAN" in arguments:
+        solve(fat_head(), equal_devices(2), 16, time_limit=5).plan.save(tmp_path / "plan.json")
+    batch = (
+        ["--batch", "16"] if arguments[0] in ("solve", "compare", "frontier") and "published" not in arguments else []
+    )
+    assert main([*[places.get(word, word) for word in arguments], *batch]) == 2
+    said = capsys.readouterr()
+    assert all(word in said.err for word in named), said.err
+    assert said.out == ""

@@ -50,7 +50,7 @@ def solve(
     bracket = Bracket(problem, limits, progress, cutoff)
     stop = Stop.OPTIMALITY
     try:
-        room = windows(problem)
+        room = windows(problem, bracket.clock)
         if not room.possible:
             return _report(problem, bracket, Status.INFEASIBLE, stop, None)
         if hint is not None and problem.feasible(hint):

@@ -38,7 +38,10 @@ def add_questions(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--zero1", action="store_true", help="replicas share out the optimiser's state (ZeRO stage 1)")
     parser.add_argument(
-        "--order", default="search", choices=("search", "given"), help="of unlike devices along the pipeline"
+        "--order",
+        default="search",
+        choices=("search", "given"),
+        help="of unlike devices along the pipeline; given: d0, d1, … as listed, none left out but the last ones",
     )
     parser.add_argument(
         "--pin", action="append", default=[], metavar="LAYER=WHERE", help="to a device, like d3, or a kind of device"

@@ -109,6 +109,7 @@ class PlanFile(Strict):
     optimizer: str
     step_time: Whole
     bound: Whole
+    gap: float | None = None  # what step_time and bound make, so that none of the three can be altered alone
     ranks: Items[Whole]
     stages: Items[PlanStageEntry]
     schedule: ScheduleEntry
@@ -123,13 +124,20 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """Plain data of a plan, as a file shows it."""
-    data = {"format": FORMAT} | {field: getattr(plan, field) for field in PlanFile.model_fields if field != "format"}
+    data = {"format": FORMAT} | {
+        field: getattr(plan, field, None) for field in PlanFile.model_fields if field != "format"
+    }
     schedule = plan.schedule
     return data | {
+        "gap": _gap(plan.step_time, plan.bound),
         "stages": [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages],
         "schedule": {"family": schedule.family, "two_lanes": schedule.two_lanes, "orders": schedule.as_text()},
         "pipeline": asdict(plan.pipeline) | {"overlap": plan.pipeline.overlap.value},
     }
+
+
+def _gap(step_time: int, bound: int) -> float:
+    return (step_time - bound) / step_time if step_time else 0.0
 
 
 def _shares(stage: PlanStage) -> list[dict[str, Any]]:
@@ -155,6 +163,11 @@ def plan_from_data(data: Any, where: str) -> Plan:
     file = check(PlanFile, data, where)
     orders, complaints = _orders(file.schedule)
     complaints += _sizes(file)
+    if file.gap not in (None, _gap(file.step_time, file.bound)):
+        complaints.append(
+            f"gap: is {file.gap}, and step_time {file.step_time} and bound {file.bound} make it "
+            f"{_gap(file.step_time, file.bound)}; undo what was changed, or solve again"
+        )
     if complaints:
         raise InputError(listing(where, complaints))
     return Plan(

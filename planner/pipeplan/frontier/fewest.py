@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeplan.asked import SEED, WORKERS, asked_limits
+from pipeplan.asked import SEED, WORKERS, asked_limits, require_question
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, PipeplanError
 from pipeplan.frontier.answers import Answer, Answers, Verdict
@@ -105,6 +105,7 @@ def fewest_devices(
     InfeasibleError
         If the job does not fit on the whole cluster. (`PipeplanError`, its base, if that is not decided in time.)
     """
+    require_question(model, cluster, job)
     limits = asked_limits(time_limit, gap, backend, workers, seed)
     answers = Answers(model, cluster, job, "devices", limits, backend, None if path is None else Path(path), told)
     check_pins(answers)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from pipeplan.asked import SEED, WORKERS, asked_limits
+from pipeplan.asked import SEED, WORKERS, asked_limits, require_question
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.figures import whole
@@ -71,6 +71,7 @@ def frontier(
     if points is not None:
         whole(points, "points (a frontier has at least one point)", 1)
     where = None if path is None else Path(path)
+    require_question(model, cluster, job)
     limits = asked_limits(time_limit, gap, backend, workers, seed)
     answers = Answers(model, cluster, job, over, limits, backend, where, told)
     if over == "memory":

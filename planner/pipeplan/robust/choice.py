@@ -116,7 +116,7 @@ def choose(
     seed: int,
     clock: Clock | None = None,
 ) -> Choice | None:
-    """Compare plans under the same disturbances; None if the first one was interrupted, or the time was up before.
+    """Compare plans under the same disturbances; None if the time was up before the first one was through.
 
     Parameters
     ----------
@@ -128,6 +128,11 @@ def choose(
         Nanoseconds: no plan of the space takes less undisturbed.
     clock : Clock, optional
         Ends the comparison; what has been compared by then counts.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the first one was interrupted.
     """
     runs: Runs = []
     limit, more = float(best.value), 0
@@ -139,10 +144,13 @@ def choose(
         known = distinct([best, *tried])
         roomy = (other for plan in known[:REORDERED] for other in roomier(space, plan, question.spread))
         every = distinct([*known, *_in_time(relatives(space, known, limit), clock), *_in_time(roomy, clock)])
-        others = [plan for plan in every if plan is not best and plan.value <= limit]
+        others = [plan for plan in every if plan is not best and plan.value <= limit and space.outside(plan) is None]
         more = max(len(others) - (most - 1), 0)
         race([best, *others[: most - 1]], question, samples, seed, runs, clock)
-    except (KeyboardInterrupt, OutOfTimeError):  # what has been compared counts
+    except KeyboardInterrupt:  # what has been compared counts
+        if not runs:
+            raise
+    except OutOfTimeError:
         if not runs:
             return None
 

@@ -2,10 +2,9 @@
 
 First the exact dynamic programme on the relaxed partition problem, then a solver with every path cut known so far. The
 partition found is simulated; the critical path of its schedule is an inequality that all partitions under the same
-shape, micro-batch count and family obey (equation (6) of the partition problem). Where tensors of several pairs of
-devices wait for each other at a card, a critical path may say less about a partition than its simulation does. Then the
-others are looked at without it. So bound and simulation meet after finitely many steps, unless there is no time to
-simulate a partition: then the bound is left as it is.
+shape, micro-batch count and family obey (equation (6) of the partition problem). Where tensors wait for each other at a
+wire, a critical path may say less about a partition than its simulation does. Then the others are looked at without it.
+So bound and simulation meet after finitely many steps.
 """
 
 from collections.abc import Iterator
@@ -61,10 +60,8 @@ class FamilyNode(Node):
         before = self.bound
         if not learned(self, report):
             return Step.nothing()
-        if report.solution is None and closed(self, prover):
+        if closed(self, prover) if report.solution is None else not prover.affords(self.candidate):
             return Step.leave(self.bound)
-        if report.solution is not None and not prover.affords(self.candidate):
-            return Step.leave(self.bound)  # what is not simulated may be anything from its bound on
         first, self.relaxed = not self.relaxed, True
         new_cut = self._simulate(prover, report.solution) if report.solution is not None else False
         if report.solution is not None and prover.value is not None and prover.value <= self.bound:
@@ -74,7 +71,7 @@ class FamilyNode(Node):
         if report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
             self.slice *= 2
             return Step.split([self])
-        if step and report.solution is not None and report.stop is not Stop.TIME:
+        if report.solution is not None and report.stop is not Stop.TIME:
             return Step.split(list(self._others(report.solution)))
         return Step.leave(self.bound)
 

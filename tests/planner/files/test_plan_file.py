@@ -10,7 +10,7 @@ import pytest
 from pipeplan.chain import UNLIMITED
 from pipeplan.cluster import Overlap
 from pipeplan.errors import InputError
-from pipeplan.files.plan_file import plan_data, plan_from_data
+from pipeplan.files.plan_file import plan_data, plan_from_data, read_plan
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Schedule
@@ -21,14 +21,17 @@ from replicated import replicated_answer
 
 def plan() -> Plan:
     """Two stages on two devices, two micro-batches."""
-    stages = tuple(PlanStage((name,), (i,), 10, 20, 1, MemoryParts(weights=5)) for i, name in enumerate("ab"))
+    stages = tuple(
+        PlanStage((name,), (i,), 10, 20, 2, MemoryParts(weights=5, gradients=5)) for i, name in enumerate("ab")
+    )
     return Plan(
-        model="m", fingerprint="f", cluster="c", device_kinds=("k", "k"), micro_batch=4, micro_batches=2,
+        model="m", fingerprint="f", cluster="c", device_kinds=("k", "l"), micro_batch=4, micro_batches=2,
         optimizer="sgd", stages=stages,
         schedule=Schedule.from_text("gpipe", ["0F0 0F1 0B0 0B1 0U", "1F0 1F1 1B0 1B1 1U"]),
-        ranks=(0, 1), step_time=100, bound=90,
+        ranks=(0, 1), step_time=96, bound=90,
         pipeline=Pipeline(
-            (Stage(10, 20), Stage(10, 20)), ((0,), (1,)), ((Transfer(3, 2, 1, ("w",)),),), ((Transfer(),),),
+            (Stage(10, 20, resident=10), Stage(10, 20, resident=10)), ((0,), (1,)),
+            ((Transfer(3, 2, 1, ("d0 to d1",)),),), ((Transfer(3, 2, 1, ("d1 to d0",)),),),
             Overlap.COPY, (0, 0), (UNLIMITED, 2**40),
         ),
     )  # fmt: skip
@@ -97,7 +100,7 @@ def test_replicas_survive(tmp_path: Path) -> None:
     """Devices, transfers of every pair, recomputed layers, in-flight counts and reductions come back as they were."""
     plan, model, cluster = replicated_answer()
     plan.save(tmp_path / "plan.json")
-    again = Plan.load(tmp_path / "plan.json")
+    again = read_plan(tmp_path / "plan.json")
     assert again == plan
     assert simulate(again.schedule, again.pipeline) == simulate(plan.schedule, plan.pipeline)
     validate_plan(again, model, cluster)
