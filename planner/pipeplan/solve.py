@@ -162,6 +162,8 @@ def solve(
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
             raise UndecidedError(prover.stop, prover.bound, prover.unaffordable)
+        if not prover.refuted and prover.unaffordable is not None:
+            raise UndecidedError(Stop.TIME, prover.bound, prover.unaffordable)
         if not prover.refuted:
             raise PipeplanError(
                 f"no plan was found, and it is not proved that none fits: no plan that does takes less than "
