@@ -47,3 +47,10 @@ def test_the_bottleneck_is_the_least_of_all_plans() -> None:
 def test_the_bottleneck_is_the_least_of_all_plans_of_many_questions() -> None:
     """Of 1,000 small questions every answer is the best plan, and at most 1 % are left with a gap."""
     assert len(gaps(range(1000, 2000))) <= 10
+
+
+def test_shapes_in_lumps_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where shapes are bounded together, as on large clusters, values and bounds are those of all plans, too."""
+    monkeypatch.setattr("pipeplan.search.space.FEW", 0)
+    monkeypatch.setattr("pipeplan.graph.node.MOST_WIDTHS", 0)
+    assert gaps(range(200, 240)) == []
