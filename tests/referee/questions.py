@@ -182,7 +182,10 @@ def _job(random: Random, names: list[str], cluster: Document, model: Document, l
         draw("together", 0.1, [names[at : at + 2]])
         draw("no_cut_after", 0.12, [random.choice(names[:-1])])
     where = random.choice([*cluster["devices"], f"d{random.randrange(devices)}"])
-    draw("pin", 0.12, [(random.choice(names), where)])
+    pins = [(random.choice(names), where)]
+    if _often(random, 0.3):
+        pins.append((random.choice(names), random.choice([*cluster["devices"], f"d{random.randrange(devices)}"])))
+    draw("pin", 0.12, pins)
     if "objective" not in job and batch <= 4 and devices <= 3 and not large and _often(random, 0.08):
         job["schedules"] = [*random.sample(suited, random.choice((0, 0, 1))), "any"]
         if _often(random, 0.6):  # few enough orders to play each of them

@@ -119,16 +119,39 @@ def _tiled(every: Sequence[Group], row: list[int], replicas: int) -> Iterator[Gr
 
 def partitions(question: Question, groups: Groups) -> Iterator[Layers]:
     """Every row of consecutive layers that the wishes about cuts and places allow."""
-    depth, n, job = len(groups), question.n, question.job
-    forbidden = {question.place[name] for name in job["no_cut_after"]}
-    for wished in job["together"]:
-        places = [question.place[name] for name in wished]
-        forbidden |= set(range(min(places), max(places)))
-    for ends in combinations([end for end in range(1, n) if end - 1 not in forbidden], depth - 1):
+    depth, n = len(groups), question.n
+    for ends in combinations([end for end in range(1, n) if end - 1 not in forbidden(question)], depth - 1):
         edges = (0, *ends, n)
         layers = tuple(tuple(range(edges[s], edges[s + 1])) for s in range(depth))
         if placed_well(question, groups, layers):
             yield layers
+
+
+def forbidden(question: Question) -> set[int]:
+    """Cuts that a wish excludes."""
+    cuts = {question.place[name] for name in question.job["no_cut_after"]}
+    for wished in question.job["together"]:
+        places = [question.place[name] for name in wished]
+        cuts |= set(range(min(places), max(places)))
+    return cuts
+
+
+def pins_clash(question: Question) -> bool:
+    """Whether a layer has two places, or layers of one stage have places on devices that cannot share a stage."""
+    cuts, alone = forbidden(question), tuple(question.job["replicas"]) == (1,)
+    homes = [
+        (
+            question.place[name],
+            where,
+            {d.number if alone else d.kind for d in question.devices if where in (d.kind, f"d{d.number}")},
+        )
+        for name, where in question.job["pin"]
+    ]
+    for (a, first, here), (b, second, there) in combinations(homes, 2):
+        joined = all(cut in cuts for cut in range(min(a, b), max(a, b)))
+        if first != second and (a == b or (joined and not here & there)):
+            return True
+    return False
 
 
 def placed_well(question: Question, groups: Groups, layers: Layers) -> bool:
@@ -136,13 +159,8 @@ def placed_well(question: Question, groups: Groups, layers: Layers) -> bool:
     home = {i: s for s, own in enumerate(layers) for i in own}
     return all(
         any(where in (device.kind, f"d{device.number}") for device in groups[home[question.place[name]]])
-        for name, where in job_pins(question)
+        for name, where in question.job["pin"]
     )
-
-
-def job_pins(question: Question) -> list[tuple[str, str]]:
-    """Layers and where they must lie."""
-    return [(name, where) for name, where in question.job["pin"]]
 
 
 def family_names(question: Question) -> tuple[str, ...]:

@@ -68,6 +68,8 @@ def contradiction(question: Question) -> str | None:
         costs.sizes(question)
     except ContradictionError as reason:
         return str(reason)
+    if space.pins_clash(question):
+        return "pins that contradict each other"
     if "any" in schedules and job["objective"] == "bottleneck":
         return "orders of a step do not change the bottleneck"
     if "fbp-as" in schedules and question.overlap == "none":
