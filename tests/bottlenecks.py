@@ -28,17 +28,15 @@ def random_question(seed: int) -> Question:
     def numbers(low: int, high: int) -> list[int]:
         return [rng.randint(low, high) for _ in range(n)]
 
-    output = numbers(0, 9)
-    saved = [size + extra for size, extra in zip(output, numbers(0, 6), strict=True)]
-    top = rng.choice([9, 99])
-    chain = model_of(
-        numbers(0, top),
-        numbers(0, 2 * top),
-        saved=saved,
-        output=output,
-        parameters=[4 * rng.choice([0, 1, 2, 5]) for _ in range(n)],
-        sizes=sizes,
-    )
+    top, parameters = rng.choice([9, 99]), [4 * rng.choice([0, 1, 2, 5]) for _ in range(n)]
+
+    def priced(kind: str) -> Model:
+        output = numbers(0, 9)
+        saved = [size + extra for size, extra in zip(output, numbers(0, 6), strict=True)]
+        times = numbers(0, top), numbers(0, 2 * top)
+        return model_of(*times, saved=saved, output=output, parameters=parameters, sizes=sizes, kinds=(kind,))
+
+    chain = priced("unit")
     layers = list(chain.layers)
     if rng.random() < 0.5:
         for i in range(1, n):
@@ -59,6 +57,9 @@ def random_question(seed: int) -> Question:
     inside, across = link(), link()
     nodes = tuple(Node(tuple(names[a:b]), inside) for a, b in zip([0, *ends], [*ends, devices], strict=True))
     network = rng.choice([inside, across])
+    if rng.random() < 0.3:  # a profile of its own, with other bytes
+        kinds["slow"] = DeviceKind("slow", memory=kinds["slow"].memory)
+        chain = replace(chain, profiles=chain.profiles + priced("slow").profiles)
     cluster = Cluster("small", kinds, nodes, network, overlap=rng.choice(list(Overlap)))
     wish = rng.choice(["", "", "", "", "depths", "replicas", "equal", "given", "cut", "pin"])
     job = Job(
@@ -71,7 +72,7 @@ def random_question(seed: int) -> Question:
         replicas=rng.choice([(1,), (2,), (1, 2), (1, 3)]) if wish == "replicas" else (),
         equal_replicas=wish == "equal",
         order=Order.GIVEN if wish == "given" else Order.SEARCH,
-        no_cut_after=(f"l{rng.randrange(n)}",) if wish == "cut" else (),
+        no_cut_after=(f"l{rng.randrange(n - 1)}",) if wish == "cut" else (),
         pin=((f"l{rng.randrange(n)}", rng.choice(["d0", f"d{devices - 1}", names[0]])),) if wish == "pin" else (),
     )
     return replace(chain, layers=tuple(layers)), cluster, job
@@ -81,13 +82,13 @@ def best(question: Question, contiguous: bool) -> int | None:
     """The least bottleneck of all plans, per sample; None if none fits."""
     model, cluster, job = question
     found = []
-    for profile in model.profiles:
-        if job.batch % profile.micro_batch == 0:
+    for size in {profile.micro_batch for profile in model.profiles}:
+        if job.batch % size == 0:
             for layers in partitions(model, min(len(cluster.devices), len(model.layers)), contiguous):
-                for groups in shapes(cluster, job, len(layers), job.batch // profile.micro_batch):
+                for groups in shapes(cluster, job, len(layers), job.batch // size):
                     stages = tuple(zip(layers, groups, strict=True))
                     if wished(stages, job, model):
-                        found.append(value(question, stages, profile.micro_batch))
+                        found.append(value(question, stages, size))
     return min((each for each in found if each is not None), default=None)
 
 
@@ -160,7 +161,7 @@ def _packed(own: Sequence[Device], count: int) -> list[Device]:
 
 
 def _tiled(classes, modes, r: int, q: int) -> tuple[tuple[Device, ...], ...] | None:
-    """Each stage with q replicas in each of r / q nodes."""
+    """Each stage with q replicas in each of r / q nodes, which the stages fill."""
     shares = []
     for own in classes:
         nodes = {}
@@ -178,6 +179,8 @@ def _tiled(classes, modes, r: int, q: int) -> tuple[tuple[Device, ...], ...] | N
         if len(chosen) < r // q or any(len(node) != widths[c] for node in shares[c]):
             return None
         groups.append(tuple(device for node in chosen for device in node[column * q : (column + 1) * q]))
+    if any(count % (width // q) for count, width in zip(placed, widths, strict=True)):
+        return None
     return tuple(groups)
 
 
@@ -197,19 +200,20 @@ def wished(stages: Sequence[Stage], job: Job, model: Model) -> bool:
 def value(question: Question, stages: Sequence[Stage], size: int) -> int | None:
     """The largest load per sample under the best recomputation; None if memory does not suffice."""
     model, cluster, job = question
-    costs = next(profile.costs for profile in model.profiles if profile.micro_batch == size)
+    every = {profile.device: profile.costs for profile in model.profiles if profile.micro_batch == size}
+    of_stage = [every[group[0].kind.timed_as or group[0].kind.name] for _, group in stages]
     place = {i: s for s, (own, _) in enumerate(stages) for i in own}
     index = {name: i for i, name in enumerate(model.names)}
     many, waits = job.batch // size, cluster.overlap is Overlap.NONE
     crossing = []
     for s in range(len(stages) - 1):
         readers = [(index[name], i) for i, layer in enumerate(model.layers) for name in layer.inputs]
-        crossing.append(sum(costs[i].output for i in {a for a, b in readers if place[a] <= s < place[b]}))
+        crossing.append(sum(of_stage[s][i].output for i in {a for a, b in readers if place[a] <= s < place[b]}))
     wires = [_wire(cluster, stages[s][1], stages[s + 1][1], many, crossing[s]) for s in range(len(stages) - 1)]
     sends = [0, *(busy for busy, _ in wires), 0]
     worst = 0
     for s, (own, group) in enumerate(stages):
-        r, kind = len(group), group[0].kind
+        r, kind, costs = len(group), group[0].kind, of_stage[s]
         flying = ceil(sum(len(later) for _, later in stages[s:]) / r)
         received = crossing[s - 1] if s else 0
         states = {"sgd": 0, "adam": 2}[job.optimizer]

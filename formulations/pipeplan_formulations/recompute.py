@@ -20,8 +20,7 @@ and its peak, so a stage has a Pareto list of (cost, savings, peak):
 Lists grow layer by layer. Layers with equal numbers are interchangeable, so stages that hold as many of each sort share
 one list, and a chain of equal layers needs only n lists of at most n + 1 entries. A list that outgrows `CAP` is thinned
 out: its choices remain choices, but the least cost is then only known to lie between that of the fractional knapsack
-and theirs. So it is for long spans of many sorts, of which a list would take long: they have a greedy choice
-(`pipeplan_formulations.span_greedy`).
+and theirs. Crowded spans have no list at all, but a greedy choice (`pipeplan_formulations.span_greedy`).
 """
 
 from collections import Counter
@@ -45,9 +44,7 @@ RANGES = 8
 AT_ONCE = 2**20
 """Entries of the largest table that is made for many questions."""
 CROWD = 48
-"""A span of more layers than this, in a chain of more sorts, is crowded."""
-LONG = 64
-"""A crowded span of more layers has no list at all: a greedy choice is close there, and takes no time."""
+"""A span of more layers than this, in a chain of more sorts, is crowded: it has no list, which would take long."""
 IMPOSSIBLE = 2**61
 """Cost where no choice fits. Two of them still fit into int64."""
 
@@ -203,7 +200,7 @@ class Recomputation:
             What it costs at least, and what the choice found costs; `IMPOSSIBLE` where nothing fits. They are equal
             unless a list was thinned out.
         """
-        if self._long(start, end):
+        if self._crowd(start, end):
             found = [self._greedy(start, end, int(k), int(room)) for k, room in zip(in_flight, spare, strict=True)]
             costs = [IMPOSSIBLE if chosen is None else int(self._cost[chosen].sum()) for chosen in found]
             cost = np.array(costs, np.int64)
@@ -222,12 +219,12 @@ class Recomputation:
         return np.where(cost == IMPOSSIBLE, IMPOSSIBLE, np.minimum(down, cost)), cost
 
     def crowded(self, starts: Array, ends: Array) -> NDArray[np.bool_]:
-        """Whether spans may hold so many sorts of layers that their lists take long; then `rough` is at hand."""
+        """Whether spans may hold so many sorts of layers that they have no lists; then `rough` is at hand."""
         crowd: NDArray[np.bool_] = ends - starts > (CROWD if self._all_sorts > CROWD else len(self._sorts))
         return crowd
 
-    def _long(self, start: int, end: int) -> bool:
-        return end - start > LONG and self._all_sorts > CROWD
+    def _crowd(self, start: int, end: int) -> bool:
+        return end - start > CROWD and self._all_sorts > CROWD
 
     def _greedy(self, start: int, end: int, in_flight: int, spare: int) -> Array | None:
         """The layers of a choice that fits, if any does."""
@@ -238,7 +235,7 @@ class Recomputation:
 
     def content(self, start: int, end: int) -> tuple[int, int]:
         """What a span shares with all spans to which `least` gives the same answers: its list, its workspace."""
-        same = -1 - start * (len(self._sorts) + 1) - end if self._long(start, end) else id(self._curve(start, end))
+        same = -1 - start * (len(self._sorts) + 1) - end if self._crowd(start, end) else id(self._curve(start, end))
         return same, self._largest_workspace(start, end)
 
     def rough(self, starts: Array | int, ends: Array | int, in_flight: Array, spare: Array) -> Array:
@@ -279,7 +276,7 @@ class Recomputation:
 
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
         """The layers to recompute, in order; of layers with equal numbers the first. None if nothing fits."""
-        if self._long(start, end):
+        if self._crowd(start, end):
             layers_chosen = self._greedy(start, end, in_flight, spare)
             return None if layers_chosen is None else tuple(layers_chosen.tolist())
         curve = self._curve(start, end)

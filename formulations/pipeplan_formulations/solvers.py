@@ -6,7 +6,7 @@ when it is first.
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from threading import Thread, current_thread, main_thread
+from threading import Event, Thread, current_thread, main_thread
 from typing import Any
 
 from pipeplan_formulations.clock import Clock
@@ -45,6 +45,7 @@ def cpsat_solver(limits: Limits) -> Any:
         def solve(self, *arguments: Any) -> Any:
             if current_thread() is not main_thread():
                 return super().solve(*arguments)
+            ended = Event()  # Thread.join takes a thread for ended if a signal comes at the wrong moment
             answers: list[Any] = []
             errors: list[BaseException] = []
             solve = super().solve
@@ -54,12 +55,13 @@ def cpsat_solver(limits: Limits) -> Any:
                     answers.append(solve(*arguments))
                 except BaseException as error:
                     errors.append(error)
+                finally:
+                    ended.set()
 
-            thread = Thread(target=run, name="cp-sat", daemon=True)
-            thread.start()
-            while thread.is_alive():
+            Thread(target=run, name="cp-sat", daemon=True).start()
+            while not ended.is_set():
                 try:
-                    thread.join(POLL if self.interrupted else None)
+                    ended.wait(POLL if self.interrupted else None)
                 except KeyboardInterrupt:
                     self.interrupted = True
                 if self.interrupted:  # again and again, as a search that has not begun does not notice

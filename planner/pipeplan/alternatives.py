@@ -7,7 +7,7 @@
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from pipeplan.units import format_bytes
 from pipeplan_formulations import partition
 from pipeplan_formulations.report import Limits
 
+Change = tuple[str, dict[str, Any]]
+"""An option as it is written, and fields of `pipeplan.Job`."""
 SECONDS = 10.0
 """Most that looking for alternatives takes; each has an equal share of what is left."""
 
@@ -45,7 +47,9 @@ class Alternative:
 def why_infeasible(space: Space, seconds: float = SECONDS) -> str:
     """Why no plan of a space fits, and what would; the search for it takes so long at most."""
     until = time.monotonic() + min(seconds, SECONDS)
-    if why := overfull(space):
+    if why := space.impossible:
+        lines, found = [why], alternatives(space, None, until)
+    elif why := overfull(space):
         lines, found = [why], alternatives(space, None, until, memory=True)
     else:
         now = enough(space, time.monotonic() + min(seconds, SECONDS) / 3)
@@ -76,12 +80,31 @@ def alternatives(space: Space, least: int | None, until: float, memory: bool = F
         share = (until - time.monotonic()) / (len(given) - number + 1)
         found += checked(space, option, changed, share)
     if len(given) > 1 and not any(each.fits for each in found):
-        whole: dict[str, Any] = {name: value for _, changed in given for name, value in changed.items()}
-        found += checked(space, " and ".join(option for option, _ in given), whole, until - time.monotonic())
+        found += _together(space, given, until)
     return [each for each in found if each.fits or (least is not None and each.need < least)]
 
 
-def changes(space: Space) -> Iterator[tuple[str, dict[str, Any]]]:
+def _together(space: Space, given: Sequence[Change], until: float) -> list[Alternative]:
+    """All changes at once, less those without which a plan still fits; empty if none is found to fit."""
+
+    def tried(kept: Sequence[Change]) -> Alternative | None:
+        whole: dict[str, Any] = {name: value for _, changed in kept for name, value in changed.items()}
+        option = " and ".join(option for option, _ in kept)
+        found = checked(space, option, whole, (until - time.monotonic()) / 2)
+        return next((each for each in found if each.fits), None)
+
+    best = tried(given)
+    if best is None:
+        return []
+    for change in given:
+        rest = [each for each in given if each is not change]
+        fewer = tried(rest)
+        if fewer is not None:
+            given, best = rest, fewer
+    return [best]
+
+
+def changes(space: Space) -> Iterator[Change]:
     """What else could be asked: restrictions given up, and what is left out unless it is asked for."""
     job = space.job
     kinds = {device.kind.name: device.kind for device in space.cluster.devices}.values()

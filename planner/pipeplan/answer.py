@@ -30,7 +30,7 @@ REASONS = {
 def in_words(result: "Result") -> str:
     """What ``pipeplan solve`` prints."""
     plan = result.plan
-    meaning = "step time" if result.job.objective == "step" else "largest stage load"
+    meaning = "step time" if result.job.objective == "step" else "largest stage load per sample"
     many = counted(plan.micro_batches, "micro-batch")
     lines = [
         f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "

@@ -17,7 +17,7 @@ from pipeplan.names import listed
 from pipeplan.search import one_by_one
 from pipeplan.search.space import Space
 from pipeplan.searched import Searched
-from pipeplan.structure import tiles
+from pipeplan.structure import distinct_tiles
 
 if TYPE_CHECKING:
     from pipeplan.search.layouts import Layout
@@ -231,7 +231,7 @@ class Scope:
             yield say.ONE_WIDTH
         elif self.uneven and any(r % (self.unit or 1) for r in allowed):
             yield f"stages of unequal numbers of replicas, other than multiples of {self.unit}"
-        if any(tiles(self.space.classes, r) for r in allowed if r not in self.equal):
+        if any(distinct_tiles(self.space.classes, r) for r in allowed if r not in self.equal):
             yield f"equal tiles for other numbers of replicas than {listed(tuple(self.equal))}"
 
     def _orders(self) -> Iterator[str]:

@@ -28,8 +28,8 @@ from pipeplan.sources import sources
 from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Status, Stop
-from pipeplan_formulations.signals import listening, received
+from pipeplan_formulations.report import BeyondIntegersError, Limits, Status, Stop
+from pipeplan_formulations.signals import listening
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
@@ -126,10 +126,8 @@ def solve(
         whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
     space = Space(model, cluster, job)
-    if why := space.impossible:
-        raise InfeasibleError(why)
-    if overfull(space):
-        raise InfeasibleError(why_infeasible(space))
+    if space.impossible or overfull(space):
+        raise InfeasibleError(why_infeasible(space, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
     searching = replace(limits, time=clock.left - compared)
@@ -147,7 +145,7 @@ def solve(
             prover.limits.time * FOR_HEURISTICS,
             prover.offer,
             known=prover.incumbent is not None,
-            at_most=max(prover.rest, 0.0) + prover.slack,
+            at_most=max(prover.rest, 0.0) / 2 + prover.slack,
             affords=prover.affords,
         )
         prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
@@ -156,10 +154,16 @@ def solve(
             prover.run()
     except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
         prover.stop = Stop.INTERRUPT
+    except BeyondIntegersError as error:
+        raise InputError(
+            f"a step of {job.batch} samples takes too long to be counted in nanoseconds ({error}); ask about fewer"
+        ) from error
 
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
             raise UndecidedError(prover.stop, prover.bound, prover.unaffordable)
+        if not prover.refuted and prover.unaffordable is not None:
+            raise UndecidedError(Stop.TIME, prover.bound, prover.unaffordable)
         if not prover.refuted:
             raise PipeplanError(
                 f"no plan was found, and it is not proved that none fits: no plan that does takes less than "
@@ -171,7 +175,11 @@ def solve(
         tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
         finish = prover.pace.finish(prover.incumbent.candidate)
         rest = Clock(Limits(time=max(clock.left - max(finish - prover.slack, 0.0), 0.0)))
-        choice = choose(space, prover.incumbent, tried, prover.bound, question, seed, rest)
+        try:
+            choice = choose(space, prover.incumbent, tried, prover.bound, question, seed, rest)
+            prover.stop = Stop.TIME if choice is None else prover.stop
+        except KeyboardInterrupt:
+            prover.stop = Stop.INTERRUPT
         chosen = prover.incumbent if choice is None else choice.chosen
     plan = draft(model, cluster, job, chosen, prover.bound)
     validate_plan(plan, model, cluster)
@@ -180,7 +188,7 @@ def solve(
         timeline=chosen.timeline,
         job=job,
         status=Status.OPTIMAL if prover.bound == chosen.value else Status.FEASIBLE,
-        stop=prover.stop if question is None or choice is not None else Stop.INTERRUPT if received() else Stop.TIME,
+        stop=prover.stop,
         value=chosen.value,
         bound=prover.bound,
         wall=clock.wall,

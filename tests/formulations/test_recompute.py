@@ -138,7 +138,6 @@ def test_the_rough_answer_is_never_above_the_least(layers, data):
 def test_long_spans_have_a_choice_wherever_anything_fits(layers, data):
     """Without lists a choice fits wherever some does, costs what is said, and no less than the floor and the least."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(recompute, "LONG", 0)
         patched.setattr(recompute, "CROWD", 0)
         lists = layers.lists()
         start, end, flights, spares = questions(data, len(layers.rows))
@@ -158,9 +157,9 @@ def test_a_greedy_choice_is_close_to_the_least_in_long_spans(monkeypatch):
     """On a hundred unlike layers it costs at most one per cent of the span's forward more than what a list finds."""
     rng = np.random.default_rng(0)
     forward, saved = rng.integers(100, 1000, 100), rng.integers(1000, 9000, 100)
-    lists = Recomputation(forward, saved, saved // 9, np.full(100, 50), np.ones(100, np.bool_))
+    tables = forward, saved - saved // 9, np.full(100, 50), saved + 50, np.ones(100, np.bool_)
     spare = -np.linspace(1000, int((saved - saved // 9).sum()) - 10_000, 40).astype(np.int64)
-    _, greedy = lists.least(0, 100, np.ones(40, np.int64), spare)
-    monkeypatch.setattr(recompute, "LONG", 100)
-    _, listed = lists.least(0, 100, np.ones(40, np.int64), spare)
+    _, greedy = Recomputation(*tables).least(0, 100, np.ones(40, np.int64), spare)
+    monkeypatch.setattr(recompute, "CROWD", 100)
+    _, listed = Recomputation(*tables).least(0, 100, np.ones(40, np.int64), spare)
     assert (np.abs(greedy - listed) <= 0.01 * forward.sum()).all()

@@ -88,24 +88,24 @@ def test_options_that_help_only_together_are_named_together() -> None:
     model = model_of([3] * 4, saved=[20] * 4, output=[1] * 4, parameters=[20] * 4, sizes=(1, 2, 4))
     job = Job(4, depths=(1,), micro_batches=(1,), recompute="none")  # type: ignore[arg-type]
     text = refusal(model, equal_devices(4, memory=122), job)
-    assert "and without --depths and without --micro-batches: a plan fits" in text
+    assert "Otherwise: without --depths and without --micro-batches: a plan fits, with 120 B a device" in text
     alone = refusal(model, equal_devices(4, memory=122), replace(job, depths=()))
     assert "devices of 124B" in alone
 
 
 def test_wishes_that_no_cut_keeps_are_named() -> None:
-    """Layers of one stage that are pinned to two devices: no memory helps; without one of the wishes a plan fits."""
-    pins = (("l0", "d0"), ("l1", "d1"))
-    text = refusal(TWO, DEVICES, Job(4, replicas=(1,), pin=pins, together=(("l0", "l1"),)))
-    assert "no cut of the layers keeps to --together and --pin" in text
+    """Pins against the given order of devices: no memory helps; without the pins a plan fits."""
+    pins = (("l0", "d1"), ("l1", "d0"))
+    text = refusal(TWO, DEVICES, Job(4, replicas=(1,), order="given", pin=pins))  # type: ignore[arg-type]
+    assert "no cut of the layers keeps to --pin" in text
     assert "What would fit" not in text
-    assert "without --together: a plan fits" in text
+    assert "without --pin: a plan fits" in text
 
 
 def test_shapes_that_are_not_there_are_explained() -> None:
-    """Seven stages on two devices: the numbers are said, and that other depths fit."""
+    """Seven stages of two layers: the numbers are said, and that other depths fit."""
     text = refusal(TWO, DEVICES, Job(4, depths=(7,)))
-    assert "--depths 7 leaves no shape of the pipeline on 2 devices, with 2 layers" in text
+    assert "7 stages or more are asked for" in text
     assert "without --depths: a plan fits" in text
 
 

@@ -140,7 +140,7 @@ def _reduction(model: Model, own: frozenset[int], r: int, link: Link) -> int:
 @given(questions())
 @settings(max_examples=150, deadline=None)
 def test_the_bottleneck_of_a_graph_is_the_best_of_all_rows_of_stages(question: Question) -> None:
-    """Value and bound enclose the best of all rows, and meet in it where replicas are priced exactly."""
+    """Value and bound meet in the best of all rows."""
     model, cluster, job = question
     micro_batches = job.batch
     found = (value(question, row, micro_batches) for row in rows(model, cluster, job, micro_batches))
@@ -151,13 +151,8 @@ def test_the_bottleneck_of_a_graph_is_the_best_of_all_rows_of_stages(question: Q
         assert best is None
         return
     assert best is not None
-    assert result.bound <= best <= result.value
     validate_plan(result.plan, model, cluster)
-    link = cluster.nodes[0].link
-    links_are_exact = cluster.overlap is Overlap.NONE or link.bandwidth is None
-    reductions_are_exact = link.latency == 0 or all(layer.parameters for layer in model.layers)
-    if job.replicas == (1,) or (links_are_exact and reductions_are_exact):
-        assert (result.bound, result.value, result.status) == (best, best, Status.OPTIMAL)
+    assert (result.bound, result.value, result.status) == (best, best, Status.OPTIMAL)
 
 
 def test_stages_need_not_be_contiguous() -> None:

@@ -22,8 +22,11 @@ class Verdict:
     plan: Plan | None = None
 
 
-def judge(document: Document, answer: Document) -> Verdict:
-    """Hold an answer against the question's documents."""
+def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
+    """Hold an answer against the question's documents.
+
+    Without ``exact`` a search that has nothing left to look at need not have found the best plan, if it says so.
+    """
     verdict, question = Verdict(), Question(document)
     if answer["outcome"] == "crashed":
         verdict.faults.append(f"it crashed: {answer['text']}")
@@ -44,7 +47,7 @@ def judge(document: Document, answer: Document) -> Verdict:
     if answer["outcome"] == "infeasible":
         _refute(verdict, question, prices, answer)
         return verdict
-    _bracket(verdict, question, answer)
+    _bracket(verdict, question, answer, exact)
     if "any" in question.job["schedules"] and orders.tiny(question):
         least = orders.optimum(question, prices)
         if least is not None and answer["bound"] > least:
@@ -83,7 +86,7 @@ def _refute(verdict: Verdict, question: Question, prices: Prices, answer: Docume
         verdict.faults.append(f"no plan fits, it says, but some order does: {answer['text']}")
 
 
-def _bracket(verdict: Verdict, question: Question, answer: Document) -> None:
+def _bracket(verdict: Verdict, question: Question, answer: Document, exact: bool) -> None:
     """Bound, value and the best plan of the space."""
     value, bound, stop = answer["value"], answer["bound"], answer["stop"]
     gap, job = question.document["solve"]["gap"], question.job
@@ -97,8 +100,6 @@ def _bracket(verdict: Verdict, question: Question, answer: Document) -> None:
         say(f"stopped at the gap {gap}, but value {value} and bound {bound} are further apart")
     if stop == "error":
         say("a solver contradicted itself")
-    if stop == "time" and question.document["solve"]["time_limit"] > 1:
-        say("it was stopped by the clock, although there was time")
     if verdict.optimum is None:
         if not wider:
             say(f"a plan with {value}, but none fits")
@@ -107,7 +108,7 @@ def _bracket(verdict: Verdict, question: Question, answer: Document) -> None:
         say(f"bound {bound} above the optimum {verdict.optimum} ({verdict.plan})")
     if value < verdict.optimum and not wider:
         say(f"value {value} below the optimum {verdict.optimum} ({verdict.plan})")
-    searched = stop in ("optimality", "exhausted")
+    searched = stop == "optimality" or (exact and stop == "exhausted")
     if searched and value - verdict.optimum > gap * value:
         say(f"value {value} above the optimum {verdict.optimum} ({verdict.plan}); {answer['status']}, {stop}")
 

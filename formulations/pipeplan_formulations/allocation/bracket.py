@@ -55,8 +55,12 @@ class Bracket:
     @property
     def horizon(self) -> int:
         """Values from here on do not matter: the incumbent's, or the cutoff."""
-        assert self.high is not None
-        return self.high if self.cutoff is None else min(self.high, self.cutoff)
+        return self.ceiling if self.cutoff is None else min(self.ceiling, self.cutoff)
+
+    @property
+    def ceiling(self) -> int:
+        """A value that a better allocation stays below."""
+        return self.problem.largest + 1 if self.high is None else self.high
 
     @property
     def beyond(self) -> bool:

@@ -62,8 +62,8 @@ def solve(
         stop = Stop.TIME
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    if bracket.best is None:
-        return _report(bracket, Status.UNKNOWN, stop)
+    if bracket.best is None:  # if not for the time: what memory seemed to allow did not fit after all
+        return _report(bracket, Status.UNKNOWN, Stop.EXHAUSTED if stop is Stop.GAP and not bracket.beyond else stop)
     return _report(bracket, Status.OPTIMAL if bracket.low == bracket.high else Status.FEASIBLE, stop)
 
 

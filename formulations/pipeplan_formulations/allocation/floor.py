@@ -82,7 +82,7 @@ def ground(problem: ChainAllocation, bracket: Bracket) -> Ground | None:
     targets = [max(1, int(bracket.low * stride)) for stride in STRIDES]
     if bracket.cutoff is not None and bracket.cutoff <= most:  # a single look decides whether there is anything
         most, targets = bracket.cutoff - 1, []
-    spans = Spans(problem, grid, most)
+    spans = Spans(problem, grid, most, bracket.clock)
     for target in [*(t for t in targets if t < most), most]:
         limit = target if bracket.high is None else min(target, bracket.high)
         spans = spans.narrowed(limit)
@@ -96,8 +96,7 @@ def ground(problem: ChainAllocation, bracket: Bracket) -> Ground | None:
     bracket.raise_low(int(tables.whole.min()))
     for root in roots(tables, 1):
         bracket.offer_traced(follow(problem, grid, spans, tables, root))
-    assert bracket.high is not None
-    reached = min(bracket.high, most)
+    reached = min(bracket.ceiling, most)
     if reached != limit:  # the optimum may lie between the target and the first allocation
         spans = spans.narrowed(reached)
         tables = run(problem, grid, spans, bracket.clock, reached)

@@ -32,9 +32,10 @@ def frontier(problem: ChainAllocation, limits: Limits, up_to: int | None = None)
     grid = Grid(problem)
     shape = [units + 1 for units in grid.units]
     limit = problem.largest if up_to is None else min(up_to, problem.largest)
+    clock = Clock(limits)
     try:
-        spans = Spans(problem, grid, limit)
-        tables = run(problem, grid, spans, Clock(limits), limit)
+        spans = Spans(problem, grid, limit, clock)
+        tables = run(problem, grid, spans, clock, limit)
     except OutOfTimeError:
         return free_bounds(problem, grid).reshape(shape)
     values: Array = tables.whole.min(axis=0) if tables is not None else np.full(grid.size, IMPOSSIBLE)

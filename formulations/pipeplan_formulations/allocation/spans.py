@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.usage import Grid
+from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
@@ -38,8 +39,8 @@ class Spans:
         Least work of one micro-batch before each boundary.
     """
 
-    def __init__(self, problem: ChainAllocation, grid: Grid, target: int) -> None:
-        self._problem, self._grid = problem, grid
+    def __init__(self, problem: ChainAllocation, grid: Grid, target: int, clock: Clock) -> None:
+        self._problem, self._grid, self._clock = problem, grid, clock
         self.before = best_before(problem)
         self.reach = [[self._reach(c, width, target) for width in problem.widths] for c in range(problem.kinds)]
         useful = problem.recomputable & (problem.saved > problem.output)
@@ -118,6 +119,7 @@ class Spans:
         flights = np.arange(1, known.rows.shape[1] + 1)
         spare = problem.spare(start, end, kind, problem.widths[w], flights)
         recomputation = problem.recomputations[kind]
+        self._clock.check()
         content = *recomputation.content(start, end), int(spare[0]), int(spare[-1])
         row = known.by_content.get(content)
         if row is None:

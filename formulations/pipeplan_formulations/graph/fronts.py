@@ -105,7 +105,7 @@ class Fronts:
             clock.check()
             items = self._items[counts[-1][0]]
             points = np.concatenate([_joined(front.points, row) for _, row in items])
-            kept, size = _undominated(points), len(front.points)
+            kept, size = _undominated(points, clock), len(front.points)
             variant = np.array([v for v, _ in items])[kept // size]
             front = Front(points[kept], counts[-1][0], kept % size, variant)
             self._cache[counts] = front
@@ -125,12 +125,13 @@ def _joined(points: Array, row: Array) -> Array:
     return joined
 
 
-def _undominated(points: Array) -> Array:
+def _undominated(points: Array, clock: Clock) -> Array:
     """Indices of the points that no other is at most as large as in every column; of equal points one."""
     order = np.lexsort(points.T[::-1])
     points = points[order]
     kept = np.ones(len(points), np.bool_)
     for begin in range(0, len(points), BLOCK):
+        clock.check()
         block = points[begin : begin + BLOCK]
         below: NDArray[np.bool_] = np.asarray((points[: begin + len(block), None] <= block[None]).all(axis=2))
         below[begin:] &= np.tri(len(block), k=-1, dtype=np.bool_).T  # in a block, only those ahead count

@@ -14,12 +14,16 @@ from pipeplan_formulations.partition.search import Bracket
 from pipeplan_formulations.partition.spans import NEVER, spans
 from pipeplan_formulations.partition.windows import Windows
 
+NEAR = 4
+"""A horizon is looked at in one go if it is at most so many times a target."""
+
 
 def solve_minmax(problem: ChainPartition, room: Windows, bracket: Bracket) -> None:
-    """Close the bracket: its incumbent is optimal afterwards. Some partition must keep (1)."""
+    """Close the bracket: with the optimum, or nothing below the cutoff. Some partition must keep (1)."""
     target = max(1, bracket.low)
-    while not bracket.proven:
-        target = target if bracket.high is None else min(target, bracket.high)
+    while not (bracket.proven or bracket.beyond):
+        if bracket.horizon is not None and bracket.horizon <= NEAR * target:
+            target = max(bracket.horizon - 1, bracket.low)
         value = _within(problem, room, target, bracket)
         bracket.raise_low(min(value, target + 1))
         target *= 2

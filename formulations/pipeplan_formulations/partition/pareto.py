@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPartition
 from pipeplan_formulations.partition.search import Bracket
 from pipeplan_formulations.partition.spans import NEVER, Spans, spans
@@ -40,7 +41,7 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket) -> None
     if bracket.horizon is not None:
         target = max(target, bracket.horizon - (bracket.horizon == bracket.cutoff))
     while not bracket.beyond:
-        stages = _Stages(problem, room, target)
+        stages = _Stages(problem, room, target, bracket.clock)
         view = _look_back(stages, target, bracket)
         if view.possible:
             break
@@ -59,7 +60,7 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket) -> None
         else:
             bracket.raise_low(middle + 1)
     assert bracket.high is not None and bracket.horizon is not None
-    stages = _Stages(problem, room, bracket.horizon)
+    stages = _Stages(problem, room, bracket.horizon, bracket.clock)
     target, failures = bracket.low, 0
     while not bracket.closed:
         found = _labels(stages, target, bracket, BEAM) or _labels(stages, target, bracket)
@@ -83,12 +84,13 @@ class _Stages:
         The most slack with which any prefix reaches a boundary; None where (4b) adds nothing to (4a).
     """
 
-    def __init__(self, problem: ChainPartition, room: Windows, target: int) -> None:
+    def __init__(self, problem: ChainPartition, room: Windows, target: int, clock: Clock) -> None:
         self.shape = (problem.stages + 1, problem.layers + 1)
-        self.tables = [
-            spans(problem, s, np.flatnonzero(room.open[s, : problem.layers]), room, room.open[s + 1], target)
-            for s in range(problem.stages)
-        ]
+        self.tables = []
+        for s in range(problem.stages):
+            clock.check()
+            starts = np.flatnonzero(room.open[s, : problem.layers])
+            self.tables.append(spans(problem, s, starts, room, room.open[s + 1], target))
         self.slack = self._most_slack() if any(np.any(table.ending) for table in self.tables[1:]) else None
 
     def _most_slack(self) -> Array:

@@ -1,14 +1,17 @@
 """The objective of a partition: the largest right side of (3), or of (4) to (8)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.wire import Hop, delays_of_wires
 
 if TYPE_CHECKING:
     from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPartition
+
+Nanoseconds = TypeVar("Nanoseconds", int, NDArray[np.int64])
 
 
 def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Array") -> int:
@@ -58,7 +61,7 @@ def per_sample(problem: "ChainPartition", count: int, time: int) -> int:
     return count * time // problem.divisor
 
 
-def period(problem: "ChainPartition", count: int, time: int, once: int) -> int:
+def period(problem: "ChainPartition", count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
     """(3): the load of a stage that works on ``count`` micro-batches of a step, and on something ``once``."""
     return -(-(count * time + once) // problem.divisor)
 

@@ -5,7 +5,7 @@
     b_s = a ──────── stage s ────────▶ b_{s+1} ≤ last[s, a]
 
 Left sides of (1) grow with b_{s+1}, copies of tied weights included: a stage has one from some layer on. So for each
-start one number says all, in bytes compared exactly.
+start one number says all, in bytes compared exactly. It says nothing about later starts, which may receive more.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.partition.problem import Array, ChainPartition
 
 Flags = NDArray[np.bool_]
@@ -39,21 +40,29 @@ class Windows:
         return bool(self.open[0, 0])
 
 
-def windows(problem: ChainPartition) -> Windows:
-    """Every window of a problem."""
-    last = _last_ends(problem)
+def windows(problem: ChainPartition, clock: Clock | None = None) -> Windows:
+    """Every window of a problem.
+
+    Raises
+    ------
+    OutOfTimeError
+        If the clock says so.
+    """
+    last = _last_ends(problem, clock)
     if problem.where is not None:
         np.minimum(last, _first_forbidden(problem.where), out=last)
     return Windows(last, _open(problem, last))
 
 
-def _last_ends(problem: ChainPartition) -> Array:
+def _last_ends(problem: ChainPartition, clock: Clock | None) -> Array:
     """The largest end that keeps (1), by bisection; a where there is none."""
     stages, n = problem.stages, problem.layers
     s, a = (axis.ravel() for axis in np.meshgrid(np.arange(stages), np.arange(n), indexing="ij"))
     fits = a.copy()
     fails = np.full_like(fits, n + 1)
     while (open_ := np.flatnonzero(fails - fits > 1)).size:
+        if clock is not None:
+            clock.check()
         middle = (fits[open_] + fails[open_]) // 2
         ok = problem.room.least(s[open_], a[open_], middle) <= problem.limit[s[open_]]
         fits[open_] = np.where(ok, middle, fits[open_])

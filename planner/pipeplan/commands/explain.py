@@ -16,6 +16,7 @@ from pipeplan.commands.questions import (
     read_model,
     refuse_given,
 )
+from pipeplan_formulations.signals import listening
 
 if TYPE_CHECKING:
     from pipeplan.explain import Explanation, Remedies
@@ -35,6 +36,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
+@listening()
 def run(options: Namespace) -> int:
     """Explain a plan, an answer, or why there is none; 1 in the last case."""
     from pipeplan.explain import Remedies

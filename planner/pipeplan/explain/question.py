@@ -23,7 +23,7 @@ from pipeplan.plan import Plan
 from pipeplan.result import Result
 from pipeplan.simulate import simulate
 from pipeplan.units import format_time
-from pipeplan_formulations.signals import listening
+from pipeplan_formulations.signals import listening, received
 
 
 @listening()
@@ -63,7 +63,7 @@ def explain(
     memory: Outcome | None = None
     enough = ample(model, cluster, job)
     with suppress(KeyboardInterrupt):  # Ctrl-C hands back what is known so far
-        for change in changes(cluster, job, plan):
+        for change in changes(cluster, job, plan) if not received() else ():
             progress(change.label)
             if change.frees_memory and enough:
                 tried.append(nothing(change, result, "no plan can need more memory than there is"))

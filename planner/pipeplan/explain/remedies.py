@@ -14,7 +14,7 @@ from pipeplan.cluster import Cluster
 from pipeplan.cost import available_micro_batches
 from pipeplan.errors import InputError
 from pipeplan.explain.changes import has_limits, with_devices, with_memory, without_limits
-from pipeplan.explain.feasible import Fit, fit
+from pipeplan.explain.feasible import Fit, fit, too_little
 from pipeplan.explain.least import least
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Model
@@ -212,7 +212,7 @@ def _wishes(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Reme
 
 def _orders(space: Space) -> Iterator[Remedy]:
     """Every order, where that is not asked for: one that holds one micro-batch per stage needs the least memory."""
-    for option, changed in changes(space):
+    for option, changed in () if too_little(space) else changes(space):
         if ANY in changed.get("schedules", ()):
             for other in checked(space, option, changed, ORDERS):
                 yield Remedy("schedules", other.fits or None, f"{option} (a plan with {_exact(other.need)} a device)")

@@ -137,7 +137,6 @@ def _mode(
     leave, enter = np.split(crossing, 2)
     work = table.forward + table.backward
     time = np.stack([share * work + reduce, share * (work + table.forward) + reduce])
-    lanes = 2 if family.two_lanes else 1
     again = table.output < table.saved if space.job.recompute is Recompute.CHOOSE else np.zeros_like(table.saved, bool)
     behind = range(len(space.cluster.devices))
     return Mode(
@@ -146,7 +145,7 @@ def _mode(
         lines=(Line(time, leave, enter, ring.base, wire, share, space.job.batch, reduce > 0),),
         fixed=np.stack([resident, resident]),
         held=np.stack([table.saved, table.output]),
-        peak=lanes * np.stack([table.workspace, table.workspace + table.saved]),
+        peak=np.stack([table.workspace, table.workspace + table.saved]),
         received=received,
         limit=device_room(each.kind, space.job),
         flow=r,

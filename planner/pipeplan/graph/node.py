@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pipeplan.chain import UNLIMITED
 from pipeplan.graph.loads import MOST_WIDTHS, common_link, graph_problem, placed_alike, widths
 from pipeplan.graph.reorder import reordered
 from pipeplan.job import Objective, Order
 from pipeplan.model import Model
+from pipeplan.pricing import device_room
 from pipeplan.search.judge import judge
 from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.space import Space
@@ -36,6 +38,9 @@ def applies(space: Space) -> bool:
         return False
     replicated = any(w.replicas > 1 for way in ways for w in way)
     if replicated and not placed_alike(space.cluster):
+        return False
+    limited = any(device_room(each.kind, job) != UNLIMITED for each in space.classes)
+    if limited and any(each.two_lanes for each in space.families):  # the peaks of two lanes add up
         return False
     filled = job.batch // max(space.sizes) >= 2 * len(space.cluster.devices)
     if any(each.phases for each in space.families) and not filled:
@@ -74,8 +79,9 @@ class GraphNode(Node):
         return (0, self.size)
 
     def advance(self, prover: Prover) -> Step:
-        """Solve under each family."""
+        """Solve under each family; the node stays open if the time is over before it is solved."""
         bounds: list[int] = []
+        late = False
         link = common_link(self.space.cluster)
         assert link is not None
         for family in self.space.families:
@@ -90,6 +96,10 @@ class GraphNode(Node):
             bounds.append(report.bound)
             if report.stop is Stop.INTERRUPT:
                 raise KeyboardInterrupt
+            late = late or report.stop is Stop.TIME
+        if late and prover.left <= 0:
+            self.bound = max(self.bound, min(bounds))
+            return Step.split([self])
         return Step((), min(bounds, default=None))
 
     def _progress(self, prover: Prover) -> Progress:

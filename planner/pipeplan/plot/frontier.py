@@ -59,7 +59,7 @@ def plot_frontier(frontier: "Frontier", ax: Any) -> Any:
     ax.step([*costs, right], [*times, times[-1]], where="post", color=colour, linewidth=1.4)
     ax.plot(costs, times, "o", color=colour, markersize=4.5, label="plan, proved best" if frontier.complete else "plan")
     if frontier.nothing_below:
-        ax.axvspan(left, costs[0], color=FAINT, alpha=0.6, linewidth=0, label="nothing fits, proved")
+        ax.axvspan(left, costs[0], color=FAINT, alpha=0.6, linewidth=0, label="nothing searched fits, proved")
     _axes(frontier, ax, left, right)
     return ax
 

@@ -116,7 +116,7 @@ def choose(
     seed: int,
     clock: Clock | None = None,
 ) -> Choice | None:
-    """Compare plans under the same disturbances; None if the first one was interrupted, or the time was up before.
+    """Compare plans under the same disturbances; None if the time was up before the first one was through.
 
     Parameters
     ----------
@@ -128,6 +128,11 @@ def choose(
         Nanoseconds: no plan of the space takes less undisturbed.
     clock : Clock, optional
         Ends the comparison; what has been compared by then counts.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the first one was interrupted.
     """
     runs: Runs = []
     limit, more = float(best.value), 0
@@ -142,7 +147,10 @@ def choose(
         others = [plan for plan in every if plan is not best and plan.value <= limit and space.outside(plan) is None]
         more = max(len(others) - (most - 1), 0)
         race([best, *others[: most - 1]], question, samples, seed, runs, clock)
-    except (KeyboardInterrupt, OutOfTimeError):  # what has been compared counts
+    except KeyboardInterrupt:  # what has been compared counts
+        if not runs:
+            raise
+    except OutOfTimeError:
         if not runs:
             return None
 

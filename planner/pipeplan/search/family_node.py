@@ -2,9 +2,9 @@
 
 First the exact dynamic programme on the relaxed partition problem, then a solver with every path cut known so far. The
 partition found is simulated; the critical path of its schedule is an inequality that all partitions under the same
-shape, micro-batch count and family obey (equation (6) of the partition problem). Where tensors wait for each other at a
-wire, a critical path may say less about a partition than its simulation does. Then the others are looked at without it.
-So bound and simulation meet after finitely many steps.
+shape, micro-batch count and family obey (equation (6) of the partition problem). Where transfers of several pairs of
+devices queue at a card, a critical path may say less about a partition than its simulation does. Then the others are
+looked at without it. So bound and simulation meet after finitely many steps, if there is time to simulate.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ class FamilyNode(Node):
         before = self.bound
         if not learned(self, report):
             return Step.nothing()
-        if report.solution is None and closed(self, prover):
+        if closed(self, prover) if report.solution is None else not prover.affords(self.candidate):
             return Step.leave(self.bound)
         first, self.relaxed = not self.relaxed, True
         new_cut = self._simulate(prover, report.solution) if report.solution is not None else False
@@ -71,7 +71,7 @@ class FamilyNode(Node):
         if report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
             self.slice *= 2
             return Step.split([self])
-        if step and report.solution is not None and report.stop is not Stop.TIME:
+        if report.solution is not None and report.stop is not Stop.TIME:
             return Step.split(list(self._others(report.solution)))
         return Step.leave(self.bound)
 
@@ -79,6 +79,7 @@ class FamilyNode(Node):
         """Every partition but one that was simulated, whose critical path tells nothing new.
 
         In the s-th pair of nodes boundary s lies elsewhere, before or behind, and those before it lie as in the one.
+        Any other partition lies in one of them: that of the first boundary in which it differs.
         """
         where = self.candidate.where
         for s, b in list(enumerate(boundaries))[1:-1]:
@@ -94,8 +95,6 @@ class FamilyNode(Node):
         """Judge a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         candidate = self.candidate
-        if not prover.affords(candidate):
-            return False
         prover.offer(judge(prover.cluster, candidate, boundaries))
         other = fuller(prover.cluster, candidate, boundaries)
         if other is not None and (prover.value is None or other.problem.evaluate(boundaries) < prover.value):

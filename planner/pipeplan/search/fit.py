@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
 
 import numpy as np
@@ -16,6 +16,7 @@ from pipeplan.scope import narrowing, searched
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.flights import free_family
 from pipeplan.search.space import Space
+from pipeplan.structure import Groups
 from pipeplan.units import format_bytes
 from pipeplan_formulations.clock import Clock, OutOfTimeError
 from pipeplan_formulations.partition.tie import copied
@@ -23,6 +24,8 @@ from pipeplan_formulations.report import Limits
 
 LOOKED_AT = 400
 """Shapes that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""
+LISTING = 0.2
+"""The part of the time that is left in which they are listed."""
 LISTED = 2_000
 """Shapes of a micro-batch size among which these are chosen; where there are more, deep ones are listed first."""
 
@@ -141,7 +144,7 @@ def _none_at_all(space: Space) -> str:
 def _frugal(space: Space, until: float = inf) -> Iterator[Candidate]:
     """The shapes that need little memory a device: many stages, small micro-batches, few in flight."""
     for size in space.sizes[:2]:
-        shapes = sorted(islice(space.shapes(size), LISTED), key=lambda shape: -len(shape[0]))
+        shapes = sorted(_listed(space, size, until), key=lambda shape: -len(shape[0]))
         for number, (groups, _) in enumerate(shapes[:LOOKED_AT]):
             if number and time.monotonic() >= until:
                 return
@@ -149,6 +152,13 @@ def _frugal(space: Space, until: float = inf) -> Iterator[Candidate]:
             if space.any_order and len(set(least.replicas)) == 1:  # some order holds one micro-batch a stage
                 least = replace(least, family=free_family((1,) * least.depth))
             yield least
+
+
+def _listed(space: Space, size: int, until: float) -> Iterator[tuple[Groups, int]]:
+    """The first shapes, as many as part of the time allows."""
+    began = time.monotonic()
+    end = began + LISTING * (until - began)
+    return takewhile(lambda _: time.monotonic() < end, islice(space.shapes(size), LISTED))
 
 
 def _rounded_up(size: int) -> str:

@@ -84,7 +84,8 @@ class LumpNode(Node):
         unfinished = report.stop is Stop.TIME
         self.slice *= 4 if unfinished else 1
         if report.solution is None:  # nothing is better than what is known, or better enough
-            return Step.split([self]) if unfinished or not asked.last else Step.leave(self.bound)
+            last = asked.last or report.stop is Stop.EXHAUSTED
+            return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
         groups = self._groups(self.layout.modes(report.solution))
         promising = prover.value is None or (report.objective or 0) < prover.value
         if groups is not None and promising:
@@ -96,6 +97,8 @@ class LumpNode(Node):
             return Step.split(list(self._below()))
         if unfinished and prover.left > FIRST_SLICE:
             return Step.split([self])
+        if prover.value is None and not unfinished:  # its best is no plan, whatever the reason: others may be one
+            return Step.split(list(self._below()))
         if not asked.last and not unfinished:
             self.climb.up()
             return Step.split([self])
@@ -113,7 +116,7 @@ class LumpNode(Node):
         groups = self._groups(self.last) if self.last else None
         job = self.space.job
         if groups is not None and (not job.depths or len(groups) in job.depths):
-            yield ShapeNode(self.bound, self.space, groups, self.size, self.alternating)
+            yield ShapeNode(self.bound, self.space, groups, self.size, None if self.covers else self.alternating)
         deepest = min(max(job.depths, default=len(self.space.model.layers)), len(self.space.model.layers))
         if len(self.last) < deepest:
             for mode in self.layout.before(self.last):

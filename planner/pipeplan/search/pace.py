@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 from pipeplan.search.candidates import Candidate
 
-SIMULATED = 8e-6
+SIMULATED = 3e-6
 """Seconds for an action, before one was simulated."""
-FINISHED = 4.5
+FINISHED = 8.0
 """How many times as long the answer takes: its time line, its lists, and their validation."""
 KNOWN = 2_000
 """Fewer actions say little about the speed."""
@@ -40,7 +40,8 @@ class Pace:
         began = time.monotonic()
         yield
         if actions(candidate) >= KNOWN:
-            self._seconds = (self._seconds + (time.monotonic() - began) / actions(candidate)) / 2
+            seen = (time.monotonic() - began) / actions(candidate)
+            self._seconds = (self._seconds + 3 * seen) / 4
 
 
 def actions(candidate: Candidate) -> int:

@@ -44,7 +44,8 @@ def _layers(plan: Plan, model: Model) -> Iterator[str]:
     missing = [name for name in model.names if name not in counts]
     divided = _divided(plan)
     doubled = [name for name, count in counts.items() if count > 1 and name not in divided]
-    unknown = [name for name in counts if name not in set(model.names)]
+    known = set(model.names)
+    unknown = [name for name in counts if name not in known]
     for names, fault in ((missing, "in no stage"), (doubled, "in several stages"), (unknown, "not in the model")):
         if names:
             yield f"{len(names)} layers are {fault}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"

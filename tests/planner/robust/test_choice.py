@@ -185,10 +185,10 @@ def test_an_interrupt_keeps_what_was_compared(monkeypatch: pytest.MonkeyPatch) -
     original, calls = racing.steps, iter(range(100))
 
     def impatient(last: int) -> Callable[..., Any]:
-        def steps(*args: Any) -> Any:
+        def steps(*args: Any, **how: Any) -> Any:
             if next(calls) >= last:
                 raise KeyboardInterrupt
-            return original(*args)
+            return original(*args, **how)
 
         return steps
 

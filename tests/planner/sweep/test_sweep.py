@@ -179,8 +179,9 @@ def test_killed_sweeps_go_on(data: Path, tmp_path: Path) -> None:
     assert [row["step_time_s"] for row in rows] == [(r.answer.value or 0) / 1e9 or None for r in whole]
 
 
-def test_ctrl_c_shows_what_is_finished(data: Path, tmp_path: Path) -> None:
-    """An interrupt ends the workers, prints the rows so far, and says that the same command goes on."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_shows_what_is_finished(data: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C or SIGTERM ends the workers, prints the rows so far, and says that the same command goes on."""
     write_experiment(experiment("head pi"), data / "experiment.yaml")
     command = [
         sys.executable,
@@ -194,7 +195,7 @@ def test_ctrl_c_shows_what_is_finished(data: Path, tmp_path: Path) -> None:
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
     running.stderr.readline()
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     out, err = running.communicate(timeout=60)
     if running.returncode == 0:  # it had just finished
         return

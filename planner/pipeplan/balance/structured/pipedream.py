@@ -66,7 +66,8 @@ def _operations(layers: int, levels: tuple[Level, ...]) -> int:
 
 
 def _effort(model: Model, cluster: Cluster) -> int:
-    return _operations(len(model.layers), levels_of(cluster)[0])
+    layers, levels = len(model.layers), levels_of(cluster)[0]
+    return 3 * (_operations(layers, levels) + sum(level.machines for level in levels) * layers**2)
 
 
 def _refuse_large(layers: int, levels: tuple[Level, ...]) -> None:

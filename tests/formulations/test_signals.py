@@ -1,0 +1,144 @@
+"""Signals are recorded while a search listens, and only then."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pipeplan_formulations import signals
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.report import Limits, Stop
+from pipeplan_formulations.signals import listening, received
+from pipeplan_formulations.solvers import cp_model, cpsat_solver, why_stopped
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_interrupts_and_is_remembered(number: signal.Signals) -> None:
+    """It is a KeyboardInterrupt, recorded until the listening ends; then handlers are as before."""
+    before = [signal.getsignal(each) for each in signals.HEARD]
+    with listening():
+        assert not received()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        assert received()
+    assert not received()
+    assert [signal.getsignal(each) for each in signals.HEARD] == before
+
+
+def test_the_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that catches the first one catches it; but what comes at the same moment is the same signal."""
+    reached = []
+    with pytest.raises(KeyboardInterrupt), listening():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGTERM)  # the same one, passed on by a wrapper
+            reached.append("answer")
+        monkeypatch.setattr(signals, "SAME", -1.0)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            reached.append("another answer")
+    assert reached == ["answer"]
+
+
+def test_an_outer_listener_goes_on() -> None:
+    """Where one search is part of another, the outer one knows of the inner one's signal."""
+    with listening():
+        with pytest.raises(KeyboardInterrupt), listening():
+            signal.raise_signal(signal.SIGINT)
+        assert received()
+
+
+def test_foreign_and_ignoring_handlers_stay() -> None:
+    """A host that answers SIGTERM itself, or has SIGINT ignored, keeps that."""
+    heard: list[int] = []
+    before = [signal.getsignal(each) for each in signals.HEARD]
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+        with listening():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            assert not received()
+        assert heard == [signal.SIGTERM]
+    finally:
+        for number, handler in zip(signals.HEARD, before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_other_threads_leave_handlers_alone() -> None:
+    """Python allows handlers in the main thread only; elsewhere listening does nothing."""
+    found: list[object] = []
+
+    def run() -> None:
+        with listening():
+            found.extend([signal.getsignal(signal.SIGTERM), received()])
+
+    thread = threading.Thread(target=run)
+    before = signal.getsignal(signal.SIGTERM)
+    thread.start()
+    thread.join()
+    assert found == [before, False]
+
+
+def test_a_solver_that_stops_early_is_not_interrupted() -> None:
+    """Without a signal a search that was told to stop, long before its limit, is exhausted."""
+    solver, clock = _stopped_at_the_first_solution(), Clock(Limits(time=60))
+    assert clock.left > 50
+    assert why_stopped(solver, clock) is Stop.EXHAUSTED
+    assert why_stopped(solver, Clock(Limits(time=0))) is Stop.TIME
+
+
+def _stopped_at_the_first_solution() -> object:
+    cp = cp_model()
+    model = cp.CpModel()
+    x = [model.new_int_var(0, 1000, "") for _ in range(20)]
+    model.add(sum(x) >= 100)
+    model.minimize(sum(i * each for i, each in enumerate(x)))
+    solver = cpsat_solver(Limits(time=60, workers=1))
+    solver.parameters.stop_after_first_solution = True
+    solver.solve(model)
+    return solver
+
+
+HARD = """
+import sys, time
+from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.report import Limits
+from pipeplan_formulations.signals import listening
+from pipeplan_formulations.solvers import cp_model, cpsat_solver, why_stopped
+
+model = cp_model().CpModel()
+starts = [model.new_int_var(0, 5000, "") for _ in range(60)]
+for k in (0, 1):
+    line = [model.new_fixed_size_interval_var(s, 7 + (i * 37 + k * 11) % 50, "") for i, s in enumerate(starts)]
+    model.add_cumulative(line, [1 + i % 5 for i in range(60)], 7)
+end = model.new_int_var(0, 6000, "")
+model.add_max_equality(end, [s + 40 for s in starts])
+model.minimize(end)
+
+class Watcher(cp_model().CpSolverSolutionCallback):
+    def on_solution_callback(self):
+        print("found", flush=True)
+
+limits = Limits(time=120, workers=2)
+with listening():
+    solver, clock = cpsat_solver(limits), Clock(limits)
+    status = solver.solve(model, Watcher())
+    print(solver.status_name(status), why_stopped(solver, clock).value, clock.wall < 60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_cp_sat_hands_back_what_it_has(number: signal.Signals) -> None:
+    """A signal during a solve ends it with the best solution so far, and the stop says so."""
+    running = subprocess.Popen([sys.executable, "-c", HARD], stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "found\n"
+    os.kill(running.pid, number)
+    said = running.communicate(timeout=60)[0].splitlines()
+    assert said[-1] == "FEASIBLE interrupt True"

@@ -1,0 +1,175 @@
+"""Every regime of the search, entered through `solve` by lower thresholds, against the referee."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from pipeplan.graph.node import GraphNode
+from pipeplan.search import copies, flights, layouts
+from pipeplan.search.any_order import AnyOrderNode
+from pipeplan.search.climb import Climb
+from pipeplan.search.flights import Box
+from pipeplan.search.lumps import LumpNode
+from pipeplan.search.rest import RestNode
+from pipeplan.search.space import Space
+from pipeplan.search.tilings import TilingsNode
+from referee.bridge import ask
+from referee.questions import question
+from referee.verdict import judge
+
+space = import_module("pipeplan.search.space")
+family_node = import_module("pipeplan.search.family_node")
+network = import_module("pipeplan.network")
+rest = import_module("pipeplan.search.rest")
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Thresholds that are changed, and what runs in the regime only.
+
+    Attributes
+    ----------
+    owner, name : object, str
+        The function or method whose calls show that the regime was entered, where ``when`` holds for its result.
+    exact : bool
+        Whether the search finds the best plan there, not only a bound on it.
+    suits : callable
+        Questions that may enter it.
+    change : callable
+        Makes it likelier that they do.
+    """
+
+    owner: Any
+    name: str
+    thresholds: tuple[tuple[Any, str, int], ...] = ()
+    exact: bool = True
+    when: Callable[[tuple[Any, ...], Any], bool] = field(default=lambda arguments, result: True)
+    suits: Callable[[dict[str, Any]], bool] = field(default=lambda document: True)
+    change: Callable[[dict[str, Any]], None] = field(default=lambda document: None)
+
+
+def devices(document: dict[str, Any]) -> int:
+    """Of all nodes."""
+    return sum(len(node["devices"]) for node in document["cluster"]["nodes"])
+
+
+def free(document: dict[str, Any]) -> bool:
+    """Devices in any order, three of them at least."""
+    return "order" not in document["job"] and devices(document) > 2
+
+
+def step(document: dict[str, Any]) -> bool:
+    """Asks for the time of a step."""
+    return "objective" not in document["job"]
+
+
+def counts(document: dict[str, Any]) -> bool:
+    """In-flight counts are a choice, and there are several."""
+    job = document["job"]
+    copies = document["cluster"]["overlap"] is True and (not job.get("schedules") or "1f1b" in job["schedules"])
+    return copies and step(document) and job["batch"] > 3 and devices(document) > 2 and 1 not in job.get("depths", ())
+
+
+def tied(document: dict[str, Any]) -> bool:
+    """Some layers share weights, and there are several devices."""
+    return "ties" in document["model"] and free(document)
+
+
+def apart(document: dict[str, Any]) -> None:
+    """The ends share weights, and lie on stages of their own."""
+    names = [layer["name"] for layer in document["model"]["layers"]]
+    first = document["model"]["layers"][0]
+    first["parameters"] = first["parameters"] or 8
+    document["model"]["ties"] = [{"layers": [names[0], names[-1]], "parameters": first["parameters"]}]
+    document["job"] |= {"depths": [2, 3], "replicas": [1, 2], "pin": []}
+
+
+def even(document: dict[str, Any]) -> None:
+    """Two nodes of two like devices each, and stages of any width."""
+    cluster, job = document["cluster"], document["job"]
+    node = {"devices": [{"kind": min(cluster["devices"]), "count": 1}] * 2, "link": cluster["nodes"][0]["link"]}
+    cluster["nodes"], cluster["network"] = [node, node], cluster["network"] or {"bandwidth": 10**9}
+    for name in ("replicas", "depths", "pin", "micro_batches"):
+        job.pop(name, None)
+
+
+LUMPS = (space, "FEW", 0)
+LARGE = (LUMPS, (layouts, "SMALL_CELLS", 0))
+REGIMES = {
+    "tree of lumps": Regime(LumpNode, "_below", (LUMPS,), suits=free),
+    "large lumps": Regime(LumpNode, "advance", LARGE, exact=False, when=lambda own, _: not own[0].small, suits=free),
+    "climb": Regime(Climb, "up", LARGE, exact=False, suits=free),
+    "tilings": Regime(
+        TilingsNode, "advance", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=even
+    ),
+    "certain copies": Regime(copies, "_with_copy", (LUMPS,), suits=tied),
+    "certain copies of large lumps": Regime(
+        copies, "_with_copy", LARGE, exact=False, suits=lambda own: tied(own) and step(own), change=apart
+    ),
+    "boxes of counts": Regime(Box, "split", ((flights, "FEW", 1),), suits=counts),
+    "many shapes": Regime(Space, "_more_than", ((space, "MANY", 0),), when=lambda own, many: own[1] == 0 and many),
+    "shapes without number": Regime(
+        RestNode, "advance", (LUMPS, (rest, "LOT", 2)), suits=lambda own: own["job"].get("order") == "given"
+    ),
+    "no solver": Regime(family_node.FamilyNode, "advance", ((family_node, "CELLS", 0),), exact=False, suits=step),
+    "many stages of tied weights": Regime(
+        network, "least_alone", ((network, "PAIRED", 1),), suits=lambda own: tied(own) and step(own)
+    ),
+    "graph": Regime(GraphNode, "advance", suits=lambda own: not step(own)),
+    "any order": Regime(AnyOrderNode, "advance", suits=lambda own: "any" in own["job"].get("schedules", ())),
+}
+
+
+def entered(monkeypatch: pytest.MonkeyPatch, regime: Regime) -> list[bool]:
+    """Lower the thresholds; the list grows whenever the regime is entered."""
+    calls: list[bool] = []
+    original = getattr(regime.owner, regime.name)
+
+    def spy(*arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        if regime.when(arguments, result):
+            calls.append(True)
+        return result
+
+    monkeypatch.setattr(regime.owner, regime.name, spy)
+    for module, name, value in regime.thresholds:
+        monkeypatch.setattr(module, name, value)
+    return calls
+
+
+def disputes(
+    monkeypatch: pytest.MonkeyPatch, regime: Regime, wanted: int, seed: int = 0, tried: int = 500
+) -> list[str]:
+    """Disagreements on the first questions that enter the regime; that so many do is checked."""
+    found, inside = [], 0
+    calls = entered(monkeypatch, regime)
+    for number in range(seed, seed + tried):
+        document = question(number)
+        if not regime.suits(document):
+            continue
+        regime.change(document)
+        calls.clear()
+        answer = ask(document)
+        inside += bool(calls)
+        if calls:
+            found += [f"question {number}: {fault}" for fault in judge(document, answer, regime.exact).faults]
+        if inside == wanted:
+            return found
+    pytest.fail(f"{inside} of {tried} questions entered the regime; {wanted} should")
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_a_few_answers_of_every_regime_hold(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Whichever way the search takes, what it answers is as the referee counts it."""
+    assert disputes(monkeypatch, REGIMES[name], 3) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", REGIMES)
+def test_many_answers_of_every_regime_hold(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The same on more questions."""
+    assert disputes(monkeypatch, REGIMES[name], 60, 10_000, 5_000) == []
