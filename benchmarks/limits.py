@@ -122,7 +122,7 @@ def questions() -> Iterator[Question]:
     yield solved(
         "llama3-70b on 64-h100, 1,000,000 micro-batches of 1", 2, llama, Job(batch=10**6, micro_batches=(10**6,))
     )
-    yield solved("llama3-70b on 64-h100, batch of 100,000,000", 1, llama, Job(batch=10**8))
+    yield solved("llama3-70b on 64-h100, batch of 10,000,000", 1, llama, Job(batch=10**7))
     yield solved("llama3-70b on 64-h100, 5 % noise", 5, llama, step, robust="5%")
     yield solved("gpt3-175b on 64-h100, batch 1,536", 5, known("gpt3-175b", "64-h100"), Job(batch=1536))
     yield solved("gpt3-175b on 512 devices", 2, lambda: (load_model("gpt3-175b"), h100s(512)), Job(batch=1536))

@@ -31,6 +31,10 @@ class Stop(StrEnum):
     ERROR = "error"
 
 
+class BeyondIntegersError(ValueError):
+    """Times are so large that their sums leave 64-bit integers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """When a solver may stop.

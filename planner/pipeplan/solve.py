@@ -28,7 +28,7 @@ from pipeplan.sources import sources
 from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.report import BeyondIntegersError, Limits, Status, Stop
 from pipeplan_formulations.signals import listening
 
 FOR_HEURISTICS = 0.2
@@ -154,10 +154,16 @@ def solve(
             prover.run()
     except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
         prover.stop = Stop.INTERRUPT
+    except BeyondIntegersError as error:
+        raise InputError(
+            f"a step of {job.batch} samples takes too long to be counted in nanoseconds ({error}); ask about fewer"
+        ) from error
 
     if prover.incumbent is None:
         if prover.stop in (Stop.TIME, Stop.INTERRUPT):
             raise UndecidedError(prover.stop, prover.bound, prover.unaffordable)
+        if not prover.refuted and prover.unaffordable is not None:
+            raise UndecidedError(Stop.TIME, prover.bound, prover.unaffordable)
         if not prover.refuted:
             raise PipeplanError(
                 f"no plan was found, and it is not proved that none fits: no plan that does takes less than "

@@ -157,7 +157,7 @@ def test_a_greedy_choice_is_close_to_the_least_in_long_spans(monkeypatch):
     """On a hundred unlike layers it costs at most one per cent of the span's forward more than what a list finds."""
     rng = np.random.default_rng(0)
     forward, saved = rng.integers(100, 1000, 100), rng.integers(1000, 9000, 100)
-    tables = forward, saved, saved // 9, np.full(100, 50), np.ones(100, np.bool_)
+    tables = forward, saved - saved // 9, np.full(100, 50), saved + 50, np.ones(100, np.bool_)
     spare = -np.linspace(1000, int((saved - saved // 9).sum()) - 10_000, 40).astype(np.int64)
     _, greedy = Recomputation(*tables).least(0, 100, np.ones(40, np.int64), spare)
     monkeypatch.setattr(recompute, "CROWD", 100)

@@ -78,5 +78,5 @@ def test_the_fewest_devices_are_named_with_their_proof(model: str, capsys: pytes
     one = json.loads(capsys.readouterr().out)
     assert (one["devices"], one["excluded"], one["proved"]) == (1, [], True)
     assert main(["frontier", model, *LEAN, "--memory", "71B", "--fewest"]) == 0
-    assert "proved: nothing fits on 3 x unit (1 unit)" in capsys.readouterr().out
+    assert "proved: nothing that is searched fits on 3 x unit (1 unit)" in capsys.readouterr().out
     assert main(["frontier", model, *LEAN, "--fewest", "--points", "3"]) == 2

@@ -2,7 +2,9 @@
 
 import ast
 from dataclasses import fields
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ import referee
 from pipeplan.job import Job
 from referee.bridge import ask
 from referee.documents import DEFAULTS
-from referee.questions import drawn, question
+from referee.questions import SHORT, drawn, question
 from referee.verdict import judge
 
 OWN = Path(referee.__file__).parent
@@ -47,6 +49,34 @@ def test_every_field_of_a_job_is_drawn() -> None:
     assert wanted == set(DEFAULTS) | {"batch"}
     asked = set().union(*(drawn(question(number)) for number in range(400)))
     assert asked == wanted
+
+
+def test_every_sort_of_question_is_drawn() -> None:
+    """All back ends, short limits and gaps; one to four nodes, both kinds of network, unequal bytes, ties, skips."""
+    documents = [question(number) for number in range(400)]
+    asked = [document["solve"] for document in documents]
+    assert {each["backend"] for each in asked} == {"cpsat", "cbc", "exact"}
+    assert {each["gap"] for each in asked} == {0.0, 0.1}
+    assert SHORT in {each["time_limit"] for each in asked}
+    clusters = [document["cluster"] for document in documents]
+    assert {len(cluster["nodes"]) for cluster in clusters} == {1, 2, 3, 4}
+    assert {cluster["overlap"] for cluster in clusters} == {False, True, "stream"}
+    assert {len(cluster["devices"]) for cluster in clusters} == {1, 2}
+    kinds = [kind for cluster in clusters for kind in cluster["devices"].values()]
+    assert {"memory", "runtime", "speed", "timed_as"} == set().union(*kinds)
+    faster = {_faster(cluster) for cluster in clusters if cluster["network"]}
+    assert faster == {True, False}
+    models = [document["model"] for document in documents]
+    assert {len({profile["device"] for profile in model["profiles"]}) for model in models} == {1, 2}
+    assert {1, 2, 3} <= {len({profile["micro_batch"] for profile in model["profiles"]}) for model in models}
+    assert any("ties" in model for model in models)
+    assert any(len(layer["inputs"]) > 1 for model in models for layer in model["layers"])
+
+
+def _faster(cluster: dict[str, Any]) -> bool:
+    """Whether the network is faster than the first node's link."""
+    inside, network = cluster["nodes"][0]["link"]["bandwidth"], cluster["network"]["bandwidth"]
+    return (network or inf) > (inside or inf)
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -52,15 +52,15 @@ def crossings(prices: Prices, groups: Groups, size: int, held: Shares) -> list[i
     question, found = prices.question, []
     for s in range(len(groups) - 1):
         table = prices.table(groups[s][0].kind, size)
-        done = {i: sum(Fraction(own.get(i, 0.0)) for own in held[: s + 1]) for i in range(question.n)}
         last = max(i for own in held[: s + 1] for i in own)
-        cut = last if abs(done[last] - 1) < Fraction(1, 10**9) else last - 1
+        done = sum((Fraction(own.get(last, 0.0)) for own in held[: s + 1]), Fraction(0))
+        cut = last if abs(done - 1) < Fraction(1, 10**9) else last - 1
         through = sum(table[i].output for i in question.crossing[cut]) if cut >= 0 else 0
         if cut < last:
             output = table[last].output
             if last < question.n - 1:
                 output = min(output, sum(table[i].output for i in question.crossing[last]))
-            through = rounded_up(through + done[last] * output)
+            through = rounded_up(through + done * output)
         found.append(through)
     return found
 

@@ -55,7 +55,7 @@ class Question:
         self.names = [layer["name"] for layer in self.layers]
         self.place = {name: i for i, name in enumerate(self.names)}
         self.reads = [{self.place[name] for name in layer["inputs"]} for layer in self.layers]
-        self.parameters = [layer["parameters"] for layer in self.layers]
+        self.parameters: list[int] = [layer["parameters"] for layer in self.layers]
         self.dtype: str = model.get("dtype", "float32")
         ties = model.get("ties", ())
         self.ties = [(tuple(self.place[name] for name in tie["layers"]), int(tie["parameters"])) for tie in ties]

@@ -48,7 +48,7 @@ def _cluster(random: Random, large: bool) -> Document:
     alike = _often(random, 0.7)
     inside = _link(random, not network_is_fast)
     split = _split(random, most, nodes)
-    entries = []
+    entries: list[Document] = []
     for count in split:
         row = [kinds[0]] * count if len(kinds) == 1 or _often(random, 0.5) else random.choices(kinds, k=count)
         link = inside if alike else _link(random, not network_is_fast)
@@ -133,9 +133,8 @@ def _profiles(random: Random, names: list[str]) -> dict[int, Document]:
 def _whole(model: Document) -> int:
     """About what a device needs that holds everything, with one micro-batch in flight."""
     costs = max((entry["costs"] for entry in model["profiles"]), key=lambda own: sum(c["saved"] for c in own.values()))
-    return sum(4 * layer["parameters"] for layer in model["layers"]) + sum(
-        2 * cost["saved"] + cost["workspace"] for cost in costs.values()
-    )
+    resident = sum(4 * layer["parameters"] for layer in model["layers"])
+    return int(resident + sum(2 * cost["saved"] + cost["workspace"] for cost in costs.values()))
 
 
 def _limits(random: Random, cluster: Document, model: Document) -> None:

@@ -3,8 +3,12 @@
 import copy
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from .documents import Document
+
+Path = tuple[str | int, ...]
+"""Keys and places on the way to a number."""
 
 
 def shrink(document: Document, faults: Callable[[Document], list[str]]) -> Document:
@@ -56,13 +60,13 @@ def _changed(document: Document, change: Callable[[Document], object]) -> Docume
     return other
 
 
-def _at(document: Document, path: tuple[object, ...]) -> Document:
+def _at(document: Any, path: Path) -> Any:
     for step in path:
-        document = document[step]  # type: ignore[index]
+        document = document[step]
     return document
 
 
-def _numbers(document: Document) -> Iterator[tuple[object, ...]]:
+def _numbers(document: Document) -> Iterator[Path]:
     for p, profile in enumerate(document["model"]["profiles"]):
         for name, row in profile["costs"].items():
             yield from (("model", "profiles", p, "costs", name, figure) for figure, value in row.items() if value)

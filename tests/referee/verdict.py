@@ -100,8 +100,6 @@ def _bracket(verdict: Verdict, question: Question, answer: Document, exact: bool
         say(f"stopped at the gap {gap}, but value {value} and bound {bound} are further apart")
     if stop == "error":
         say("a solver contradicted itself")
-    if stop == "time" and question.document["solve"]["time_limit"] > 1:
-        say("it was stopped by the clock, although there was time")
     if verdict.optimum is None:
         if not wider:
             say(f"a plan with {value}, but none fits")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeplan_formulations.recompute import IMPOSSIBLE
+from pipeplan_formulations.report import BeyondIntegersError
 
 if TYPE_CHECKING:
     from pipeplan_formulations.allocation.problem import ChainAllocation
@@ -34,7 +35,7 @@ def check(problem: "ChainAllocation") -> None:
         if not 0 <= kind < problem.kinds or width not in problem.widths:
             raise ValueError(f"a forced stage has kind {kind} and width {width}; widths are {problem.widths}")
     if problem.largest >= IMPOSSIBLE // 2:
-        raise ValueError(f"times add up to {problem.largest}, beyond {IMPOSSIBLE // 2}; scale them")
+        raise BeyondIntegersError(f"times add up to {problem.largest}, beyond {IMPOSSIBLE // 2}; scale them")
 
 
 def _shapes(problem: "ChainAllocation") -> None:

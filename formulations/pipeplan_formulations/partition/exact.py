@@ -7,7 +7,7 @@ from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.partition.search import Bracket
 from pipeplan_formulations.partition.spans import NEVER
 from pipeplan_formulations.partition.windows import windows
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.report import BeyondIntegersError, Limits, Progress, Report, Status, Stop
 
 NAME = "exact"
 
@@ -42,11 +42,11 @@ def solve(
 
     Raises
     ------
-    ValueError
+    BeyondIntegersError
         If times are so large that their sums leave 64-bit integers.
     """
     if problem.largest >= NEVER // 2:
-        raise ValueError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
+        raise BeyondIntegersError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
     bracket = Bracket(problem, limits, progress, cutoff)
     stop = Stop.OPTIMALITY
     try:

@@ -5,7 +5,7 @@
     b_s = a ──────── stage s ────────▶ b_{s+1} ≤ last[s, a]
 
 Left sides of (1) grow with b_{s+1}, copies of tied weights included: a stage has one from some layer on. So for each
-start one number says all, in bytes compared exactly.
+start one number says all, in bytes compared exactly. It says nothing about later starts, which may receive more.
 """
 
 from dataclasses import dataclass

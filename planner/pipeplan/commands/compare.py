@@ -79,7 +79,7 @@ def show(comparison: "Comparison") -> None:
     for heading, justify in (
         ("method", "left"),
         ("schedule", "left"),
-        ("step time", "right"),
+        ("step time" if comparison.best.job.objective == "step" else "load per sample", "right"),
         ("over bound", "right"),
         ("peak memory per device", "left"),
         ("plan", "left"),

@@ -2,9 +2,9 @@
 
 First the exact dynamic programme on the relaxed partition problem, then a solver with every path cut known so far. The
 partition found is simulated; the critical path of its schedule is an inequality that all partitions under the same
-shape, micro-batch count and family obey (equation (6) of the partition problem). Where tensors wait for each other at a
-wire, a critical path may say less about a partition than its simulation does. Then the others are looked at without it.
-So bound and simulation meet after finitely many steps.
+shape, micro-batch count and family obey (equation (6) of the partition problem). Where transfers of several pairs of
+devices queue at a card, a critical path may say less about a partition than its simulation does. Then the others are
+looked at without it. So bound and simulation meet after finitely many steps, if there is time to simulate.
 """
 
 from collections.abc import Iterator
@@ -79,6 +79,7 @@ class FamilyNode(Node):
         """Every partition but one that was simulated, whose critical path tells nothing new.
 
         In the s-th pair of nodes boundary s lies elsewhere, before or behind, and those before it lie as in the one.
+        Any other partition lies in one of them: that of the first boundary in which it differs.
         """
         where = self.candidate.where
         for s, b in list(enumerate(boundaries))[1:-1]:

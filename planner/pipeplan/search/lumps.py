@@ -116,7 +116,7 @@ class LumpNode(Node):
         groups = self._groups(self.last) if self.last else None
         job = self.space.job
         if groups is not None and (not job.depths or len(groups) in job.depths):
-            yield ShapeNode(self.bound, self.space, groups, self.size, self.alternating)
+            yield ShapeNode(self.bound, self.space, groups, self.size, None if self.covers else self.alternating)
         deepest = min(max(job.depths, default=len(self.space.model.layers)), len(self.space.model.layers))
         if len(self.last) < deepest:
             for mode in self.layout.before(self.last):

@@ -60,7 +60,10 @@ class ShapeNode(Node):
         return [FamilyNode(max(self.bound, candidate.floor), candidate) for candidate in candidates]
 
     def _within(self, prover: Prover, candidates: list[Candidate], below: Sequence[Node]) -> Step:
-        """What lies below, with a bound on all candidates; nothing if that closes the node."""
+        """What lies below, with a bound on all candidates; nothing if that closes the node.
+
+        Two lanes obey (8) too, as each of their backwards takes F + B (docs/bounds.md).
+        """
         counts = [candidate.in_flight for candidate in candidates]
         if candidates[0].free:
             box = Box.of(candidates[0].replicas, candidates[0].micro_batches)

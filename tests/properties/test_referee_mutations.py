@@ -1,0 +1,93 @@
+"""What is broken on purpose is noticed: the referee's instances are worth something."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from pipeplan.network import Ring
+from pipeplan.search import layouts
+from pipeplan.search.family_node import FamilyNode
+from pipeplan.search.lumps import LumpNode
+from pipeplan.search.prove import Node, Step
+from pipeplan.search.shapes import ShapeNode
+from pipeplan.search.space import Space
+from pipeplan.structure import DeviceClass
+from referee.bridge import ask
+from referee.questions import question
+from referee.verdict import judge
+
+space = import_module("pipeplan.search.space")
+ASKED = 250
+"""Questions among which one has to bring it to light."""
+
+
+def noticed(suits: Any, change: Any = lambda document: None) -> str:
+    """The first disagreement on questions of a sort; fails if there is none."""
+    for number in range(ASKED):
+        document = question(number)
+        if suits(document):
+            change(document)
+            faults = judge(document, ask(document), exact=False).faults
+            if faults:
+                return faults[0]
+    pytest.fail("nobody noticed")
+
+
+def lumped(document: dict[str, Any]) -> bool:
+    """Several nodes, devices in any order, the time of a step: where layouts are priced."""
+    return len(document["cluster"]["nodes"]) > 1 and "order" not in document["job"]
+
+
+def replicated(document: dict[str, Any]) -> None:
+    """Stages reach over two nodes, whose network is faster than the links inside."""
+    cluster = document["cluster"]
+    node = {"devices": [{"kind": min(cluster["devices"]), "count": 1}] * 2, "link": {"bandwidth": 10**8}}
+    cluster |= {"nodes": [node, node], "network": {"bandwidth": 4 * 10**9, "latency": 0}}
+    document["job"] = {"batch": 4, "recompute": "none", "extrapolate": True}
+
+
+def inside(ring: Ring, each: DeviceClass) -> Ring:
+    """As if all replicas shared a node."""
+    return Ring(ring.replicas, each.link)
+
+
+def slow(ring: Ring, each: DeviceClass) -> Ring:
+    """As if the link were fifty times as slow."""
+    bandwidth = ring.link.bandwidth
+    return Ring(ring.replicas, replace(ring.link, bandwidth=None if bandwidth is None else bandwidth // 50))
+
+
+@pytest.mark.parametrize("wrong", [inside, slow])
+def test_a_wrong_ring_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[Ring, DeviceClass], Ring]) -> None:
+    """Where a layout lets replicas pay more than they do, bounds lie above the optimum."""
+    monkeypatch.setattr(space, "FEW", 0)
+    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they price no layouts
+    rings = layouts._rings
+    monkeypatch.setattr(layouts, "_rings", lambda own, each, *rest: [wrong(r, each) for r in rings(own, each, *rest)])
+    assert "above the optimum" in noticed(lumped, replicated)
+
+
+def test_a_gate_that_stands_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heuristic's plan outside what was asked is no answer."""
+    monkeypatch.setattr(Space, "unasked", lambda *_: None)
+    assert "outside what was asked" in noticed(lambda document: "order" in document["job"])
+
+
+@pytest.mark.parametrize("kind", [ShapeNode, FamilyNode, LumpNode])
+def test_a_node_that_forgets_what_it_leaves_is_noticed(monkeypatch: pytest.MonkeyPatch, kind: type[Node]) -> None:
+    """Without the bound of what is left unexamined the answer is called optimal where it is not."""
+    advance = kind.advance
+    monkeypatch.setattr(kind, "advance", lambda self, prover: Step(advance(self, prover).nodes, None))
+    if kind is LumpNode:
+        monkeypatch.setattr(space, "FEW", 0)
+        monkeypatch.setattr(layouts, "SMALL_CELLS", 0)
+    assert "above the optimum" in noticed(lambda document: lumped(document) or kind is not LumpNode, rough)
+
+
+def rough(document: dict[str, Any]) -> None:
+    """A tenth less is good enough, so that much is left."""
+    document["solve"]["gap"] = 0.1
+    document["job"].pop("pin", None)
