@@ -7,6 +7,7 @@ from pipeplan.commands.compare import show
 from pipeplan.commands.progress import solving
 from pipeplan.compare import Comparison, compare
 from pipeplan.drafting import draft
+from pipeplan.figures import whole
 from pipeplan.files.cluster_file import write_cluster
 from pipeplan.files.model_file import write_model
 from pipeplan.job import Job
@@ -28,6 +29,8 @@ SOLVE_SECONDS = 30.0
 
 def demonstrate(folder: Path, names: tuple[str, ...], batch: int, steps: int) -> None:
     """Everything, for each model of `pipeplan_executor.zoo`; files and pictures go into ``folder``."""
+    Job(batch=batch)  # refuses what is no batch before anything is measured
+    whole(steps, "steps", 1)
     folder.mkdir(parents=True, exist_ok=True)
     _title(f"This machine as {PROCESSES} worker processes")
     cluster = describe_machine(PROCESSES)

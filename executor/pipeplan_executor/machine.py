@@ -20,8 +20,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from pipeplan.asked import LONGEST
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
-from pipeplan.errors import InputError
+from pipeplan.figures import real, whole
 from pipeplan.network import Ring
 from pipeplan.units import format_bytes, format_time
 from pipeplan_executor.launcher import launch
@@ -39,14 +40,18 @@ SUMS = 10
 KIND = "cpu-worker"
 
 
+MOST_PROCESSES = 1024
+"""Workers that one machine is described with at most."""
+
+
 def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
     """A cluster of ``processes`` equal CPU workers on this machine.
 
     Memory is each worker's share of what is free now; the link, and the bytes that a worker takes before it holds any
     layer, are measured between the first two of them.
     """
-    if processes < 1:
-        raise InputError(f"{processes} processes: at least one worker is needed")
+    whole(processes, "processes (at least one worker)", 1, MOST_PROCESSES)
+    real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
     measured = launch(_measure, max(2, processes), timeout=timeout, device="cpu")
     count = cores()
     kind = DeviceKind(

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from pipeplan.asked import LONGEST
 from pipeplan.errors import InputError
 from pipeplan.figures import real, whole
 from pipeplan.plan import Plan
@@ -106,7 +107,7 @@ def run(
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
     whole(restarts, "restarts")
     whole(seed, "the seed", 0, 2**63 - 1)
-    real(timeout, "the timeout (seconds)", most=1e8, above=True)
+    real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
     autocast(precision, torch.device("cpu"))  # refuses what is not known
     wanted = declared(tensor_parallel)
     if joined_world() is None:  # otherwise this is a rank, which is about to do so itself

@@ -28,7 +28,7 @@ def draft(model: Model, cluster: Cluster, job: Job, judged: Judged, bound: int) 
         micro_batches=candidate.micro_batches,
         optimizer=job.optimizer,
         stages=tuple(_stage(judged, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
-        schedule=candidate.schedule(pipeline),
+        schedule=judged.schedule,
         ranks=tuple(device.index for device in chain.devices),
         step_time=judged.value,
         bound=bound,

@@ -132,8 +132,10 @@ class Job:
         self._set("pin", _pins(_several(self.pin, "pin")))
         if any(not names for names in self.together):
             raise InputError("together names no layer; name those that one stage must hold, or leave it out")
-        if self.optimizer not in OPTIMIZER_STATE:
-            raise InputError(f"optimizer {self.optimizer!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
+        if self.optimizer not in list(OPTIMIZER_STATE):
+            raise InputError(
+                f"optimizer {shown(self.optimizer)} is not known; choose from {', '.join(OPTIMIZER_STATE)}"
+            )
         for count in self.micro_batches:
             if self.batch % count:
                 raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")

@@ -252,8 +252,9 @@ class Scope:
     def _sizes(self) -> str:
         """Micro-batch sizes outside the list; unequal ones never are."""
         batch, job = self.job.batch, self.job
-        small = [size for size in range(1, isqrt(batch) + 1) if batch % size == 0]
-        if {*small, *(batch // size for size in small)} <= set(self.space.sizes):
+        known = set(self.space.sizes)
+        divisors = (size for size in range(1, isqrt(batch) + 1) if batch % size == 0)
+        if all({size, batch // size} <= known for size in divisors):  # the first one tells of the whole batch
             return say.UNEQUAL_SIZES
         covered = job.micro_batches or job.extrapolate or not self.model.profiles
         return say.OTHER_SIZES if covered else say.UNPROFILED_SIZES

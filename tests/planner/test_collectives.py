@@ -40,7 +40,7 @@ def test_a_free_link_is_free_for_collectives() -> None:
 @pytest.mark.parametrize("efficiency", [0.0, -0.5, inf, nan])
 def test_a_share_that_makes_no_sense_is_refused(efficiency: float) -> None:
     """In Python and in a file, where the error tells the path."""
-    with pytest.raises(InputError, match="collective_efficiency must be a number above 0"):
+    with pytest.raises(InputError, match="collective_efficiency must be a finite number above 0"):
         Link(1, 0, efficiency)
     link = {"bandwidth": "1GB/s", "collective_efficiency": efficiency}
     data = {"name": "c", "devices": {"k": {}}, "nodes": [{"devices": [{"kind": "k"}], "link": link}]}

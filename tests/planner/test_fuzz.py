@@ -342,6 +342,7 @@ def by_options(scene: Scene) -> list[str]:
         if d.random() < 0.3:
             found += [option, scene.output()]
     found += ["--time", d.choice([str(TIME)] * 8 + ["0", "nan", "-1"])]
+    found += ["--each", str(TIME)] if command == "explain" else []
     return found + (["--points", "1"] if command == "frontier" and "--fewest" not in found else [])
 
 

@@ -20,6 +20,7 @@ from pipeplan_formulations.allocation.peak import Peak
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, last_that_may_fit
 from pipeplan_formulations.allocation.usage import Grid
+from pipeplan_formulations.clock import Clock
 
 
 class Corridor:
@@ -32,9 +33,15 @@ class Corridor:
     """
 
     def __init__(
-        self, problem: ChainAllocation, grid: Grid, spans: Spans, ceiling: int | None, peak: Peak | None = None
+        self,
+        problem: ChainAllocation,
+        grid: Grid,
+        spans: Spans,
+        ceiling: int | None,
+        peak: Peak | None,
+        clock: Clock,
     ) -> None:
-        self._problem, self._spans, self._ceiling, self._peak = problem, spans, ceiling, peak
+        self._problem, self._spans, self._ceiling, self._peak, self._clock = problem, spans, ceiling, peak, clock
         self._ends: dict[tuple[int, int, int, int], Array] = {}
         n = problem.layers
         self.first: Array = np.full(grid.size, n + 1)
@@ -48,6 +55,7 @@ class Corridor:
             if len(able := usages[grid.coordinates[c][usages] >= width])
         ]
         for able, behind, ends in steps:
+            clock.check()
             end = self.first[behind]
             start = np.searchsorted(ends, end)
             later = self._next(ends)[np.minimum(end, n)]  # where no span ends there, one may lie behind it
@@ -78,6 +86,7 @@ class Corridor:
         found = self._ends.get((c, w, least, held))
         if found is not None:
             return found
+        self._clock.check()
         ends = np.minimum(self._spans.reach[c][w], last_that_may_fit(problem, c, w, least))
         if self._ceiling is not None and problem.objective == "step":
             forward, backward = problem.prefix["forward"][c], problem.prefix["backward"][c]

@@ -86,7 +86,7 @@ class Sweep:
         peak: Peak | None = None,
     ) -> None:
         self.problem, self.grid, self.spans, self.clock, self.target = problem, grid, spans, clock, target
-        self.corridor = Corridor(problem, grid, spans, ceiling, peak)
+        self.corridor = Corridor(problem, grid, spans, ceiling, peak, clock)
         quantity: Quantity = "load" if problem.objective == "bottleneck" else "time"
         streams = problem.overlap == "stream" and quantity == "time" and ceiling is not None
         self.sight = Sight(quantity, ceiling, apart=problem.overlap == "none" or streams, peak=peak)

@@ -31,7 +31,7 @@ from pipeplan_formulations.graph import Border, GraphPartition, Line, Mode, Star
 
 LARGEST = 2**52
 """Sums that solvers keep exact."""
-MOST_WIDTHS = 16
+MOST_WIDTHS = 32
 """Most kinds and numbers of replicas that are considered together."""
 
 

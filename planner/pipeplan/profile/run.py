@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from pipeplan.asked import MOST_WORKERS
 from pipeplan.batch import Batch, tensors
 from pipeplan.capture.row import FrontEnd, Row, row_of
 from pipeplan.errors import InputError
+from pipeplan.figures import MOST_SAMPLES, whole
 from pipeplan.job import OPTIMIZER_STATE
 from pipeplan.model import Layer, Model, Profile
 from pipeplan.profile import Progress
@@ -43,8 +45,12 @@ class Request:
     precision: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.micro_batches or min(self.micro_batches) < 1:
-            raise InputError(f"micro_batches must be sizes of at least one sample, not {self.micro_batches}")
+        if not self.micro_batches:
+            raise InputError("micro_batches must be sizes of at least one sample, and none is given")
+        for size in self.micro_batches:
+            whole(size, "micro_batches (sizes of at least one sample)", 1, MOST_SAMPLES)
+        whole(self.threads, "threads", 1, MOST_WORKERS)
+        whole(self.crowd, "crowd (workers that are busy at once)", 0, MOST_WORKERS)
         if self.repeats < 1 or self.warmup < 0:
             raise InputError(f"at least 1 repeat and 0 warm-ups are needed, not {self.repeats} and {self.warmup}")
         if self.optimizer not in OPTIMIZER_STATE:

@@ -72,8 +72,17 @@ class FamilyNode(Node):
             self.slice *= 2
             return Step.split([self])
         if report.solution is not None and report.stop is not Stop.TIME:
-            return Step.split(list(self._others(report.solution)))
+            others = list(self._others(report.solution))
+            if self._recomputes_least(report.solution):
+                return Step.split(others)
+            return Step.leave(max(self.bound, problem.evaluate(report.solution, optimistic=True)), others)
         return Step.leave(self.bound)
+
+    def _recomputes_least(self, boundaries: Boundaries) -> bool:
+        """Whether no other layers than those that a partition recomputes would take less; else it is not settled."""
+        recomputing = self.candidate.problem.recomputing
+        least, chosen = (recomputing.of_partition(boundaries, optimistic) for optimistic in (True, False))
+        return bool((least == chosen).all())
 
     def _others(self, boundaries: Boundaries) -> Iterator["FamilyNode"]:
         """Every partition but one that was simulated, whose critical path tells nothing new.

@@ -9,6 +9,7 @@ from pipeplan.cluster import Cluster, Overlap
 from pipeplan.job import Objective
 from pipeplan.pipeline import Pipeline
 from pipeplan.pricing import assemble
+from pipeplan.schedule import Schedule
 from pipeplan.search.candidates import Candidate
 from pipeplan.simulate import makespan, simulate
 from pipeplan.timeline import Timeline
@@ -35,9 +36,14 @@ class Judged:
         return assemble(self.candidate.chain, self.cluster, self.boundaries, self.candidate.recompute(self.boundaries))
 
     @cached_property
+    def schedule(self) -> Schedule:
+        """Its lists of actions."""
+        return self.candidate.schedule(self.pipeline)
+
+    @cached_property
     def timeline(self) -> Timeline:
         """One step in full."""
-        return simulate(self.candidate.schedule(self.pipeline), self.pipeline)
+        return simulate(self.schedule, self.pipeline)
 
 
 def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Judged:

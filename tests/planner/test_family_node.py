@@ -1,4 +1,4 @@
-"""Plans that take too long to simulate: their bounds stay in the proof."""
+"""Partitions that are not simulated, or not with the best recomputation: their bounds stay in the proof."""
 
 import pytest
 
@@ -8,6 +8,8 @@ from pipeplan.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.errors import UndecidedError
 from pipeplan.job import Job
 from pipeplan.search import prove
+from pipeplan_formulations import recompute
+from pipeplan_formulations.partition.recomputing import _recomputation
 
 MODEL = model_of([10, 10, 10], [10, 10, 10], saved=[1] * 3, output=[1] * 3, parameters=[0] * 3, sizes=(1,))
 CLUSTER = Cluster("two", {"unit": DeviceKind("unit")}, (Node(("unit", "unit"), Link(10**9)),))
@@ -32,3 +34,16 @@ def test_without_a_plan_that_can_be_simulated_nothing_is_decided(monkeypatch):
     monkeypatch.setattr(prove, "MOST", 20)
     with pytest.raises(UndecidedError, match="to simulate and to check the smallest plan"):
         pipeplan.solve(MODEL, CLUSTER, job=asked(depths=(2,)))
+
+
+def test_layers_that_are_recomputed_without_a_proof_keep_a_bound(monkeypatch):
+    """Where the layers to recompute are chosen greedily, the bound stays at or below what the best ones take."""
+    forward, saved = [9, 23, 30, 29, 7, 13], [12, 36, 33, 35, 29, 18]
+    twice = [2 * time for time in forward]
+    model = model_of(forward, twice, saved=saved, output=[1] * 6, parameters=[0] * 6, sizes=(1,))
+    cluster = Cluster("one", {"unit": DeviceKind("unit", memory=90)}, (Node(("unit",), Link()),))
+    best = pipeplan.solve(model, cluster, job=asked())
+    monkeypatch.setattr(recompute, "CROWD", 2)
+    _recomputation.cache_clear()
+    result = pipeplan.solve(model, cluster, job=asked())
+    assert result.bound <= best.value < result.value
