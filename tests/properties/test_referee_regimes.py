@@ -66,13 +66,6 @@ def step(document: dict[str, Any]) -> bool:
     return "objective" not in document["job"]
 
 
-def counts(document: dict[str, Any]) -> bool:
-    """In-flight counts are a choice, and there are several."""
-    job = document["job"]
-    copies = document["cluster"]["overlap"] is True and (not job.get("schedules") or "1f1b" in job["schedules"])
-    return copies and step(document) and job["batch"] > 3 and devices(document) > 2 and 1 not in job.get("depths", ())
-
-
 def tied(document: dict[str, Any]) -> bool:
     """Some layers share weights, and there are several devices."""
     return "ties" in document["model"] and free(document)
@@ -85,6 +78,13 @@ def apart(document: dict[str, Any]) -> None:
     first["parameters"] = first["parameters"] or 8
     document["model"]["ties"] = [{"layers": [names[0], names[-1]], "parameters": first["parameters"]}]
     document["job"] |= {"depths": [2, 3], "replicas": [1, 2], "pin": []}
+
+
+def choosing(document: dict[str, Any]) -> None:
+    """In-flight counts are a choice, on two stages or more."""
+    document["cluster"]["overlap"] = True
+    document["job"] |= {"schedules": ["1f1b", "gpipe"], "batch": 6, "depths": [2, 3], "micro_batches": []}
+    document["job"] |= {"intra_layer": False, "extrapolate": True}
 
 
 def even(document: dict[str, Any]) -> None:
@@ -105,11 +105,13 @@ REGIMES = {
     "tilings": Regime(
         TilingsNode, "advance", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=even
     ),
-    "certain copies": Regime(copies, "_with_copy", (LUMPS,), suits=tied),
+    "certain copies": Regime(copies, "_with_copy", (LUMPS,), suits=lambda own: free(own) and step(own), change=apart),
     "certain copies of large lumps": Regime(
-        copies, "_with_copy", LARGE, exact=False, suits=lambda own: tied(own) and step(own), change=apart
+        copies, "_with_copy", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=apart
     ),
-    "boxes of counts": Regime(Box, "split", ((flights, "FEW", 1),), suits=counts),
+    "boxes of counts": Regime(
+        Box, "split", ((flights, "FEW", 1),), suits=lambda own: free(own) and step(own), change=choosing
+    ),
     "many shapes": Regime(Space, "_more_than", ((space, "MANY", 0),), when=lambda own, many: own[1] == 0 and many),
     "shapes without number": Regime(
         RestNode, "advance", (LUMPS, (rest, "LOT", 2)), suits=lambda own: own["job"].get("order") == "given"

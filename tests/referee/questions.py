@@ -200,5 +200,5 @@ def _job(random: Random, names: list[str], cluster: Document, model: Document, l
 
 def _solve(random: Random, large: bool) -> Document:
     backend = random.choices(("cpsat", "exact", "cbc"), (0.75, 0.2, 0.05))[0]
-    limit = SHORT if _often(random, 0.06) else 20.0
+    limit = SHORT if _often(random, 0.06) else 60.0
     return {"backend": backend, "time_limit": limit, "gap": 0.1 if _often(random, 0.12) else 0.0, "workers": 1}
