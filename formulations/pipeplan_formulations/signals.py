@@ -30,11 +30,14 @@ class _EndAtOnce(BaseException):
 class _Listener:
     received: Signals | None = None
     when: float = 0.0
+    nearly: bool = False
 
     def hear(self, number: int, _: Any) -> None:
         now = time.monotonic()
         if self.received is None:
             self.received, self.when = Signals(number), now
+            if self.nearly:
+                return
             raise KeyboardInterrupt
         if now - self.when > SAME:
             raise _EndAtOnce
@@ -47,6 +50,20 @@ def received() -> bool:
     """Whether a signal came to the search that this thread runs."""
     listener = _listener.get()
     return listener is not None and listener.received is not None
+
+
+@contextmanager
+def nearly_done() -> Iterator[None]:
+    """The first signal is recorded only: what runs now is about to hand back the answer."""
+    listener = _listener.get()
+    before = listener is not None and listener.nearly
+    if listener is not None:
+        listener.nearly = True
+    try:
+        yield
+    finally:
+        if listener is not None:
+            listener.nearly = before
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import BeyondIntegersError, Limits, Status, Stop
-from pipeplan_formulations.signals import listening
+from pipeplan_formulations.signals import listening, nearly_done
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
@@ -181,24 +181,25 @@ def solve(
         except KeyboardInterrupt:
             prover.stop = Stop.INTERRUPT
         chosen = prover.incumbent if choice is None else choice.chosen
-    plan = draft(model, cluster, job, chosen, prover.bound)
-    validate_plan(plan, model, cluster)
-    return Result(
-        plan=plan,
-        timeline=chosen.timeline,
-        job=job,
-        status=Status.OPTIMAL if prover.bound == chosen.value else Status.FEASIBLE,
-        stop=prover.stop,
-        value=chosen.value,
-        bound=prover.bound,
-        wall=clock.wall,
-        backend=backend,
-        searched=searched(space, prover.opened),
-        costs=sources(model, cluster, space.sizes),
-        baselines=rows,
-        runners_up=prover.ranking(),
-        robust=choice,
-    )
+    with nearly_done():
+        plan = draft(model, cluster, job, chosen, prover.bound)
+        validate_plan(plan, model, cluster)
+        return Result(
+            plan=plan,
+            timeline=chosen.timeline,
+            job=job,
+            status=Status.OPTIMAL if prover.bound == chosen.value else Status.FEASIBLE,
+            stop=prover.stop,
+            value=chosen.value,
+            bound=prover.bound,
+            wall=clock.wall,
+            backend=backend,
+            searched=searched(space, prover.opened),
+            costs=sources(model, cluster, space.sizes),
+            baselines=rows,
+            runners_up=prover.ranking(),
+            robust=choice,
+        )
 
 
 def _check_robust(job: Job) -> None:

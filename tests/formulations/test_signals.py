@@ -11,7 +11,7 @@ import pytest
 from pipeplan_formulations import signals
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Stop
-from pipeplan_formulations.signals import listening, received
+from pipeplan_formulations.signals import listening, nearly_done, received
 from pipeplan_formulations.solvers import cp_model, cpsat_solver, why_stopped
 
 
@@ -43,6 +43,19 @@ def test_the_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         except KeyboardInterrupt:
             reached.append("another answer")
     assert reached == ["answer"]
+
+
+def test_what_is_nearly_done_is_finished() -> None:
+    """While the answer is written the first signal is recorded only; behind it, one raises again."""
+    with listening():
+        with nearly_done():
+            signal.raise_signal(signal.SIGTERM)
+        assert received()
+    with listening():
+        with nearly_done():
+            pass
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
 
 
 def test_an_outer_listener_goes_on() -> None:

@@ -9,6 +9,7 @@ from pipeplan.result import Result
 from pipeplan.solve import solve
 from pipeplan.units import format_time
 from pipeplan_formulations.report import Limits, Stop
+from pipeplan_formulations.signals import received
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ def outcome(model: Model, change: Change, base: Result, *, limits: Limits, backe
             seed=limits.seed,
         )
     except PipeplanError as error:
+        if received():
+            raise KeyboardInterrupt from error
         return Outcome(change.label, None, None, samples, None, None, str(error).splitlines()[0])
     if result.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeplan.cluster import Cluster
-from pipeplan.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
 from pipeplan.explain.feasible import fit
 from pipeplan.files.atomic import write_whole
 from pipeplan.files.edge import Strict, check
@@ -120,6 +120,10 @@ class Answers:
             raise
         except InfeasibleError as error:
             return Answer(Verdict.INFEASIBLE, why=str(error))
+        except UndecidedError as error:
+            if error.stop == Stop.INTERRUPT:
+                raise KeyboardInterrupt from error
+            return Answer(Verdict.OPEN, why=str(error))
         except PipeplanError as error:  # the time was up before there was a plan
             return Answer(Verdict.OPEN, why=str(error))
         answer = Answer(Verdict.PLAN, result.value, result.bound, result.plan)
