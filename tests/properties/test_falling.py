@@ -114,8 +114,8 @@ def _bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
     ceiling = services[int(share * (len(services) - 1))]
     kept = [(max(third), fourth[0]) for third, fourth in fitting if max(fourth) - fourth[0] <= ceiling]
     grid = Grid(problem)
-    spans = Spans(problem, grid, problem.largest)
     clock = Clock(Limits(time=30))
+    spans = Spans(problem, grid, problem.largest, clock)
     base = run(problem, grid, spans, clock, problem.largest)
     rough = run(problem, grid, spans, clock, problem.largest, ceiling, within=base, coarse=True)
     found = run(problem, grid, spans, clock, problem.largest, ceiling, within=rough)
@@ -193,7 +193,7 @@ def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple
     kept = [row for row in rows if row[2] <= ceiling and under <= row[3] <= over and row[4] & set(widths)]
     assume(kept)
     grid, clock = Grid(problem), Clock(Limits(time=30))
-    spans = Spans(problem, grid, problem.largest)
+    spans = Spans(problem, grid, problem.largest, Clock(Limits(time=30)))
     peak = peak_between(problem, under, over, widths)
     found = run(problem, grid, spans, clock, problem.largest, ceiling, peak=peak)
     assert found is not None

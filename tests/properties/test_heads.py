@@ -48,7 +48,8 @@ def test_no_way_within_the_target_is_cut_off(problem: ChainAllocation, share: fl
     values = sorted(value for value, _ in every)
     target = values[int(share * (len(values) - 1))]
     grid = Grid(problem)
-    spans, clock = Spans(problem, grid, target), Clock(Limits(time=30))
+    clock = Clock(Limits(time=30))
+    spans = Spans(problem, grid, target, clock)
     corridor = Corridor(problem, grid, spans, None)
     tables = run(problem, grid, spans, clock, target)
     assert tables is not None
