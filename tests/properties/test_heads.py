@@ -50,7 +50,7 @@ def test_no_way_within_the_target_is_cut_off(problem: ChainAllocation, share: fl
     grid = Grid(problem)
     clock = Clock(Limits(time=30))
     spans = Spans(problem, grid, target, clock)
-    corridor = Corridor(problem, grid, spans, None)
+    corridor = Corridor(problem, grid, spans, None, None, clock)
     tables = run(problem, grid, spans, clock, target)
     assert tables is not None
     heads = heads_of(problem, grid, spans, clock, target, tables)
