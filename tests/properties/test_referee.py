@@ -13,6 +13,7 @@ from pipeplan.job import Job
 from referee.bridge import ask
 from referee.documents import DEFAULTS
 from referee.questions import SHORT, drawn, question
+from referee.shrink import shrink
 from referee.verdict import judge
 
 OWN = Path(referee.__file__).parent
@@ -77,6 +78,19 @@ def _faster(cluster: dict[str, Any]) -> bool:
     """Whether the network is faster than the first node's link."""
     inside, network = cluster["nodes"][0]["link"]["bandwidth"], cluster["network"]["bandwidth"]
     return (network or inf) > (inside or inf)
+
+
+def test_a_question_in_dispute_is_made_small() -> None:
+    """What the dispute does not need is left out or lowered; the dispute stays."""
+
+    def faults(document: dict[str, Any]) -> list[str]:
+        forward = [cost["forward"] for cost in document["model"]["profiles"][0]["costs"].values()]
+        return [f"forwards of {sum(forward)}"] if sum(forward) > 4 and len(forward) > 1 else []
+
+    small = shrink(question(3), faults)
+    assert faults(small) and len(small["model"]["layers"]) == 2
+    assert set(small["job"]) == {"batch"} and small["job"]["batch"] == 1
+    assert sum(len(node["devices"]) for node in small["cluster"]["nodes"]) == 1
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -39,8 +39,9 @@ def _smaller(document: Document) -> Iterator[Document]:
             yield _changed(document, lambda d, name=name, i=i: d["job"][name].pop(i))  # type: ignore[misc]
     for i in range(len(document["model"]["layers"])):
         yield _changed(document, lambda d, i=i: _drop_layer(d, i))  # type: ignore[misc]
+    several = sum(len(node["devices"]) for node in document["cluster"]["nodes"]) > 1
     for n, node in enumerate(document["cluster"]["nodes"]):
-        for i in range(len(node["devices"])):
+        for i in range(len(node["devices"]) if several else 0):
             yield _changed(document, lambda d, n=n, i=i: _drop_device(d, n, i))  # type: ignore[misc]
     for i in range(len(document["model"]["profiles"])):
         yield _changed(document, lambda d, i=i: d["model"]["profiles"].pop(i))  # type: ignore[misc]
