@@ -53,6 +53,23 @@ def received() -> bool:
 
 
 @contextmanager
+def interruptible() -> Iterator[None]:
+    """What fails after a signal was interrupted by it: libraries may turn a KeyboardInterrupt into errors of their own.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Instead of any other error, if a signal was received.
+    """
+    try:
+        yield
+    except Exception as error:
+        if received():
+            raise KeyboardInterrupt from error
+        raise
+
+
+@contextmanager
 def nearly_done() -> Iterator[None]:
     """The first signal is recorded only: what runs now is about to hand back the answer."""
     listener = _listener.get()

@@ -29,7 +29,7 @@ from pipeplan.units import format_time
 from pipeplan.validate import validate_plan
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import BeyondIntegersError, Limits, Status, Stop
-from pipeplan_formulations.signals import listening, nearly_done
+from pipeplan_formulations.signals import interruptible, listening, nearly_done
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
@@ -134,20 +134,22 @@ def solve(
     prover = Prover(cluster, searching, backend, watch, space.outside)
     rows: Mapping[str, Baseline] = {}
     try:
-        for node in opened(space):
-            prover.push(node)
-        for late in any_orders(space):
-            prover.postpone(late)
+        with interruptible():
+            for node in opened(space):
+                prover.push(node)
+            for late in any_orders(space):
+                prover.postpone(late)
         if space.large:  # heuristics' plans are late there, and would close little
             prover.run(reserve=prover.limits.time * FOR_HEURISTICS)
-        rows = baselines(
-            space,
-            prover.limits.time * FOR_HEURISTICS,
-            prover.offer,
-            known=prover.incumbent is not None,
-            at_most=max(prover.rest, 0.0) / 2 + prover.slack,
-            affords=prover.affords,
-        )
+        with interruptible():
+            rows = baselines(
+                space,
+                prover.limits.time * FOR_HEURISTICS,
+                prover.offer,
+                known=prover.incumbent is not None,
+                at_most=max(prover.rest, 0.0) / 2 + prover.slack,
+                affords=prover.affords,
+            )
         prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
         if prover.stop is not Stop.INTERRUPT:
             prover.recall()

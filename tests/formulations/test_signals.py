@@ -11,7 +11,7 @@ import pytest
 from pipeplan_formulations import signals
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Stop
-from pipeplan_formulations.signals import listening, nearly_done, received
+from pipeplan_formulations.signals import interruptible, listening, nearly_done, received
 from pipeplan_formulations.solvers import cp_model, cpsat_solver, why_stopped
 
 
@@ -155,3 +155,14 @@ def test_cp_sat_hands_back_what_it_has(number: signal.Signals) -> None:
     os.kill(running.pid, number)
     said = running.communicate(timeout=60)[0].splitlines()
     assert said[-1] == "FEASIBLE interrupt True"
+
+
+def test_an_error_after_a_signal_is_the_interruption() -> None:
+    """Libraries may turn the KeyboardInterrupt into errors of their own; without a signal an error stays what it is."""
+    with pytest.raises(TypeError), listening(), interruptible():
+        raise TypeError
+    with pytest.raises(KeyboardInterrupt), listening(), interruptible():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise TypeError from None

@@ -71,6 +71,6 @@ def _sorts(problem: "ChainPartition", tables: list[Array]) -> NDArray[np.intp]:
     given = (problem.saved, problem.output, problem.workspace, problem.beside)
     if all(table is None or table.ndim == 1 for table in given):
         return np.zeros(problem.stages, np.intp)
-    _, first, place = np.unique(np.concatenate(tables, axis=1), axis=0, return_index=True, return_inverse=True)
-    numbers: NDArray[np.intp] = first[place.reshape(-1)]
-    return numbers
+    first: dict[bytes, int] = {}
+    rows = np.concatenate(tables, axis=1)
+    return np.array([first.setdefault(row.tobytes(), s) for s, row in enumerate(rows)], np.intp)

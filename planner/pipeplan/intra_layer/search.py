@@ -24,6 +24,7 @@ from pipeplan.paths import find_path_cut
 from pipeplan_formulations.fractional import Positions, cbc, exact, rounded
 from pipeplan_formulations.partition import PathCut
 from pipeplan_formulations.report import Limits, Report, Status, Stop
+from pipeplan_formulations.signals import interruptible
 
 Watch = Callable[[int | None, int, int], None]
 SLICE = 10.0
@@ -88,7 +89,8 @@ class LineSearch:
                 if self._left() <= 0:
                     self.stop = Stop.TIME
                     return
-                self._advance(self._heap[0])
+                with interruptible():
+                    self._advance(self._heap[0])
                 self._tell()
         except KeyboardInterrupt:
             self.stop = Stop.INTERRUPT

@@ -25,7 +25,7 @@ from pipeplan.search.candidates import Candidate
 from pipeplan.search.judge import Judged
 from pipeplan.search.pace import MOST, Pace, actions
 from pipeplan_formulations.report import Limits, Stop
-from pipeplan_formulations.signals import received
+from pipeplan_formulations.signals import interruptible, received
 
 Watch = Callable[[int | None, int, int], None]
 """Called with the incumbent's value (None before there is one), the bound, and the number of open nodes."""
@@ -228,7 +228,8 @@ class Prover:
                     break
                 if received():  # a signal that something on the way swallowed
                     raise KeyboardInterrupt
-                self._step(self._next())
+                with interruptible():
+                    self._step(self._next())
                 self._tell()
         except KeyboardInterrupt:
             self.stop = Stop.INTERRUPT
