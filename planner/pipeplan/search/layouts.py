@@ -145,6 +145,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         return np.stack([getattr(table, name) for table in tables])
 
     fixed = 2 * prices.parameters
+    deepest = min(len(space.model.layers), max(job.depths, default=len(space.model.layers)))
     problem = ChainAllocation(
         forward=rows("forward"),
         backward=rows("backward"),
@@ -160,7 +161,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         recomputable=prices.recomputable,
         received=rows("boundary").min(axis=0),
         limit=np.array([device_room(each.kind, job) for each in classes], np.int64),
-        units=np.minimum(layout.units, len(space.model.layers) * layout.widths[-1]),
+        units=np.minimum(layout.units, deepest * layout.widths[-1]),
         node=np.array(layout.per_node, np.int64),
         send=hops.send,
         send_back=hops.send,

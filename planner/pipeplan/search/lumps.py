@@ -72,7 +72,8 @@ class LumpNode(Node):
         """Ask for something better, simulate it, and open what lies below.
 
         In a large layout that is its shape; what the others may still hold is left with the lump's bound, unless there
-        is more time to raise it.
+        is more time to raise it. The problem does not know all wishes: where its solution goes against one, the lump
+        becomes a tree.
         """
         asked = self._question(prover)
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
@@ -88,22 +89,23 @@ class LumpNode(Node):
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
         groups = self._groups(self.layout.modes(report.solution))
         promising = prover.value is None or (report.objective or 0) < prover.value
-        if groups is not None and promising:
-            boundaries = (0, *(place.end for place in report.solution))
-            candidates = self._alike(self.space.candidates(groups, self.size))
+        boundaries = (0, *(place.end for place in report.solution))
+        candidates = [] if groups is None else self._alike(self.space.candidates(groups, self.size))
+        wanted = any(self.space.unasked(candidate, boundaries) is None for candidate in candidates)
+        if wanted and promising:
             chosen = _held(candidates, problem.flights(report.solution))
             offer_all(prover, [*candidates, *chosen], boundaries)
         if self.small:
             return Step.split(list(self._below()))
         if unfinished and prover.left > FIRST_SLICE:
             return Step.split([self])
-        if prover.value is None and not unfinished:  # its best is no plan, whatever the reason: others may be one
+        if not unfinished and (not wanted or prover.value is None):  # its best is no plan: others may be one
             return Step.split(list(self._below()))
         if not asked.last and not unfinished:
             self.climb.up()
             return Step.split([self])
         nodes: list[Node] = []
-        if groups is not None:
+        if groups is not None and wanted:
             nodes.append(ShapeNode(self.bound, self.space, groups, self.size, self.alternating))
         if self.covers:
             nodes.append(LumpNode(self.bound, self.space, self.layout, self.size, alternating=False))
@@ -120,7 +122,7 @@ class LumpNode(Node):
         deepest = min(max(job.depths, default=len(self.space.model.layers)), len(self.space.model.layers))
         if len(self.last) < deepest:
             for mode in self.layout.before(self.last):
-                yield replace(self, last=(mode, *self.last))
+                yield replace(self, last=(mode, *self.last), climb=replace(self.climb))
 
     def _groups(self, modes: Modes) -> Groups | None:
         return arrange(self.space.classes, modes, self.layout.tile)
