@@ -57,7 +57,8 @@ def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
     without = {say.TENSOR: say.BEYOND_NEIGHBOURS, say.ASKED_FOR: say.OTHER_ORDERS}
     rest = tuple(without.get(sentence, sentence) for sentence in whole.not_searched)
     beyond = (*rest, say.DIVIDED_REPLICAS, say.DISTANT_PARTS)
-    return replace(whole, opened=whole.opened + opened, partitions=say.DIVIDED, not_searched=beyond)
+    partitions = say.DIVIDED.format(whole=whole.partitions)
+    return replace(whole, opened=whole.opened + opened, partitions=partitions, not_searched=beyond)
 
 
 def narrowing(job: Job) -> tuple[str, ...]:

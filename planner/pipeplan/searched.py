@@ -14,8 +14,8 @@ from pipeplan.names import listed, wrapped
 CONTIGUOUS = "contiguous layers in the listed order, every layer once"
 DOWNSETS = "any layers that read from no later stage, whatever the listed order; every layer once"
 DIVIDED = (
-    "whole layers, weights streamed for every micro-batch; and layers divided between neighbours of an unreplicated "
-    "line, weights on chip where they fit"
+    "{whole}, weights streamed for every micro-batch; and layers divided between neighbours of an unreplicated line, "
+    "weights on chip where they fit"
 )
 """What a stage may hold."""
 
