@@ -120,7 +120,7 @@ def _ways(plan: Plan) -> Iterator[str]:
 
 def _wires(where: str, way: Transfer, source: int, target: int, node: dict[int, str]) -> Iterator[str]:
     """The wires of a transfer: its own within a node, the two nodes' cards between them."""
-    if way.resources == (f"d{source} to d{target}",) or way == Transfer(way.size):  # free: it occupies nothing
+    if way.resources == (f"d{source} to d{target}",) or way == Transfer():  # nothing is said of it
         return
     words = [wire.split() for wire in way.resources]
     if [word[::2] for word in words] != [["node", "card"], ["node", "card"]] or [w[-1] for w in words] != ["out", "in"]:
