@@ -60,7 +60,8 @@ class FamilyNode(Node):
         before = self.bound
         if not learned(self, report):
             return Step.nothing()
-        if closed(self, prover) if report.solution is None else not prover.affords(self.candidate):
+        hopeless = closed(self, prover) if report.solution is None else not prover.affords(self.candidate)
+        if hopeless:
             return Step.leave(self.bound)
         first, self.relaxed = not self.relaxed, True
         new_cut = self._simulate(prover, report.solution) if report.solution is not None else False

@@ -14,6 +14,7 @@ from pipeplan.errors import InputError
 from pipeplan.found.lists import FAMILY as FOUND
 from pipeplan.job import Job, Objective, Order
 from pipeplan.model import Model
+from pipeplan.names import counted, some
 from pipeplan.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
 from pipeplan.search.candidates import Candidate, in_flight
@@ -117,19 +118,20 @@ class Space:
     def outside(self, judged: Judged) -> str | None:
         """Why a plan is no answer to the question, in words; None if it is one."""
         candidate, boundaries = judged.candidate, judged.boundaries
-        return self.unasked(candidate, boundaries) or overflow(candidate, boundaries)
+        beyond = self.unasked(candidate, boundaries)
+        return overflow(candidate, boundaries) if beyond is None and not candidate.holds(boundaries) else beyond
 
     def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
         """The same but for memory: where a plan goes against what the job asks for."""
         job, widths, size = self.job, candidate.replicas, candidate.chain.micro_batch
         if job.depths and candidate.depth not in job.depths:
-            return f"it has {_stages(candidate.depth)}, asked for are {_listed(job.depths)}"
+            return f"it has {counted(candidate.depth, 'stage')}, asked for are {_listed(job.depths)}"
         if job.replicas and not set(widths) <= set(job.replicas):
             return f"its stages have {_listed(widths)} devices, asked for are {_listed(job.replicas)}"
         if job.equal_replicas and len(set(widths)) > 1:
             return f"its stages have {_listed(widths)} devices, asked for are equal numbers"
         if max(widths) > candidate.micro_batches:
-            return f"{max(widths)} replicas of a stage share {candidate.micro_batches} micro-batches"
+            return f"{max(widths)} replicas of a stage share {counted(candidate.micro_batches, 'micro-batch')}"
         taken = [device.index for device in candidate.chain.devices]
         if job.order is Order.GIVEN and taken != list(range(len(taken))):
             return f"it takes devices {_listed(taken)}, asked for are the first {len(taken)} in the given order"
@@ -292,11 +294,5 @@ def _check_lanes(families: tuple[Family, ...], cluster: Cluster) -> None:
             )
 
 
-def _stages(count: int) -> str:
-    return "1 stage" if count == 1 else f"{count} stages"
-
-
 def _listed(numbers: Iterable[int]) -> str:
-    """``1, 2, 4``, at most eight of them."""
-    every = [str(number) for number in dict.fromkeys(numbers)]
-    return ", ".join(every if len(every) <= 8 else [*every[:7], "…"])
+    return some([str(number) for number in dict.fromkeys(numbers)], 8)
