@@ -10,9 +10,9 @@ import numpy as np
 
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
-from pipeplan_formulations.allocation.bracket import Bracket
-from pipeplan_formulations.allocation.floor import ground
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.allocation.best_first.bracket import Bracket
+from pipeplan_formulations.allocation.suffix_bounds.floor import ground
+from pipeplan_formulations.common.report import Limits
 
 MICRO_BATCHES = 512
 CASES = (

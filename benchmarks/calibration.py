@@ -18,17 +18,17 @@ from statistics import median
 from benchmarks.found_schedules import on_devices, plan_of
 from benchmarks.prediction import PROCESSES
 
-from pipeplan.cluster import Cluster
-from pipeplan.found import find
-from pipeplan.model import Model
-from pipeplan.plan import Plan
-from pipeplan.profile import profile_workload
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.model import Model
+from pipeplan.core.plan import Plan
+from pipeplan.frontend.profile import profile_workload
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.placed import loop
+from pipeplan.search.scheduling import find
 from pipeplan.simulate import simulate
 from pipeplan_executor import describe_machine, run
 from pipeplan_executor.calibrate import Calibration, Prediction, calibrated, observed, predict, repriced
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.common.report import Limits
 
 MODELS = ("decoder", "vgg16", "resnet50")
 MICRO_BATCH, COUNTS = 2, (4, 8, 16)

@@ -14,23 +14,23 @@ from statistics import median
 
 from benchmarks.prediction import PROCESSES, profiled
 
-from pipeplan.chain import Boundaries, Chain
-from pipeplan.cluster import Cluster
-from pipeplan.found import find
-from pipeplan.found.families import written
-from pipeplan.found.judge import Judge
-from pipeplan.job import Job
-from pipeplan.model import Model
-from pipeplan.pipeline import Pipeline
-from pipeplan.plan import MemoryParts, Plan, PlanStage
-from pipeplan.pricing import assemble, price
-from pipeplan.schedule import Kind, Schedule
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.schedule import Kind, Schedule
+from pipeplan.core.units import format_bytes
+from pipeplan.costs.chain import Boundaries, Chain
+from pipeplan.costs.pricing import assemble, price
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.placed import Placement, loop, vee
+from pipeplan.search.scheduling import find
+from pipeplan.search.scheduling.families import written
+from pipeplan.search.scheduling.judge import Judge
 from pipeplan.simulate import simulate
-from pipeplan.units import format_bytes
 from pipeplan_executor import describe_machine, run
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.common.report import Limits
 
 MODELS = {"decoder": (0.0, -0.5), "vgg16": (2.0,)}
 """Memory beside what 1F1B needs, in micro-batches of the first stage: more of it, or less."""

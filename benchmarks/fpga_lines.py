@@ -7,17 +7,17 @@ from dataclasses import replace
 from types import ModuleType
 
 from pipeplan import load_cluster, load_model
-from pipeplan.balance import bapipe, chain_minmax
-from pipeplan.balance.balancer import NotApplicable
-from pipeplan.cluster import Cluster
-from pipeplan.intra_layer.balanced import balanced
-from pipeplan.intra_layer.channels import channels
-from pipeplan.intra_layer.judge import judge
-from pipeplan.intra_layer.line import Line
-from pipeplan.intra_layer.space import lines
-from pipeplan.job import Job
-from pipeplan.model import Model
-from pipeplan.result import Result
+from pipeplan.baselines.partitioners import bapipe, chain_minmax
+from pipeplan.baselines.partitioners.balancer import NotApplicable
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.search.intra_layer.balanced import balanced
+from pipeplan.search.intra_layer.channels import channels
+from pipeplan.search.intra_layer.judge import judge
+from pipeplan.search.intra_layer.line import Line
+from pipeplan.search.intra_layer.space import lines
+from pipeplan.search.result import Result
 from pipeplan.solve import solve
 from pipeplan_formulations.fractional import Positions, rounded
 

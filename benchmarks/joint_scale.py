@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeplan.cluster import Cluster, Link, Node, Overlap
-from pipeplan.files.device_file import catalogue
-from pipeplan.files.load import load_cluster, load_model
-from pipeplan.job import Job
-from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance
+from pipeplan.core.cluster import Cluster, Link, Node, Overlap
+from pipeplan.core.job import Job
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
+from pipeplan.core.units import format_time
+from pipeplan.io.device_file import catalogue
+from pipeplan.io.load import load_cluster, load_model
 from pipeplan.solve import solve
-from pipeplan.units import format_time
 
 SECONDS = 60.0
 

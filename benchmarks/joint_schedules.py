@@ -16,14 +16,14 @@ takes as long as four blocks.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pipeplan.cluster import Cluster
-from pipeplan.errors import InfeasibleError
-from pipeplan.files.load import load_cluster, load_model
-from pipeplan.job import Job, Recompute
-from pipeplan.model import Model
-from pipeplan.result import Result
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InfeasibleError
+from pipeplan.core.job import Job, Recompute
+from pipeplan.core.model import Model
+from pipeplan.core.units import format_bytes, format_time
+from pipeplan.io.load import load_cluster, load_model
+from pipeplan.search.result import Result
 from pipeplan.solve import solve
-from pipeplan.units import format_bytes, format_time
 
 ONE_F_ONE_B = ("1f1b-sno", "1f1b-so", "1f1b")
 SHARE = 0.6

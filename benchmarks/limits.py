@@ -15,17 +15,17 @@ from multiprocessing.connection import Connection
 from typing import Any
 from unittest import mock
 
-from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
-from pipeplan.compare import compare
-from pipeplan.errors import PipeplanError
-from pipeplan.explain import explain, feasible, remedies
-from pipeplan.files.load import load_cluster, load_model
-from pipeplan.frontier import frontier
-from pipeplan.job import Job, Objective, Order
-from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance
+from pipeplan.analysis.compare import compare
+from pipeplan.analysis.explain import explain, feasible, remedies
+from pipeplan.analysis.frontier import frontier
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import PipeplanError
+from pipeplan.core.job import Job, Objective, Order
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
+from pipeplan.core.units import format_time
+from pipeplan.io.load import load_cluster, load_model
 from pipeplan.solve import solve
-from pipeplan.units import format_time
-from pipeplan_formulations.solvers import cp_model
+from pipeplan_formulations.common.solvers import cp_model
 
 GRACE, LEAST = 0.1, 1.0
 """Part of the limit, and seconds at least, that a run may take beyond it."""
@@ -203,7 +203,7 @@ def _remedying(model: Model, cluster: Cluster, job: Job) -> Ask:
             began.append(time.monotonic())
             return found
 
-        with mock.patch.object(sys.modules["pipeplan.explain.remedies"], "fit", timed):
+        with mock.patch.object(sys.modules["pipeplan.analysis.explain.remedies"], "fit", timed):
             remedies(model, cluster, job, time_limit=limit)
         return _longest([*began, time.monotonic()])
 

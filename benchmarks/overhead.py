@@ -19,14 +19,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from pipeplan.chain import UNLIMITED
-from pipeplan.cluster import Overlap
-from pipeplan.pipeline import Pipeline as Priced
-from pipeplan.pipeline import Stage, Transfer
-from pipeplan.plan import MemoryParts, Plan, PlanStage
-from pipeplan.profile.ties import held_by
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.pipeline import Pipeline as Priced
+from pipeplan.core.pipeline import Stage, Transfer
+from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.costs.chain import UNLIMITED
+from pipeplan.frontend.profile.ties import held_by
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
-from pipeplan.workload import Workload
 from pipeplan_executor import Pipeline, launch
 from pipeplan_executor.stages.split import describe
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from pipeplan_formulations import partition
+from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.partition import ChainPartition
-from pipeplan_formulations.report import Limits
 
 CASES = ((40, 8, 32), (100, 8, 32), (176, 8, 32), (98, 64, 256))
 """Layers, stages, micro-batches."""

@@ -13,19 +13,19 @@ from pathlib import Path
 from statistics import median
 from time import monotonic
 
-from pipeplan.cluster import Cluster
-from pipeplan.drafting import draft
-from pipeplan.job import Job
-from pipeplan.model import Model
-from pipeplan.plan import Plan
-from pipeplan.profile import profile_workload
-from pipeplan.schedule import Action, Kind
-from pipeplan.search.baselines import ranked
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Action, Kind
+from pipeplan.core.timeline import Timeline
+from pipeplan.frontend.profile import profile_workload
+from pipeplan.search.build_plan import draft
+from pipeplan.search.heuristics import ranked
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
-from pipeplan.timeline import Timeline
 from pipeplan_executor import describe_machine, run
-from pipeplan_executor.report import layers_by_stage, predicted_peak
+from pipeplan_executor.train.report import layers_by_stage, predicted_peak
 
 MODELS = ("decoder", "vgg16", "resnet50")
 PROCESSES, BATCH, SIZES = 2, 16, (1, 2, 4)

@@ -8,9 +8,9 @@ repository; cases without data are left out.
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeplan.graph.published import Published, dnn_partitioning, pipedream, piper
+from pipeplan.io.published import Published, dnn_partitioning, pipedream, piper
 from pipeplan_formulations import graph
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.common.report import Limits
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 GIB = 2**30

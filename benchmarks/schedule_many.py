@@ -8,7 +8,7 @@ eight minutes, two threads.
 import time
 from dataclasses import replace
 
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.schedule import PipelineSchedule
 from pipeplan_formulations.schedule.cyclic import least_period, solve
 from pipeplan_formulations.schedule.cyclic.modulo import modulo

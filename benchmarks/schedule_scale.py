@@ -10,7 +10,7 @@ is the automatic scheduler published with Zero Bubble Pipeline Parallelism, run 
 
 from typing import NamedTuple
 
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.schedule import lower_bound, solve
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.line import line

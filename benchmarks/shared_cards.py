@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeplan.files.load import load_cluster, load_model
-from pipeplan.found import as_schedule, find, floor_problem
-from pipeplan.found.families import written
-from pipeplan.found.judge import Judge
-from pipeplan.job import Job
-from pipeplan.pipeline import Pipeline
-from pipeplan.pricing import assemble, price
+from pipeplan.core.job import Job
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.costs.pricing import assemble, price
+from pipeplan.io.load import load_cluster, load_model
 from pipeplan.schedules.placed import Placement, loop, vee
-from pipeplan_formulations.report import Limits
+from pipeplan.search.scheduling import as_schedule, find, floor_problem
+from pipeplan.search.scheduling.families import written
+from pipeplan.search.scheduling.judge import Judge
+from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.schedule import solve
 
 CLUSTER = "2x2-v100-10gbit"

@@ -13,10 +13,10 @@ from itertools import pairwise
 from math import lcm
 from statistics import median
 
-from pipeplan.cluster import Overlap
-from pipeplan.paths import find_path_cut
-from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedules import FAMILIES
+from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.simulate import makespan, simulate
 
 STAGES, REPLICAS, ROUNDS = 64, 64, 3

@@ -2,7 +2,7 @@
 
 Each model but for its first layer, as the last stage of a pipeline of two runs it: one thread, gradients that are there
 already, medians over rounds in which all ways take turns, processor time of the thread. Torch's split is the one of
-``torch.distributed.pipelining``; pipeplan's is `pipeplan.deferred`. The bytes are those of a micro-batch: what forward
+``torch.distributed.pipelining``; pipeplan's is `pipeplan.frontend.split_backward`. The bytes are those of a micro-batch: what forward
 keeps, and what pipeplan keeps between I and W.
 """
 
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from pipeplan.deferred.attach import attach
-from pipeplan.deferred.queue import WeightQueue, Work, work_off
-from pipeplan.profile.passes import Feed
-from pipeplan.profile.saved import saved_bytes
-from pipeplan.workload import Workload
+from pipeplan.frontend.profile.passes import Feed
+from pipeplan.frontend.profile.saved import saved_bytes
+from pipeplan.frontend.split_backward.attach import attach
+from pipeplan.frontend.split_backward.queue import WeightQueue, Work, work_off
+from pipeplan.frontend.workload import Workload
 from pipeplan_executor.zoo import decoder, resnet50, vgg16
 
 CASES = (("decoder", decoder, 4), ("vgg16", vgg16, 2), ("resnet50", resnet50, 4))

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from math import sqrt
 from statistics import fmean, pstdev
 
-from pipeplan.pipeline import Pipeline
-from pipeplan.plan import Plan
-from pipeplan.profile import profile_workload
-from pipeplan.robust import Robust, step_times
-from pipeplan.schedule import Kind
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Kind
+from pipeplan.core.timeline import Timeline
+from pipeplan.frontend.profile import profile_workload
+from pipeplan.search.robust import Robust, step_times
 from pipeplan.simulate import makespan
 from pipeplan.solve import solve
-from pipeplan.timeline import Timeline
 from pipeplan_executor import describe_machine, run
 
 MODEL, PROCESSES, BATCH, SIZE = "decoder", 2, 16, 1

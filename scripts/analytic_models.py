@@ -6,9 +6,9 @@ from pathlib import Path
 from analytic.convolutional import resnet_50, vgg_16
 from analytic.transformer import SHAPES, transformer
 
-from pipeplan.files.model_file import write_model
-from pipeplan.model import Model
-from pipeplan.series.gnmt import gnmt
+from pipeplan.core.model import Model
+from pipeplan.io.model_file import write_model
+from pipeplan.io.series.gnmt import gnmt
 
 FOLDER = Path(__file__).resolve().parent.parent / "datasets" / "models"
 

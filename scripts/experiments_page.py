@@ -6,8 +6,8 @@ They replace what stands between the two marks in the page; the rest of the page
 import sys
 from pathlib import Path
 
-from pipeplan.errors import InputError
-from pipeplan.files.atomic import write_whole
+from pipeplan.core.errors import InputError
+from pipeplan.io.atomic import write_whole
 
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 

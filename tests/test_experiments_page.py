@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from pipeplan.errors import InputError
-from shared_data import ROOT
+from helpers.shared_data import ROOT
+from pipeplan.core.errors import InputError
 
 
 def script() -> ModuleType:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared_data import ROOT
+from helpers.shared_data import ROOT
 
 PACKAGES = {
     "pipeplan": ROOT / "planner" / "pipeplan",
@@ -108,7 +108,7 @@ def test_a_foreign_datasets_package_still_imports(tmp_path: Path) -> None:
     "code",
     [
         "import pipeplan",
-        "from pipeplan.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+        "from pipeplan.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass",
         "\n".join(f"import {name}" for name in FORMULATIONS),
     ],
     ids=["import", "help", "formulations"],

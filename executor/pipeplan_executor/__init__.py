@@ -8,14 +8,14 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Pipeline": "pipeline",
-    "RunError": "launcher",
-    "RunReport": "report",
-    "Saving": "saving",
-    "TensorParallel": "tensor",
-    "describe_machine": "machine",
-    "launch": "launcher",
-    "run": "runner",
+    "Pipeline": "train.pipeline",
+    "RunError": "processes.launcher",
+    "RunReport": "train.report",
+    "Saving": "train.saving",
+    "TensorParallel": "sharding",
+    "describe_machine": "calibrate.machine",
+    "launch": "processes.launcher",
+    "run": "train.runner",
 }
 
 __all__ = ["Pipeline", "RunError", "RunReport", "Saving", "TensorParallel", "describe_machine", "launch", "run"]

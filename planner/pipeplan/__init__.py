@@ -9,23 +9,23 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from pipeplan.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
-from pipeplan.compare import compare
-from pipeplan.errors import InfeasibleError, InputError, PipeplanError, PlanError
-from pipeplan.explain import Explanation, explain, remedies
-from pipeplan.files.load import load_cluster, load_model
-from pipeplan.frontier import Frontier, fewest_devices, frontier
-from pipeplan.job import Job, Objective
-from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
-from pipeplan.plan import Plan
-from pipeplan.profile import profile, profile_workload
-from pipeplan.result import Result
-from pipeplan.robust import Robust
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.analysis.compare import compare
+from pipeplan.analysis.explain import Explanation, explain, remedies
+from pipeplan.analysis.frontier import Frontier, fewest_devices, frontier
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, PlanError
+from pipeplan.core.job import Job, Objective
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.validate import validate_plan
+from pipeplan.frontend.profile import profile, profile_workload
+from pipeplan.frontend.workload import Workload
+from pipeplan.io.load import load_cluster, load_model
+from pipeplan.search.result import Result
+from pipeplan.search.robust import Robust
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
-from pipeplan.validate import validate_plan
-from pipeplan.workload import Workload
 
 try:
     __version__ = version("pipeplan")

@@ -5,31 +5,31 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeplan.alternatives import why_infeasible
-from pipeplan.asked import asked_limits, require_question
-from pipeplan.cluster import Cluster
-from pipeplan.drafting import draft
-from pipeplan.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
-from pipeplan.intra_layer import divide
-from pipeplan.job import Job, Objective, default_batch
-from pipeplan.model import Model
-from pipeplan.names import hint
-from pipeplan.result import Result
-from pipeplan.robust import Robust, as_robust
-from pipeplan.robust.choice import choose
-from pipeplan.scope import searched
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
+from pipeplan.core.job import Job, Objective, default_batch
+from pipeplan.core.model import Model
+from pipeplan.core.options import asked_limits, require_question
+from pipeplan.core.units import format_time
+from pipeplan.core.validate import validate_plan
+from pipeplan.core.wording import hint
+from pipeplan.costs.sources import sources
 from pipeplan.search import opened
+from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
-from pipeplan.search.baselines import Baseline, baselines
-from pipeplan.search.fit import overfull
-from pipeplan.search.prove import Prover, Watch
-from pipeplan.search.space import Space
-from pipeplan.sources import sources
-from pipeplan.units import format_time
-from pipeplan.validate import validate_plan
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import BeyondIntegersError, Limits, Status, Stop
-from pipeplan_formulations.signals import interruptible, listening, nearly_done
+from pipeplan.search.branch_and_bound import Prover, Watch
+from pipeplan.search.build_plan import draft
+from pipeplan.search.heuristics import Baseline, baselines
+from pipeplan.search.infeasible import overfull
+from pipeplan.search.intra_layer import divide
+from pipeplan.search.result import Result
+from pipeplan.search.robust import Robust, as_robust
+from pipeplan.search.robust.choice import choose
+from pipeplan.search.scope import searched
+from pipeplan.search.space.space import Space
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
+from pipeplan_formulations.common.signals import interruptible, listening, nearly_done
 
 FOR_HEURISTICS = 0.2
 """Share of the time in which heuristics may begin."""
@@ -214,7 +214,7 @@ def _check_robust(job: Job) -> None:
 
 
 def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> Model:
-    from pipeplan.profile import profile
+    from pipeplan.frontend.profile import profile
 
     if example_inputs is None:
         raise InputError(

@@ -5,7 +5,7 @@ same for its input gradient (none for the image) and the same for its weight gra
 backward reads. Element-wise work (normalisation, ReLU, pooling) counts bytes, not operations.
 """
 
-from pipeplan.model import Layer, Model, Work
+from pipeplan.core.model import Layer, Model, Work
 
 ITEM = 4
 

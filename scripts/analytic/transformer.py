@@ -15,8 +15,8 @@ dropout masks. Head and embedding may share one matrix (``tied``); it then count
 
 from dataclasses import dataclass
 
-from pipeplan.memory import item_size
-from pipeplan.model import Layer, Model, Tie, Work
+from pipeplan.core.model import Layer, Model, Tie, Work
+from pipeplan.costs.memory import item_size
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from models import TIED, TIED_GRAPHS, WORKLOADS, random_cuts, row
 
-from pipeplan.plan import Plan
-from pipeplan.schedule import Schedule
+from helpers.plans import plan_for
+from helpers.runnable_schedules import any_order, halved, random_in_flight, random_replicas
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Schedule
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.alternate import one_forward_one_backward
-from pipeplan.workload import Workload
-from plans import plan_for
-from runnable_schedules import any_order, halved, random_in_flight, random_replicas
 
 
 @dataclass(frozen=True)

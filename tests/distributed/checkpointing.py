@@ -10,15 +10,15 @@ import torch
 import torch.distributed as dist
 from models import row, tiny_decoder, tiny_dropping, tiny_resnet, tiny_shared, tiny_t5, tiny_tied, tiny_unet
 
-from pipeplan.errors import InputError
-from pipeplan.plan import Plan
-from pipeplan.schedule import Schedule
+from helpers.plans import plan_for
+from pipeplan.core.errors import InputError
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Schedule
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan.workload import Workload
 from pipeplan_executor.checkpoint import as_plain
-from pipeplan_executor.pipeline import Pipeline
 from pipeplan_executor.stages.source import draw
-from plans import plan_for
+from pipeplan_executor.train.pipeline import Pipeline
 
 STEPS = 3
 """Ahead of a checkpoint, and after it."""

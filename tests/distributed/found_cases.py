@@ -7,14 +7,14 @@ from math import lcm
 from cases import Case
 from models import WORKLOADS, random_cuts, row
 
-from pipeplan.cluster import Overlap
-from pipeplan.found import find
-from pipeplan.found.lists import FAMILY
-from pipeplan.pipeline import Pipeline, Stage, Transfer
-from pipeplan.schedule import Schedule
+from helpers.plans import plan_for
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.schedule import Schedule
 from pipeplan.schedules.placed import Placement
-from pipeplan_formulations.report import Limits
-from plans import plan_for
+from pipeplan.search.scheduling import find
+from pipeplan.search.scheduling.lists import FAMILY
+from pipeplan_formulations.common.report import Limits
 
 KINDS = ("joined", "split", "several stages a device", "recomputed", "replicated")
 

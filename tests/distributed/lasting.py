@@ -14,13 +14,13 @@ from typing import Any
 import torch.distributed as dist
 from models import layers_of, tiny_mlp
 
-from pipeplan.plan import Plan
+from helpers.plans import plan_for
+from pipeplan.core.plan import Plan
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
-from pipeplan.workload import Workload
 from pipeplan_executor.checkpoint.folder import whole
-from pipeplan_executor.pipeline import Pipeline
 from pipeplan_executor.stages.source import draw
-from plans import plan_for
+from pipeplan_executor.train.pipeline import Pipeline
 
 STEPS = 30
 PAUSE = 0.05

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan_executor import launch
 
 

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-from captured_models import tiny_bert, tiny_gnmt, tiny_gpt2, tiny_llama, tiny_t5, tiny_unet
-from pipeplan.capture import Stages, row_of
-from pipeplan.profile.ties import Held, held_by
-from pipeplan.workload import Workload
+from helpers.captured_models import tiny_bert, tiny_gnmt, tiny_gpt2, tiny_llama, tiny_t5, tiny_unet
+from pipeplan.frontend.capture import Stages, row_of
+from pipeplan.frontend.profile.ties import Held, held_by
+from pipeplan.frontend.workload import Workload
 from pipeplan_executor.stages import source
 from pipeplan_executor.zoo import decoder, mlp, resnet50, vgg16
 

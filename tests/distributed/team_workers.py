@@ -13,20 +13,20 @@ from torch import nn
 from torch.distributed.tensor.debug import CommDebugMode
 from training_models import dropped_apart, skipping
 
-from pipeplan.batch import call
-from pipeplan.plan import Plan
-from pipeplan.schedule import Schedule
+from helpers.plans import plan_for
+from helpers.runnable_schedules import halved
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Schedule
+from pipeplan.frontend.batch import call
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
-from pipeplan.workload import Workload
-from pipeplan_executor import runner
-from pipeplan_executor.pipeline import Pipeline
-from pipeplan_executor.report import RunReport
+from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import materialised
-from pipeplan_executor.tensor import TensorParallel
-from pipeplan_executor.verify import worst_error
-from plans import plan_for
-from runnable_schedules import halved
+from pipeplan_executor.train import runner
+from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.report import RunReport
+from pipeplan_executor.train.verify import worst_error
 
 TEAM = 2
 CONVERTED = {"*.mlp.c_fc.weight": 1, "*.mlp.c_fc.bias": 0, "*.mlp.c_proj.weight": 0, "*.c_attn.weight": 1}

@@ -8,14 +8,14 @@ import torch
 from models import tiny_mlp
 
 from pipeplan import Plan, solve
-from pipeplan.cli import main
-from pipeplan.cluster import Cluster, DeviceKind, Link
-from pipeplan.files.cluster_file import read_cluster, write_cluster
-from pipeplan.files.model_file import read_model, write_model
-from pipeplan.model import Model
-from pipeplan.profile import profile
+from pipeplan.cli.main import main
+from pipeplan.core.cluster import Cluster, DeviceKind, Link
+from pipeplan.core.model import Model
+from pipeplan.frontend.profile import profile
+from pipeplan.frontend.workload import Workload
+from pipeplan.io.cluster_file import read_cluster, write_cluster
+from pipeplan.io.model_file import read_model, write_model
 from pipeplan.simulate import simulate
-from pipeplan.workload import Workload
 from pipeplan_executor.calibrate import repriced
 
 BATCH = 8

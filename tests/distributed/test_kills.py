@@ -12,11 +12,11 @@ import torch
 from lasting import STEPS, Killer, lasting_plan, undisturbed_run, unhurried
 from together import Job
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan_executor import RunError, run
 from pipeplan_executor.checkpoint import as_plain
 from pipeplan_executor.checkpoint.folder import whole
-from pipeplan_executor.saving import Saving
+from pipeplan_executor.train.saving import Saving
 
 TIMEOUT = 12.0
 START_UP = 120.0

@@ -12,9 +12,9 @@ import losses
 import pytest
 from joining import ENVIRONMENT, children
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan_executor import RunError, launch
-from pipeplan_executor.launcher import first_node
+from pipeplan_executor.processes.launcher import first_node
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from found_cases import KINDS, found_cases
 from models import layers_of, tiny_mlp, tiny_vgg
 from together import Job
 
-from pipeplan.errors import PlanError
-from pipeplan.schedule import Action, Kind, Schedule
+from helpers.plans import plan_for
+from pipeplan.core.errors import PlanError
+from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan_executor import launch, run
-from plans import plan_for
 
 EXACT = 1e-10
 CASES = {2: 15, 3: 15, 4: 10}

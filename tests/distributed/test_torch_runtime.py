@@ -9,8 +9,8 @@ import torch_runtime
 from found_cases import found_cases
 from together import Job
 
-from pipeplan.export.torch_csv import write_torch_csv
-from pipeplan.schedule import Schedule
+from pipeplan.core.schedule import Schedule
+from pipeplan.io.export.torch_csv import write_torch_csv
 from pipeplan.schedules import FAMILIES, PLACED
 
 WORLD, MICRO_BATCHES = 2, 4

@@ -16,7 +16,7 @@ from lasting import STEPS, lasting_plan, unhurried
 from pipeplan_executor import run
 from pipeplan_executor.checkpoint import as_plain
 from pipeplan_executor.checkpoint.folder import whole
-from pipeplan_executor.saving import Saving
+from pipeplan_executor.train.saving import Saving
 
 HOSTS = {"pipeplan-a": ("vpp-a", "10.213.77.1"), "pipeplan-b": ("vpp-b", "10.213.77.2")}
 """Each with its end of the link, and address."""

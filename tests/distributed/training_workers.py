@@ -13,16 +13,16 @@ from models import tiny_decoder, tiny_shared, tiny_tied
 from torch import nn
 from training_models import dropped, dropped_apart, forking, padded, skipping, steep, steep_apart
 
-from pipeplan.capture import row_of
+from helpers.plans import plan_for
+from helpers.runnable_schedules import halved
+from pipeplan.frontend.capture import row_of
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
-from pipeplan.workload import Workload
-from pipeplan_executor.pipeline import Pipeline
 from pipeplan_executor.stages.seeds import seeded
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import materialised
-from pipeplan_executor.verify import worst_error
-from plans import plan_for
-from runnable_schedules import halved
+from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.verify import worst_error
 
 STEPS = 4
 SEED = 5

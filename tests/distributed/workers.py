@@ -12,16 +12,16 @@ from everywhere import greatest
 from models import layers_of, tiny_decoder, tiny_dropping, tiny_resnet, tiny_tied
 from torch import nn
 
-from pipeplan.batch import Batch, call, split, tensors
-from pipeplan.plan import Plan
-from pipeplan.schedule import Schedule
+from helpers.plans import plan_for
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Schedule
+from pipeplan.frontend.batch import Batch, call, split, tensors
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan.workload import Workload
-from pipeplan_executor import verify
-from pipeplan_executor.pipeline import Pipeline
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import materialised
-from plans import plan_for
+from pipeplan_executor.train import verify
+from pipeplan_executor.train.pipeline import Pipeline
 
 RATE = 0.05
 OPTIMIZERS = {

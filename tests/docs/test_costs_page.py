@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import yaml
 
+from helpers.shared_data import ROOT
 from pipeplan import Cluster, Job, Model, Result, solve
-from pipeplan.cluster import Overlap
-from pipeplan.cost import layer_costs
-from pipeplan.files.cluster_file import cluster_from_data
-from pipeplan.files.job_file import job_from_data
-from pipeplan.files.model_file import model_from_data
-from pipeplan.job import OPTIMIZER_STATE
-from pipeplan.memory import ITEM_SIZE, optimizer_bytes
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.job import OPTIMIZER_STATE
+from pipeplan.core.timeline import Flight, Span
+from pipeplan.costs.layers import layer_costs
+from pipeplan.costs.memory import ITEM_SIZE, optimizer_bytes
+from pipeplan.io.cluster_file import cluster_from_data
+from pipeplan.io.job_file import job_from_data
+from pipeplan.io.model_file import model_from_data
 from pipeplan.schedules import FAMILIES
-from pipeplan.search.flights import Box
-from pipeplan.structure import Mode, arrange, device_classes
-from pipeplan.timeline import Flight, Span
-from pipeplan_formulations.report import Status
-from shared_data import ROOT
+from pipeplan.search.space.device_groups import Mode, arrange, device_classes
+from pipeplan.search.space.in_flight import Box
+from pipeplan_formulations.common.report import Status
 
 PAGE = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
 EXAMPLES = 1, 2, 3, 4, 5, 6

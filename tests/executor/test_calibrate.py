@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instances import equal_devices, model_of
+from helpers.instances import equal_devices, model_of
 from pipeplan import solve
-from pipeplan.cluster import Cluster, DeviceKind, Link, Node
-from pipeplan.errors import InputError, PlanError
-from pipeplan.files.cluster_file import read_cluster, write_cluster
-from pipeplan.files.model_file import read_model, write_model
-from pipeplan.job import Job
-from pipeplan.model import Layer, Model, Tie, Work
-from pipeplan.pipeline import Pipeline, Stage
-from pipeplan.plan import MemoryParts, Plan, PlanStage
-from pipeplan.pricing import assemble, price
-from pipeplan.schedule import Kind, Schedule
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Layer, Model, Tie, Work
+from pipeplan.core.pipeline import Pipeline, Stage
+from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.schedule import Kind, Schedule
+from pipeplan.core.shared_weights import with_sums
+from pipeplan.core.timeline import Timeline
+from pipeplan.costs.pricing import assemble, price
+from pipeplan.io.cluster_file import read_cluster, write_cluster
+from pipeplan.io.model_file import read_model, write_model
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.placed import Placement, vee
 from pipeplan.simulate import simulate
-from pipeplan.tied import with_sums
-from pipeplan.timeline import Timeline
 from pipeplan_executor.calibrate import Observed, Way, calibrated, observed, repriced
 from pipeplan_executor.calibrate.costs import apportion
 from pipeplan_executor.calibrate.report import as_json, as_text

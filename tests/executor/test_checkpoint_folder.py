@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import folder as places
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from pipeplan.errors import InputError
-from pipeplan_executor.launcher import joined_world
+from pipeplan.core.errors import InputError
 from pipeplan_executor.processes.devices import take
+from pipeplan_executor.processes.launcher import joined_world
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,11 @@
 """Plans of layers that a profile kept whole."""
 
-from captured_models import tiny_unet
-from pipeplan.capture import row_of
+from helpers.captured_models import tiny_unet
+from helpers.plans import plan_for
+from pipeplan.frontend.capture import row_of
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import fit
-from plans import plan_for
 
 
 def test_a_plan_of_modules_kept_whole_finds_them_again() -> None:

@@ -5,10 +5,10 @@ from collections import defaultdict, deque
 
 import pytest
 
-from pipeplan.schedule import Action
+from helpers.runnable_schedules import random_schedule
+from pipeplan.core.schedule import Action
 from pipeplan.schedules import FAMILIES
-from pipeplan_executor.steps.lower import Message, Receive, Send, Settle, Step, lower
-from runnable_schedules import random_schedule
+from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Settle, Step, lower
 
 
 def play(steps: tuple[tuple[Step, ...], ...]) -> None:

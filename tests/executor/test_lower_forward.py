@@ -5,11 +5,11 @@ from collections import defaultdict, deque
 
 import pytest
 
-from pipeplan.schedule import Action, Kind
+from helpers.runnable_schedules import random_schedule
+from pipeplan.core.schedule import Action, Kind
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan_executor.steps.lower import Message, Receive, Send, Settle, Step
-from pipeplan_executor.steps.lower_forward import lower_forward
-from runnable_schedules import random_schedule
+from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Settle, Step
+from pipeplan_executor.runtime.program.lower_forward import lower_forward
 
 
 def play(steps: tuple[tuple[Step, ...], ...]) -> int:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeplan.cluster import Link
-from pipeplan.errors import PipeplanError
-from pipeplan_executor.machine import KIND, SIZES, collective_efficiency, describe_machine, fit_link
+from pipeplan.core.cluster import Link
+from pipeplan.core.errors import PipeplanError
+from pipeplan_executor.calibrate.machine import KIND, SIZES, collective_efficiency, describe_machine, fit_link
 
 
 def test_a_straight_line_is_found_again() -> None:

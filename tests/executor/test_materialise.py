@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipeplan.capture.blank import on_meta
-from pipeplan.errors import InputError, PlanError
-from pipeplan.profile.ties import named_tensors
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.frontend.capture.blank import on_meta
+from pipeplan.frontend.profile.ties import named_tensors
 from pipeplan_executor.stages.materialise import put, values_of
 
 

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from pipeplan.errors import InputError
-from pipeplan_executor.training.optimise import StageOptimizer, planned_optimizer
-from pipeplan_executor.training.pieces import ELEMENTWISE, onto_pieces
-from pipeplan_executor.training.reduction import Piece
-from pipeplan_executor.training.state_size import excess
-from pipeplan_executor.training.updates import Updates
+from pipeplan.core.errors import InputError
+from pipeplan_executor.optim.optimise import StageOptimizer, planned_optimizer
+from pipeplan_executor.optim.pieces import ELEMENTWISE, onto_pieces
+from pipeplan_executor.optim.reduction import Piece
+from pipeplan_executor.optim.state_size import excess
+from pipeplan_executor.optim.updates import Updates
 
 CHOICES = {
     "sgd": lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9, weight_decay=0.1),

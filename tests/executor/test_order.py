@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeplan.errors import PlanError
-from pipeplan.schedule import Kind, Schedule
+from pipeplan.core.errors import PlanError
+from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.schedules import FAMILIES
-from pipeplan_executor.steps.order import check_order, find_owners, find_replicas
+from pipeplan_executor.runtime.program.order import check_order, find_owners, find_replicas
 
 
 def of(*lines: str) -> Schedule:

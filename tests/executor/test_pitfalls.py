@@ -27,12 +27,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipeplan.errors import PlanError
+from helpers.plans import plan_for
+from helpers.stages import stage_of
+from pipeplan.core.errors import PlanError
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
-from pipeplan.workload import Workload
 from pipeplan_executor.stages.split import fit
-from plans import plan_for
-from stages import stage_of
 
 
 class Calls(nn.Module):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeplan.capture.blank import on_meta
-from pipeplan.capture.row import row_of
-from pipeplan.errors import InputError
-from pipeplan.profile.precision import FORMATS, autocast
+from pipeplan.core.errors import InputError
+from pipeplan.frontend.capture.blank import on_meta
+from pipeplan.frontend.capture.row import row_of
+from pipeplan.frontend.profile.precision import FORMATS, autocast
 from pipeplan_executor.stages.precision import formats, sharing_casts
 
 CPU = torch.device("cpu")

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from instances import equal_devices, model_of
+from helpers.instances import equal_devices, model_of
 from pipeplan import Plan, solve
-from pipeplan_executor.progress import line, running
+from pipeplan_executor.train.progress import line, running
 
 
 @pytest.fixture(scope="module")

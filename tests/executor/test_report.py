@@ -1,8 +1,8 @@
 """What a run showed, from what every rank saw."""
 
-from pipeplan.schedule import Action, Kind
-from pipeplan.timeline import Span
-from pipeplan_executor.report import Seen, report_of
+from pipeplan.core.schedule import Action, Kind
+from pipeplan.core.timeline import Span
+from pipeplan_executor.train.report import Seen, report_of
 
 F, B = Action(Kind.FORWARD, 0, 0), Action(Kind.BACKWARD, 1, 0)
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from pipeplan.capture import Stages
-from pipeplan.capture.row import row_of
+from pipeplan.frontend.capture import Stages
+from pipeplan.frontend.capture.row import row_of
 from pipeplan_executor.stages.shapes import trace
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeplan.profile.meter import CpuMeter
-from pipeplan.profile.passes import Feed
-from pipeplan.profile.saved import saved_bytes
+from helpers.stages import stage_of
+from pipeplan.frontend.profile.meter import CpuMeter
+from pipeplan.frontend.profile.passes import Feed
+from pipeplan.frontend.profile.saved import saved_bytes
 from pipeplan_executor.zoo.decoder import Block
-from stages import stage_of
 
 
 def chain(dropout: float = 0.0) -> dict[str, nn.Module]:

@@ -7,24 +7,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeplan.errors import InputError, PlanError
-from pipeplan.plan import Plan
-from pipeplan.profile.ties import named_tensors
+from helpers.plans import plan_for
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.plan import Plan
+from pipeplan.core.timeline import Timeline
+from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
-from pipeplan.timeline import Timeline
-from pipeplan.workload import Workload
-from pipeplan_executor.commands.run import as_text
-from pipeplan_executor.pipeline import check_world
-from pipeplan_executor.report import RunReport
-from pipeplan_executor.runner import run
-from pipeplan_executor.stages.cut import Cut
+from pipeplan_executor.cli.run import as_text
+from pipeplan_executor.optim.optimise import StageOptimizer
+from pipeplan_executor.optim.reduction import Parts
+from pipeplan_executor.sharding import TensorParallel
+from pipeplan_executor.sharding.cut import Cut
+from pipeplan_executor.sharding.cuts import find_cuts
 from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.split import Fitted, fit
-from pipeplan_executor.tensor import TensorParallel
-from pipeplan_executor.tensor.cuts import find_cuts
-from pipeplan_executor.training.optimise import StageOptimizer
-from pipeplan_executor.training.reduction import Parts
-from plans import plan_for
+from pipeplan_executor.train.pipeline import check_world
+from pipeplan_executor.train.report import RunReport
+from pipeplan_executor.train.runner import run
 
 
 class First(nn.Module):

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeplan.errors import PlanError
+from helpers.plans import plan_for
+from pipeplan.core.errors import PlanError
+from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
-from pipeplan.workload import Workload
+from pipeplan_executor.runtime.program.order import check_order, find_owners
 from pipeplan_executor.stages.split import build_stage, fit, materialised
 from pipeplan_executor.stages.stage_module import StageModule
-from pipeplan_executor.steps.order import check_order, find_owners
 from pipeplan_executor.zoo import decoder
-from plans import plan_for
 
 NAMES = ("embedding", "block0", "block1", "norm", "head")
 

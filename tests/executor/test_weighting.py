@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pipeplan.errors import InputError
-from pipeplan_executor.training.weighting import shares
+from pipeplan.core.errors import InputError
+from pipeplan_executor.optim.weighting import shares
 
 
 def test_micro_batches_count_alike_unless_they_are_weighed() -> None:

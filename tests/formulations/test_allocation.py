@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from allocations import brute_force, chain_allocations, objective
-from pipeplan_formulations import allocation, recompute
+from helpers.allocations import brute_force, chain_allocations, objective
+from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, Place
-from pipeplan_formulations.report import Limits, Status, Stop
+from pipeplan_formulations.common import recomputation as recompute
+from pipeplan_formulations.common.report import Limits, Status, Stop
 
 FREE = 2**40
 

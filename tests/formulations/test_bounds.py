@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from every_schedule import TinyPipeline, fastest, orders, step_time
+from helpers.every_schedule import TinyPipeline, fastest, orders, step_time
 from pipeplan_formulations.partition import ChainPartition
 
 MODES = ("none", "copy", "stream")

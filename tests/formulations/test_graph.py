@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from pipeplan_formulations import graph
+from pipeplan_formulations.common.report import Limits, Status, Stop
+from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star, cpsat
 from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.downsets import all_downsets, orders, prefixes
 from pipeplan_formulations.graph.prefix import prefix_model
 from pipeplan_formulations.graph.warm import warm_start
-from pipeplan_formulations.report import Limits, Status, Stop
-from pipeplan_formulations.scaling import Scale
 
 
 def grid(rows: int, columns: int, stages: int, seed: int = 0) -> GraphPartition:

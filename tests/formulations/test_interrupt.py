@@ -5,8 +5,8 @@ import sys
 
 AFTER_A_SOLVE = """
 import signal
-from pipeplan_formulations.report import Limits
-from pipeplan_formulations.solvers import cp_model, cpsat_solver
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.solvers import cp_model, cpsat_solver
 
 model = cp_model().CpModel()
 x, y = (model.new_int_var(0, 9, name) for name in "xy")

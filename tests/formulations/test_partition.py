@@ -7,15 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partitions import UNEVEN, chain_partition, nothing_known, random_chain, unequal_chain, uneven
-from pipeplan_formulations import cbc_process, partition
+from helpers.partitions import UNEVEN, chain_partition, nothing_known, random_chain, unequal_chain, uneven
+from pipeplan_formulations import partition
+from pipeplan_formulations.common import cbc_process
+from pipeplan_formulations.common.report import Limits, Report, Status, Stop
+from pipeplan_formulations.common.scaling import Scale
+from pipeplan_formulations.common.solvers import cpsat_solver, pulp
 from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, cbc, cpsat, exact, placing
 from pipeplan_formulations.partition.expression import Expression, Row
 from pipeplan_formulations.partition.linear import linear_model
 from pipeplan_formulations.partition.windows import windows
-from pipeplan_formulations.report import Limits, Report, Status, Stop
-from pipeplan_formulations.scaling import Scale
-from pipeplan_formulations.solvers import cpsat_solver, pulp
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -233,7 +234,7 @@ def test_ties_join_layers_in_order(layers, rows, message):
 def test_ortools_comes_before_pulp():
     """Asking for PuLP loads OR-Tools first."""
     code = (
-        "import sys; from pipeplan_formulations.solvers import pulp; pulp(); names = list(sys.modules);"
+        "import sys; from pipeplan_formulations.common.solvers import pulp; pulp(); names = list(sys.modules);"
         "print(names.index('ortools') < names.index('pulp'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

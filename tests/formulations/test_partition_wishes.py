@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partitions import chain_partition, uneven
+from helpers.partitions import chain_partition, uneven
 from pipeplan_formulations import partition
+from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, exact
-from pipeplan_formulations.report import Limits, Status
 
 
 def recomputing(limit):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeplan_formulations import recompute
-from pipeplan_formulations.recompute import IMPOSSIBLE, Recomputation
+from pipeplan_formulations.common import recomputation as recompute
+from pipeplan_formulations.common.recomputation import IMPOSSIBLE, Recomputation
 
 numbers = st.integers(0, 30)
 

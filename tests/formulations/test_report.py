@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeplan_formulations.clock import Clock, OutOfTimeError
-from pipeplan_formulations.report import Limits, Report, Status, Stop
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
+from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 
 
 def report(status=Status.FEASIBLE, objective=10, bound=8, solution=(0, 1)):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions import every_partition, random_chain
+from helpers.partitions import every_partition, random_chain
+from pipeplan_formulations.common.scaling import BITS, Scale, scale_for
 from pipeplan_formulations.partition.linear import linear_model
-from pipeplan_formulations.scaling import BITS, Scale, scale_for
 
 TIMES = st.lists(st.integers(0, 2**40), min_size=1, max_size=20)
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline_schedules import every_order, random_schedule
-from pipeplan_formulations.report import Limits, Status, Stop
+from helpers.pipeline_schedules import every_order, random_schedule
+from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import BACKENDS, Op, cpsat, evaluate, exact, feasible, lower_bound, solve
 from pipeplan_formulations.schedule.admitting import Admission
-from pipeplan_formulations.schedule.evaluate import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.line import line
+from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.packing import jackson, packed
 from pipeplan_formulations.schedule.positive import stretched
 from pipeplan_formulations.schedule.serial import serial

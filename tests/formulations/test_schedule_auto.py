@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_schedules import random_ways
-from pipeplan_formulations.report import Limits, Status, Stop
+from helpers.pipeline_schedules import random_ways
+from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import cpsat, cyclic, evaluate, exact, solve
 from pipeplan_formulations.schedule.auto import FEW
 from pipeplan_formulations.schedule.line import line

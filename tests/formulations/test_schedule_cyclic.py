@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_schedules import random_schedule
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Stop
+from helpers.pipeline_schedules import random_schedule
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Stop
 from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, exact, feasible
 from pipeplan_formulations.schedule.cyclic import (
     Pattern,
@@ -30,8 +30,8 @@ from pipeplan_formulations.schedule.cyclic.reach import reach
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.ruled import ruled
 from pipeplan_formulations.schedule.cyclic.stride import by_strides, stride, stride_bound
-from pipeplan_formulations.schedule.evaluate import peaks, starts
 from pipeplan_formulations.schedule.line import line
+from pipeplan_formulations.schedule.objective import peaks, starts
 
 QUICK = Limits(time=5.0, workers=1)
 

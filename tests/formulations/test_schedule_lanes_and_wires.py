@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from pipeline_schedules import random_ways
-from pipeplan_formulations.report import Limits, Status
+from helpers.pipeline_schedules import random_ways
+from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.schedule import Op, PipelineSchedule, cyclic, evaluate, feasible, lower_bound, solve
-from pipeplan_formulations.schedule.evaluate import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.line import line
+from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.serial import serial
 
 TWO = line(2, 2, 2)

@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from pipeplan_formulations import signals
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Stop
-from pipeplan_formulations.signals import interruptible, listening, nearly_done, received
-from pipeplan_formulations.solvers import cp_model, cpsat_solver, why_stopped
+from pipeplan_formulations.common import signals
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Stop
+from pipeplan_formulations.common.signals import interruptible, listening, nearly_done, received
+from pipeplan_formulations.common.solvers import cp_model, cpsat_solver, why_stopped
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -120,10 +120,10 @@ def _stopped_at_the_first_solution() -> object:
 
 HARD = """
 import sys, time
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits
-from pipeplan_formulations.signals import listening
-from pipeplan_formulations.solvers import cp_model, cpsat_solver, why_stopped
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.signals import listening
+from pipeplan_formulations.common.solvers import cp_model, cpsat_solver, why_stopped
 
 model = cp_model().CpModel()
 starts = [model.new_int_var(0, 5000, "") for _ in range(60)]

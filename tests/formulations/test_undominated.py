@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeplan_formulations.undominated import spread, undominated
+from pipeplan_formulations.common.pareto import spread, undominated
 
 labels = st.lists(st.tuples(*(st.integers(0, 4) for _ in range(4))), min_size=1, max_size=25)
 

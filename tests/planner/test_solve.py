@@ -2,10 +2,10 @@
 
 import pytest
 
-from instances import equal_devices, fat_head, tiny_chain, two_kinds_of_device
-from pipeplan.errors import InputError
+from helpers.instances import equal_devices, fat_head, tiny_chain, two_kinds_of_device
+from pipeplan.core.errors import InputError
 from pipeplan.solve import solve
-from pipeplan_formulations.report import Status, Stop
+from pipeplan_formulations.common.report import Status, Stop
 
 
 def test_ctrl_c_hands_back_the_incumbent() -> None:

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from allocations import brute_force, chain_allocations, every_allocation, memory, objective, wished
+from helpers.allocations import brute_force, chain_allocations, every_allocation, memory, objective, wished
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
-from pipeplan_formulations.recompute import IMPOSSIBLE
-from pipeplan_formulations.report import Limits, Status
+from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.common.report import Limits, Status
 
 
 @given(chain_allocations())

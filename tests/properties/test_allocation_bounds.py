@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from allocations import chain_allocations, every_allocation
-from pipeplan.cluster import Overlap
-from pipeplan.pipeline import Pipeline, Stage, Transfer
+from helpers.allocations import chain_allocations, every_allocation
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import simulate
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from found_pipelines import random_orders, random_pipeline
-from pipeplan.cluster import Overlap
-from pipeplan.found import schedule_problem
+from helpers.found_pipelines import random_orders, random_pipeline
+from pipeplan.core.cluster import Overlap
+from pipeplan.search.scheduling import schedule_problem
 from pipeplan_formulations.schedule import evaluate
 from pipeplan_formulations.schedule.constructive.annealing import annealed
 

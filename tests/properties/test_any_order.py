@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instances import model_of
-from pipeplan.chain import Chain
-from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
-from pipeplan.errors import InfeasibleError
-from pipeplan.found import as_schedule, schedule_problem
-from pipeplan.job import Job
-from pipeplan.model import Model
-from pipeplan.pipeline import Pipeline
-from pipeplan.plan import Plan
-from pipeplan.pricing import assemble, price
+from helpers.instances import model_of
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import InfeasibleError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.plan import Plan
+from pipeplan.core.validate import validate_plan
+from pipeplan.costs.chain import Chain
+from pipeplan.costs.pricing import assemble, price
+from pipeplan.search.scheduling import as_schedule, schedule_problem
+from pipeplan.search.space.device_groups import structures
 from pipeplan.simulate import makespan, simulate
 from pipeplan.solve import solve
-from pipeplan.structure import structures
-from pipeplan.validate import validate_plan
-from pipeplan_formulations.report import Limits, Status
+from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.schedule import exact
 
 Question = tuple[Model, Cluster, Job]

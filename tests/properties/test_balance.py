@@ -5,12 +5,12 @@ from itertools import combinations_with_replacement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chains import make_chain
-from pipeplan.balance import BALANCERS, NotApplicable, preferred_family
-from pipeplan.balance.balancer import stage_loads
-from pipeplan.balance.room import one_forward_one_backward, stage_bytes
-from pipeplan.chain import UNLIMITED, Boundaries, Chain
-from pipeplan.cluster import Overlap
+from helpers.chains import make_chain
+from pipeplan.baselines.partitioners import BALANCERS, NotApplicable, preferred_family
+from pipeplan.baselines.partitioners.balancer import stage_loads
+from pipeplan.baselines.partitioners.room import one_forward_one_backward, stage_bytes
+from pipeplan.core.cluster import Overlap
+from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.schedules import FAMILIES
 
 TIMES = st.integers(0, 40_000)
@@ -107,7 +107,7 @@ def test_nothing_beats_chain_minmax(chain: Chain, micro_batches: int) -> None:
 @given(chains(), st.integers(1, 8))
 def test_bapipe_keeps_its_promises(chain: Chain, micro_batches: int) -> None:
     """Its stages fit under 1F1B, and none of its cuts takes longer to send than the target of the devices it uses."""
-    from pipeplan.balance.bapipe import target
+    from pipeplan.baselines.partitioners.bapipe import target
 
     try:
         boundaries = BALANCERS["bapipe"].balance(chain, micro_batches)

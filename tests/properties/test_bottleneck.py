@@ -2,12 +2,12 @@
 
 import pytest
 
-from bottlenecks import best, random_question, shapes, value
-from pipeplan.errors import InfeasibleError
-from pipeplan.graph import applies
-from pipeplan.search.space import Space
+from helpers.bottlenecks import best, random_question, shapes, value
+from pipeplan.core.errors import InfeasibleError
+from pipeplan.core.validate import validate_plan
+from pipeplan.search.graph import applies
+from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
-from pipeplan.validate import validate_plan
 
 
 def check(seed: int, backend: str = "cpsat") -> bool:
@@ -51,6 +51,6 @@ def test_the_bottleneck_is_the_least_of_all_plans_of_many_questions() -> None:
 
 def test_shapes_in_lumps_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where shapes are bounded together, as on large clusters, values and bounds are those of all plans, too."""
-    monkeypatch.setattr("pipeplan.search.space.FEW", 0)
-    monkeypatch.setattr("pipeplan.graph.node.MOST_WIDTHS", 0)
+    monkeypatch.setattr("pipeplan.search.space.space.FEW", 0)
+    monkeypatch.setattr("pipeplan.search.graph.node.MOST_WIDTHS", 0)
     assert gaps(range(200, 240)) == []

@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeplan.cluster import Overlap
-from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Schedule
+from helpers.random_schedules import random_pipeline, stage_by_stage
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import simulate
 from pipeplan_formulations.partition import ChainPartition, Wire
-from random_schedules import random_pipeline, stage_by_stage
 
 widths = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
 

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_schedules import random_schedule, random_ways
+from helpers.pipeline_schedules import random_schedule, random_ways
 from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule, evaluate
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import dispatch

@@ -6,19 +6,19 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import line
-from pipeplan.pipeline import Pipeline
-from pipeplan.robust import Robust, step_times
-from pipeplan.robust.factors import Factors
-from pipeplan.robust.lockstep import last_ends
-from pipeplan.robust.replay import replayed
-from pipeplan.robust.sequence import alone_on_wires, follows
-from pipeplan.robust.times import Times, disturbed
-from pipeplan.schedule import Action, Kind
+from helpers.pipelines import line
+from helpers.random_schedules import Case, random_case
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Action, Kind
 from pipeplan.schedules import FAMILIES
+from pipeplan.search.robust import Robust, step_times
 from pipeplan.simulate import makespan
+from pipeplan.simulate.perturbed.factors import Factors
+from pipeplan.simulate.perturbed.lockstep import last_ends
+from pipeplan.simulate.perturbed.replay import replayed
+from pipeplan.simulate.perturbed.sequence import alone_on_wires, follows
+from pipeplan.simulate.perturbed.times import Times, disturbed
 from pipeplan.simulate.program import number
-from random_schedules import Case, random_case
 
 SEEDS = st.integers(0, 10**6)
 WIDE = Robust(0.4, 0.3)

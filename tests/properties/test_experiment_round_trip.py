@@ -6,13 +6,13 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeplan.balance import BALANCERS
-from pipeplan.balance.structured import STRUCTURES
-from pipeplan.files.cell_file import read_cell, write_cell
-from pipeplan.files.experiment_file import read_experiment, write_experiment
-from pipeplan.job import Job
-from pipeplan.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
-from pipeplan.sweep.record import Figures, Record
+from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
+from pipeplan.analysis.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
+from pipeplan.analysis.sweep.experiment_file import read_experiment, write_experiment
+from pipeplan.analysis.sweep.record import Figures, Record
+from pipeplan.baselines.partitioners import BALANCERS
+from pipeplan.baselines.planners import STRUCTURES
+from pipeplan.core.job import Job
 
 # words that YAML could take for something else are as good as any
 word = st.sampled_from(["no", "null", "1", "1e3", "{i}", "a: b", "- x", "#", "~", "é", "'"]) | st.text(

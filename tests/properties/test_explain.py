@@ -3,11 +3,11 @@
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from explained import setting_of
-from pipeplan.explain.levers import fall, groups, levers, possible, together
-from pipeplan.explain.path import portions
-from pipeplan.explain.use import uses
-from random_schedules import random_case
+from helpers.explained import setting_of
+from helpers.random_schedules import random_case
+from pipeplan.analysis.explain.levers import fall, groups, levers, possible, together
+from pipeplan.analysis.explain.path import portions
+from pipeplan.analysis.explain.use import uses
 
 seeds = st.integers(0, 2**32)
 

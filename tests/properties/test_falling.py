@@ -9,19 +9,19 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from allocations import backwards, brute_force, chain_allocations, drains, every_allocation, right_sides, wished
+from helpers.allocations import backwards, brute_force, chain_allocations, drains, every_allocation, right_sides, wished
 from pipeplan.schedules import FAMILIES, first_deadlock
-from pipeplan.search.filled import filled
-from pipeplan.search.flights import Box, between
+from pipeplan.search.fill_memory import filled
+from pipeplan.search.space.in_flight import Box, between
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, exact
 from pipeplan_formulations.allocation.falling import excesses, falls
-from pipeplan_formulations.allocation.peak import peak_between
-from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.suffix import run
-from pipeplan_formulations.allocation.usage import Grid
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Status
+from pipeplan_formulations.allocation.suffix_bounds.peak import peak_between
+from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
+from pipeplan_formulations.allocation.suffix_bounds.suffix import run
+from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Status
 
 REPLICAS = st.lists(st.integers(1, 5), min_size=1, max_size=7)
 

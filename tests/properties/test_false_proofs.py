@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.instances import equal_devices, model_of
 from pipeplan import Cluster, InfeasibleError, InputError, Job, solve
-from pipeplan.cluster import DeviceKind, Link, Node, Overlap
-from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Tie
-from pipeplan.result import Result
-
-from ..instances import equal_devices, model_of
+from pipeplan.core.cluster import DeviceKind, Link, Node, Overlap
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie
+from pipeplan.search.result import Result
 
 FREE = Link(10**9, 0)
 

@@ -8,20 +8,20 @@ from tempfile import TemporaryDirectory
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
-from pipeplan.files import quantity
-from pipeplan.files.cluster_file import read_cluster, write_cluster
-from pipeplan.files.job_file import read_job, write_job
-from pipeplan.files.model_file import read_model, write_model
-from pipeplan.files.plan_file import read_plan, write_plan
-from pipeplan.files.repeat import Group, fold
-from pipeplan.job import Job, Objective, Order, Recompute
-from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
-from pipeplan.pipeline import Pipeline, Stage, Transfer
-from pipeplan.plan import MemoryParts, Plan, PlanStage
-from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan.units import parse_bandwidth, parse_bytes, parse_rate, parse_time
-from random_schedules import stage_by_stage
+from helpers.random_schedules import stage_by_stage
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.job import Job, Objective, Order, Recompute
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.units import parse_bandwidth, parse_bytes, parse_rate, parse_time
+from pipeplan.io import quantity
+from pipeplan.io.cluster_file import read_cluster, write_cluster
+from pipeplan.io.job_file import read_job, write_job
+from pipeplan.io.model_file import read_model, write_model
+from pipeplan.io.plan_file import read_plan, write_plan
+from pipeplan.io.repeat import Group, fold
 
 whole = st.one_of(st.integers(0, 2**62 - 1), st.integers(0, 2**20).map(lambda n: n * 2**20), st.integers(0, 10**6))
 positive = whole.map(lambda n: n + 1)

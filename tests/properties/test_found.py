@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from found_pipelines import as_simulated, family_pipeline, random_orders, random_pipeline
-from pipeplan.cluster import Overlap
-from pipeplan.errors import PlanError
-from pipeplan.found import Found, as_schedule, find, floor, floor_problem, schedule_problem
-from pipeplan.found.wires import wire_bound
-from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Action, Kind, Schedule
+from helpers.found_pipelines import as_simulated, family_pipeline, random_orders, random_pipeline
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import PlanError
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.schedules import FAMILIES, PLACED
+from pipeplan.search.scheduling import Found, as_schedule, find, floor, floor_problem, schedule_problem
+from pipeplan.search.scheduling.wires import wire_bound
 from pipeplan.simulate import makespan
-from pipeplan.validate import validate_memory, validate_schedule
-from pipeplan_formulations.report import Limits, Status
+from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.schedule import evaluate, solve
 
 seeds = st.integers(0, 10**9)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from found_pipelines import as_simulated, random_orders, random_pipeline
-from pipeplan.cluster import Overlap
-from pipeplan.found import as_orders, as_schedule, schedule_problem
-from pipeplan.found.rows import rows_of
+from helpers.found_pipelines import as_simulated, random_orders, random_pipeline
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.validate import validate_memory, validate_schedule
+from pipeplan.search.scheduling import as_orders, as_schedule, schedule_problem
+from pipeplan.search.scheduling.rows import rows_of
 from pipeplan.simulate import makespan, simulate
-from pipeplan.validate import validate_memory, validate_schedule
 from pipeplan_formulations.schedule import evaluate, feasible
-from pipeplan_formulations.schedule.evaluate import peaks
+from pipeplan_formulations.schedule.objective import peaks
 
 seeds = st.integers(0, 10**9)
 

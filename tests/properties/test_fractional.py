@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fractional_partitions import UNLIMITED, fractional_partitions, optimum
+from helpers.fractional_partitions import UNLIMITED, fractional_partitions, optimum
+from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.fractional import FractionalPartition, solve
-from pipeplan_formulations.report import Limits, Status, Stop
 
 LIMITS = Limits(time=60, workers=1)
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from every_plan import every_plan
-from instances import model_of
-from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
-from pipeplan.errors import InfeasibleError
-from pipeplan.frontier import Frontier, fewest_devices, frontier
-from pipeplan.frontier.points import memory_of
-from pipeplan.frontier.subsets import Part, sub_cluster
-from pipeplan.job import Job, Recompute
-from pipeplan.model import Model
+from helpers.every_plan import every_plan
+from helpers.instances import model_of
+from pipeplan.analysis.frontier import Frontier, fewest_devices, frontier
+from pipeplan.analysis.frontier.points import memory_of
+from pipeplan.analysis.frontier.subsets import Part, sub_cluster
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import InfeasibleError
+from pipeplan.core.job import Job, Recompute
+from pipeplan.core.model import Model
+from pipeplan.core.validate import validate_plan
 from pipeplan.solve import solve
-from pipeplan.validate import validate_plan
 
 Question = tuple[Model, Cluster, Job]
 

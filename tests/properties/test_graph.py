@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given, settings
 
-from graphs import exhaustive, graph_partitions, judge
+from helpers.graphs import exhaustive, graph_partitions, judge
 from pipeplan_formulations import graph
+from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.graph import GraphPartition, cbc, cpsat
-from pipeplan_formulations.graph.bound import lower_bound
+from pipeplan_formulations.graph.bounds import lower_bound
 from pipeplan_formulations.graph.bracket import Bracket
-from pipeplan_formulations.report import Limits, Report, Status, Stop
 
 LIMITS = Limits(time=60, workers=1)
 

@@ -6,15 +6,15 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from allocations import chain_allocations, every_allocation, objective, wished
+from helpers.allocations import chain_allocations, every_allocation, objective, wished
 from pipeplan_formulations.allocation import ChainAllocation
-from pipeplan_formulations.allocation.corridor import Corridor
-from pipeplan_formulations.allocation.heads import heads_of
-from pipeplan_formulations.allocation.spans import Spans
-from pipeplan_formulations.allocation.suffix import run
-from pipeplan_formulations.allocation.usage import Grid
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.allocation.best_first.heads import heads_of
+from pipeplan_formulations.allocation.suffix_bounds.corridor import Corridor
+from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
+from pipeplan_formulations.allocation.suffix_bounds.suffix import run
+from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
 
 
 def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[int, tuple[int, ...], int, int]]]]:

@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpga_lines import board, line_cluster, model_of
+from helpers.fpga_lines import board, line_cluster, model_of
 from pipeplan import solve
-from pipeplan.errors import InfeasibleError
-from pipeplan.intra_layer.balanced import balanced
-from pipeplan.intra_layer.judge import judge
-from pipeplan.intra_layer.space import lines
-from pipeplan.job import Job
+from pipeplan.core.errors import InfeasibleError
+from pipeplan.core.job import Job
+from pipeplan.search.intra_layer.balanced import balanced
+from pipeplan.search.intra_layer.judge import judge
+from pipeplan.search.intra_layer.space import lines
 from pipeplan.simulate import simulate
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joint_pipelines import brute_force, every_choice, random_joint
-from partitions import chain_partition
+from helpers.joint_pipelines import brute_force, every_choice, random_joint
+from helpers.partitions import chain_partition
 from pipeplan_formulations import joint, partition
+from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.joint import JointPipeline
 from pipeplan_formulations.joint.box import Box
 from pipeplan_formulations.joint.relaxed import chained, relaxed, scheduled
-from pipeplan_formulations.report import Limits, Status
 from pipeplan_formulations.schedule import evaluate, exact, lower_bound
 
 LIMITS = Limits(time=60)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeplan_formulations import partition
+from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.partition import ChainPartition, PathCut
-from pipeplan_formulations.report import Limits, Status
 
 UNLIMITED = 2**62
 

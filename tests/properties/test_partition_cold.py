@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitions import (
+from helpers.partitions import (
     brute_force,
     chain_partitions,
     every_partition,
@@ -24,9 +24,9 @@ from partitions import (
     recomputed,
     short_of_memory,
 )
-from pipeplan_formulations import recompute
+from pipeplan_formulations.common import recomputation as recompute
+from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.partition import cbc, cpsat, exact, recomputing
-from pipeplan_formulations.report import Limits, Status
 
 LIMITS = Limits(time=60)
 CBC_GAP = 1e-6

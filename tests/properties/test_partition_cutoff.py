@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitions import brute_force, chain_partitions
+from helpers.partitions import brute_force, chain_partitions
+from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.partition import ChainPartition, exact
-from pipeplan_formulations.report import Limits, Status
 
 
 @given(chain_partitions(cuts=0), st.integers(0, 4), st.booleans())

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import line
-from pipeplan.cluster import Overlap
-from pipeplan.errors import PlanError
-from pipeplan.paths import find_path_cut, path_cut, read_path
-from pipeplan.pipeline import Pipeline, Stage, Transfer
-from pipeplan.schedule import Kind, Schedule
+from helpers.pipelines import line
+from helpers.random_schedules import Placement, Ways, random_pipeline, random_placement, random_schedule, stage_by_stage
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import PlanError
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.schedule import Kind, Schedule
+from pipeplan.core.timeline import Span, Timeline
 from pipeplan.schedules import FAMILIES
+from pipeplan.search.path_cuts import find_path_cut, path_cut, read_path
 from pipeplan.simulate import simulate
-from pipeplan.timeline import Span, Timeline
 from pipeplan_formulations.partition import PathCut
-from random_schedules import Placement, Ways, random_pipeline, random_placement, random_schedule, stage_by_stage
 
 widths = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 
@@ -144,7 +144,7 @@ def test_cuts_of_any_order(seed: int) -> None:
 
 
 def test_a_cut_reads_as_drawn() -> None:
-    """The picture of `pipeplan.paths`: one micro-batch more on the last stage is what the path waits for."""
+    """The picture of `pipeplan.search.path_cuts`: one micro-batch more on the last stage is what the path waits for."""
     pipeline = line(2, 0, 0, times=[(1, 1), (5, 5)], occupancy=2, latency=3)
     schedule = FAMILIES["gpipe"].write((1, 1), 2)
     cut = path_cut(simulate(schedule, pipeline, share=False), pipeline, schedule)

@@ -5,12 +5,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeplan.export.torch_csv import schedule_from_torch_csv, torch_csv_text
-from pipeplan.pipeline import Stage
+from helpers.placed import placed
+from pipeplan.core.pipeline import Stage
+from pipeplan.core.validate import validate_memory, validate_schedule
+from pipeplan.io.export.torch_csv import schedule_from_torch_csv, torch_csv_text
 from pipeplan.schedules import PLACED
 from pipeplan.simulate import simulate
-from pipeplan.validate import validate_memory, validate_schedule
-from placed import placed
 
 
 @settings(max_examples=80, deadline=None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import referee
-from pipeplan.job import Job
+from pipeplan.core.job import Job
 from referee.bridge import ask
 from referee.documents import DEFAULTS
 from referee.questions import SHORT, drawn, question

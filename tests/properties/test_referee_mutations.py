@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from pipeplan.network import Ring
-from pipeplan.search import layouts
-from pipeplan.search.family_node import FamilyNode
-from pipeplan.search.lumps import LumpNode
-from pipeplan.search.prove import Node, Step
-from pipeplan.search.shapes import ShapeNode
-from pipeplan.search.space import Space
-from pipeplan.structure import DeviceClass
+from pipeplan.costs.network import Ring
+from pipeplan.search.branch_and_bound import Node, Step
+from pipeplan.search.nodes import aggregate_problem as layouts
+from pipeplan.search.nodes.aggregate import LumpNode
+from pipeplan.search.nodes.device_groups import ShapeNode
+from pipeplan.search.nodes.family import FamilyNode
+from pipeplan.search.space.device_groups import DeviceClass
+from pipeplan.search.space.space import Space
 from referee.bridge import ask
 from referee.questions import question
 from referee.verdict import judge
 
-space = import_module("pipeplan.search.space")
+space = import_module("pipeplan.search.space.space")
 ASKED = 250
 """Questions among which one has to bring it to light."""
 

@@ -7,23 +7,25 @@ from typing import Any
 
 import pytest
 
-from pipeplan.graph.node import GraphNode
-from pipeplan.search import copies, flights, layouts
 from pipeplan.search.any_order import AnyOrderNode
-from pipeplan.search.climb import Climb
-from pipeplan.search.flights import Box
-from pipeplan.search.lumps import LumpNode
-from pipeplan.search.rest import RestNode
-from pipeplan.search.space import Space
-from pipeplan.search.tilings import TilingsNode
+from pipeplan.search.graph.node import GraphNode
+from pipeplan.search.nodes import aggregate_problem as layouts
+from pipeplan.search.nodes import tied_copies as copies
+from pipeplan.search.nodes.aggregate import LumpNode
+from pipeplan.search.nodes.climb import Climb
+from pipeplan.search.nodes.rest import RestNode
+from pipeplan.search.nodes.tilings import TilingsNode
+from pipeplan.search.space import in_flight as flights
+from pipeplan.search.space.in_flight import Box
+from pipeplan.search.space.space import Space
 from referee.bridge import ask
 from referee.questions import question
 from referee.verdict import judge
 
-space = import_module("pipeplan.search.space")
-family_node = import_module("pipeplan.search.family_node")
-network = import_module("pipeplan.network")
-rest = import_module("pipeplan.search.rest")
+space = import_module("pipeplan.search.space.space")
+family_node = import_module("pipeplan.search.nodes.family")
+network = import_module("pipeplan.costs.network")
+rest = import_module("pipeplan.search.nodes.rest")
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naive_timing import lists_and_needs, longest_paths, with_wires
-from pipeplan.cluster import Overlap
-from pipeplan.errors import InputError, PlanError
-from pipeplan.schedule import Action, Kind, Schedule
+from helpers.naive_timing import lists_and_needs, longest_paths, with_wires
+from helpers.random_schedules import random_pipeline, stage_by_stage
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import simulate
-from pipeplan.validate import validate_memory, validate_schedule
-from random_schedules import random_pipeline, stage_by_stage
 
 widths = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 

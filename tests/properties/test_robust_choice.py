@@ -5,10 +5,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instances import equal_devices, model_of
-from pipeplan.cluster import Cluster, Link
-from pipeplan.model import Model
-from pipeplan.robust import Robust
+from helpers.instances import equal_devices, model_of
+from pipeplan.core.cluster import Cluster, Link
+from pipeplan.core.model import Model
+from pipeplan.search.robust import Robust
 from pipeplan.solve import solve
 
 Question = tuple[Model, Cluster, dict[str, Any]]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline_schedules import every_order, random_ways
-from pipeplan_formulations.report import Limits, Status, Stop
+from helpers.pipeline_schedules import every_order, random_ways
+from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, dolls, evaluate, exact, lower_bound
 from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.positive import stretched

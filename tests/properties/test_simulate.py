@@ -4,16 +4,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeplan.chain import UNLIMITED
-from pipeplan.cluster import Overlap
-from pipeplan.errors import PlanError
-from pipeplan.paths import path_cut
-from pipeplan.pipeline import Pipeline, Stage, Transfer
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import PlanError
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.timeline import Timeline
+from pipeplan.core.validate import validate_schedule
+from pipeplan.costs.chain import UNLIMITED
 from pipeplan.schedules import FAMILIES
+from pipeplan.search.path_cuts import path_cut
 from pipeplan.simulate import simulate
-from pipeplan.timeline import Timeline
-from pipeplan.validate import validate_schedule
 
 F, B, U = Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naive_timing import Moment, lists_and_needs, longest_paths, meeting, with_wires
-from pipelines import line
-from pipeplan.cluster import Overlap
-from pipeplan.errors import PlanError
-from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Action, Kind, Schedule
+from helpers.naive_timing import Moment, lists_and_needs, longest_paths, meeting, with_wires
+from helpers.pipelines import line
+from helpers.random_schedules import Case, random_case
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import PlanError
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.timeline import Flight, Span, Timeline
+from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.schedules import FAMILIES
 from pipeplan.simulate import longest_path, makespan, simulate
-from pipeplan.timeline import Flight, Span, Timeline
-from pipeplan.validate import validate_memory, validate_schedule
-from random_schedules import Case, random_case
 
 F, B, DX, DW, R, U = Kind  # forward, backward, input and weight gradient, reduction, update
 seeds = st.integers(0, 2**32)

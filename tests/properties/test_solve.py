@@ -10,21 +10,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from instances import model_of
-from pipeplan.chain import Chain
-from pipeplan.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
-from pipeplan.errors import InfeasibleError
-from pipeplan.job import Job
-from pipeplan.model import Model, Tie
-from pipeplan.pricing import assemble, price
-from pipeplan.schedule import Schedule
+from helpers.instances import model_of
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import InfeasibleError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model, Tie
+from pipeplan.core.schedule import Schedule
+from pipeplan.costs.chain import Chain
+from pipeplan.costs.pricing import assemble, price
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.alternate import one_forward_one_backward
-from pipeplan.search import space
+from pipeplan.search.space import space
+from pipeplan.search.space.device_groups import structures
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
-from pipeplan.structure import structures
-from pipeplan_formulations.report import Status
+from pipeplan_formulations.common.report import Status
 
 Question = tuple[Model, Cluster, Job]
 Shapes = Callable[[Cluster, Job, int, int], Iterator[tuple[tuple[Device, ...], ...]]]

@@ -8,14 +8,14 @@ from math import ceil, lcm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instances import model_of
-from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
-from pipeplan.errors import InfeasibleError
-from pipeplan.job import Job, Recompute
-from pipeplan.model import Model
+from helpers.instances import model_of
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import InfeasibleError
+from pipeplan.core.job import Job, Recompute
+from pipeplan.core.model import Model
+from pipeplan.core.validate import validate_plan
 from pipeplan.solve import solve
-from pipeplan.validate import validate_plan
-from pipeplan_formulations.report import Status
+from pipeplan_formulations.common.report import Status
 
 Question = tuple[Model, Cluster, Job]
 Row = tuple[tuple[frozenset[int], str, int], ...]

@@ -6,13 +6,13 @@ This file and `__main__` are the only ones here that import the project.
 import traceback
 from typing import Any
 
-from pipeplan.cluster import Cluster
-from pipeplan.errors import InfeasibleError, InputError, PipeplanError
-from pipeplan.files.cluster_file import cluster_from_data
-from pipeplan.files.model_file import model_from_data
-from pipeplan.job import Job
-from pipeplan.model import Model
-from pipeplan.result import Result
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.io.cluster_file import cluster_from_data
+from pipeplan.io.model_file import model_from_data
+from pipeplan.search.result import Result
 from pipeplan.solve import solve
 
 from .documents import Document

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pipeplan.cluster import Cluster
-from pipeplan.errors import PlanError
-from pipeplan.job import Job
-from pipeplan.model import Model
-from pipeplan.pipeline import Pipeline
-from pipeplan.plan import Plan
-from pipeplan.pricing import assemble, price
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import PlanError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.plan import Plan
+from pipeplan.costs.pricing import assemble, price
 from pipeplan.simulate import simulate
 from pipeplan_executor.calibrate.costs import calibrated_model
 from pipeplan_executor.calibrate.links import calibrated_cluster

@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from statistics import fmean
 
-from pipeplan.cluster import Cluster, DeviceKind
-from pipeplan.cost import available_micro_batches, layer_costs, profiles_for
-from pipeplan.model import LayerCost, Model, Profile, Provenance
-from pipeplan.pipeline import Pipeline
-from pipeplan.plan import Plan
-from pipeplan.schedule import Kind
+from pipeplan.core.cluster import Cluster, DeviceKind
+from pipeplan.core.model import LayerCost, Model, Profile, Provenance
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Kind
+from pipeplan.costs.layers import available_micro_batches, layer_costs, profiles_for
 from pipeplan_executor.calibrate.observed import Observed
 
 FIELDS = {
@@ -31,7 +31,7 @@ FIELDS = {
     Kind.REDUCE: "reduce",
     Kind.UPDATE: "update",
 }
-"""What the times of actions are called in `LayerCost` and `pipeplan.pipeline.Stage`."""
+"""What the times of actions are called in `LayerCost` and `pipeplan.core.pipeline.Stage`."""
 BACKWARD = (Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
 BEFORE = "; before: "
 

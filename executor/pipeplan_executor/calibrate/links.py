@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
-from pipeplan.cluster import Cluster, DeviceKind, Link
-from pipeplan.pipeline import Pipeline
-from pipeplan.plan import Plan
-from pipeplan.schedule import Kind
+from pipeplan.core.cluster import Cluster, DeviceKind, Link
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Kind
 from pipeplan_executor.calibrate.observed import Observed
 
 Where = int | None

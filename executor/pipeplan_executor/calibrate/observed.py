@@ -15,9 +15,9 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
-from pipeplan.errors import InputError
-from pipeplan.schedule import Action, Kind
-from pipeplan.timeline import Span, Timeline
+from pipeplan.core.errors import InputError
+from pipeplan.core.schedule import Action, Kind
+from pipeplan.core.timeline import Span, Timeline
 
 Times = Mapping[tuple[int, Action], tuple[int, int]]
 """Start and end of each rank's actions in one step."""

@@ -1,13 +1,13 @@
 """What a calibration changed, in words and as plain data."""
 
-from pipeplan.plan import Plan
-from pipeplan.plot.colours import STYLES
-from pipeplan.result import Result
-from pipeplan.schedule import Kind
-from pipeplan.units import format_bytes, format_time
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Kind
+from pipeplan.core.units import format_bytes, format_time
+from pipeplan.report.plot.colours import STYLES
+from pipeplan.search.result import Result
 from pipeplan_executor.calibrate.calibration import Calibration
 from pipeplan_executor.calibrate.costs import FIELDS
-from pipeplan_executor.report import layers_by_stage
+from pipeplan_executor.train.report import layers_by_stage
 
 SAME = 0.01
 """A plan that promises less than this share of the step is not called better: runs differ by more."""

@@ -13,8 +13,8 @@ import re
 import shutil
 from pathlib import Path
 
-from pipeplan.errors import InputError
-from pipeplan.files.atomic import sync_folder, write_whole
+from pipeplan.core.errors import InputError
+from pipeplan.io.atomic import sync_folder, write_whole
 
 POINTER = "latest"
 MANIFEST = "checkpoint.json"

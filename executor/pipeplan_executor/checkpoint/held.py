@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pipeplan.plan import Plan
+from pipeplan.core.plan import Plan
 from pipeplan_executor.checkpoint.boxes import boxes_of
 from pipeplan_executor.checkpoint.inventory import Inventory, first_names, take
 from pipeplan_executor.checkpoint.optimizer import Part
 from pipeplan_executor.checkpoint.slices import Slice
-from pipeplan_executor.stages.cut import Cut
-from pipeplan_executor.steps.order import find_replicas
+from pipeplan_executor.runtime.program.order import find_replicas
+from pipeplan_executor.sharding.cut import Cut
 
 if TYPE_CHECKING:
-    from pipeplan_executor.pipeline import Pipeline
+    from pipeplan_executor.train.pipeline import Pipeline
 
 Layout = list[dict[str, Any]]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from pipeplan.errors import InputError
-from pipeplan.names import some
+from pipeplan.core.errors import InputError
+from pipeplan.core.wording import some
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint.folder import resolve
 from pipeplan_executor.checkpoint.held import Held, held, inventory_of, layout
 from pipeplan_executor.checkpoint.inventory import Inventory, check_same
@@ -20,7 +20,7 @@ from pipeplan_executor.checkpoint.slices import Slice
 from pipeplan_executor.checkpoint.together import on_all, on_first
 
 if TYPE_CHECKING:
-    from pipeplan_executor.pipeline import Pipeline
+    from pipeplan_executor.train.pipeline import Pipeline
 
 
 @dataclass(frozen=True)

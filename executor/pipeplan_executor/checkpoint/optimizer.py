@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint.boxes import Box
 from pipeplan_executor.checkpoint.keys import numbers_key, optimizer_key, whole_key
 from pipeplan_executor.checkpoint.record import Group

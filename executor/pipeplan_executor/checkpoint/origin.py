@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import slices
 from pipeplan_executor.checkpoint.inventory import Entry, Inventory, first_names, parameter_names
 from pipeplan_executor.checkpoint.keys import model_key, numbers_key, whole_key

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from pipeplan.errors import InputError
-from pipeplan.files.atomic import write_whole
+from pipeplan.core.errors import InputError
+from pipeplan.io.atomic import write_whole
 from pipeplan_executor.checkpoint.folder import MANIFEST
 from pipeplan_executor.checkpoint.inventory import Entry, Inventory
 

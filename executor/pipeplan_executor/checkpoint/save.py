@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import folder as places
 from pipeplan_executor.checkpoint.held import Held, held, inventory_of, layout
 from pipeplan_executor.checkpoint.inventory import Inventory, check_complete
@@ -19,7 +19,7 @@ from pipeplan_executor.checkpoint.slices import Slice, write
 from pipeplan_executor.checkpoint.together import on_all, on_first
 
 if TYPE_CHECKING:
-    from pipeplan_executor.pipeline import Pipeline
+    from pipeplan_executor.train.pipeline import Pipeline
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint.held import Held
 from pipeplan_executor.checkpoint.record import Record
 

@@ -38,7 +38,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint.boxes import Box
 
 

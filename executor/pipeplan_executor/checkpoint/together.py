@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 
 T = TypeVar("T")
 

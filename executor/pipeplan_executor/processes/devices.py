@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 
 
 def choose(wanted: str, local: int) -> str:

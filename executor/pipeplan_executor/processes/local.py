@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pipeplan.errors import InputError
-from pipeplan.profile.allocator import allocator_settings, inherited
+from pipeplan.core.errors import InputError
+from pipeplan.frontend.profile.allocator import allocator_settings, inherited
 from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.processes.pulse import PULSE
 from pipeplan_executor.processes.rank import RunError, worker

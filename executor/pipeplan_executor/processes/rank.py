@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeplan.errors import PipeplanError
+from pipeplan.core.errors import PipeplanError
 from pipeplan_executor.processes.pulse import PULSE, place
 
 COURTESY = 1.0

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from pipeplan_executor.stages.private import TorchDispatchMode
+from pipeplan_executor.sharding.private import TorchDispatchMode
 
 
 class Draws(TorchDispatchMode):

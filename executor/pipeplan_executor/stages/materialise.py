@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pipeplan.errors import InputError, PlanError
-from pipeplan.profile.ties import named_tensors
-from pipeplan_executor.stages.cut import Cut
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan_executor.sharding.cut import Cut
 from pipeplan_executor.stages.seeds import derive
 
 _NOTHING = {

@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from pipeplan.batch import Batch, tensors
-from pipeplan.capture.blank import fake, on_fake
-from pipeplan.capture.private import FakeTensorMode
-from pipeplan.capture.row import Row
-from pipeplan.profile.precision import FORMATS, autocast
+from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.capture.blank import fake, on_fake
+from pipeplan.frontend.capture.private import FakeTensorMode
+from pipeplan.frontend.capture.row import Row
+from pipeplan.frontend.profile.precision import FORMATS, autocast
 from pipeplan_executor.stages.shapes import Tensors, as_tuple
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeplan.batch import Batch, tensors
-from pipeplan.capture.private import memory_of
-from pipeplan.capture.row import Row
-from pipeplan.errors import PlanError
-from pipeplan.profile.ties import named_tensors
+from pipeplan.core.errors import PlanError
+from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.capture.private import memory_of
+from pipeplan.frontend.capture.row import Row
+from pipeplan.frontend.profile.ties import named_tensors
 from pipeplan_executor.stages.draws import Draws
 
 Tensors = tuple[Tensor, ...]

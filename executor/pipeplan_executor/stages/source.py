@@ -6,8 +6,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pipeplan.batch import Batch, mapped
-from pipeplan.workload import Workload, load_workload
+from pipeplan.frontend.batch import Batch, mapped
+from pipeplan.frontend.workload import Workload, load_workload
 
 Source: TypeAlias = Workload | str | Callable[[], Workload]
 """A workload, ``'module:function'``, or a function that returns a workload."""

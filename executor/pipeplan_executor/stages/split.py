@@ -2,7 +2,7 @@
 
 ::
 
-    model   features.0  features.1  classifier          one nn.Module, as a row of layers (pipeplan.capture)
+    model   features.0  features.1  classifier          one nn.Module, as a row of layers (pipeplan.frontend.capture)
     plan    ╰─── stage 0 ───────╯   ╰ stage 1 ╯         names from the plan
     rank    StageModule             StageModule         parameters keep the unsplit names
 """
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from pipeplan.batch import Batch
-from pipeplan.capture.blank import on_meta
-from pipeplan.capture.row import Row, graph_of, row_of
-from pipeplan.errors import InputError, PlanError
-from pipeplan.model import Layer, Model
-from pipeplan.plan import Plan
-from pipeplan.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
-from pipeplan.workload import Workload
-from pipeplan_executor.stages.cut import Cut
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.model import Layer, Model
+from pipeplan.core.plan import Plan
+from pipeplan.frontend.batch import Batch
+from pipeplan.frontend.capture.blank import on_meta
+from pipeplan.frontend.capture.row import Row, graph_of, row_of
+from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
+from pipeplan.frontend.workload import Workload
+from pipeplan_executor.sharding.cut import Cut
 from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.precision import formats
 from pipeplan_executor.stages.shapes import Flow, Tensors, trace
@@ -93,7 +93,7 @@ def fit(
 ) -> Fitted:
     """Check that the plan was made for the model; find what passes between the stages, on what kind of device.
 
-    ``both_modes``: see `pipeplan.capture.row_of`.
+    ``both_modes``: see `pipeplan.frontend.capture.row_of`.
 
     Raises
     ------
@@ -245,7 +245,7 @@ def build_stage(
 
     The weights come from the ``weights`` file, or from the workload's own module where that has values, or from the
     seed (see `pipeplan_executor.stages.materialise`). Of ``cuts`` a part is here; the members of ``mesh`` have the
-    others (see `pipeplan_executor.tensor`).
+    others (see `pipeplan_executor.sharding`).
     """
     span = fitted.span(stage)
     held = fitted.row.parameters[span.start : span.stop]
@@ -266,7 +266,7 @@ def build_stage(
     }
     team = None
     if cuts and mesh is not None:
-        from pipeplan_executor.tensor.layers import TeamLayers  # DTensor takes a second to load
+        from pipeplan_executor.sharding.layers import TeamLayers  # DTensor takes a second to load
 
         team = TeamLayers(mesh, cuts)
     return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, team)

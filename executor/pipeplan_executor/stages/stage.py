@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from pipeplan.batch import Batch
-from pipeplan.deferred.attach import attach
-from pipeplan.deferred.queue import WeightQueue, Work, work_off
-from pipeplan.errors import PlanError
-from pipeplan.profile.precision import autocast
-from pipeplan_executor.stages.private import run_backward
+from pipeplan.core.errors import PlanError
+from pipeplan.frontend.batch import Batch
+from pipeplan.frontend.profile.precision import autocast
+from pipeplan.frontend.split_backward.attach import attach
+from pipeplan.frontend.split_backward.queue import WeightQueue, Work, work_off
+from pipeplan_executor.sharding.private import run_backward
 from pipeplan_executor.stages.scaling import LossScale
 from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.stage_module import StageModule
@@ -151,7 +151,7 @@ class StageWork:
         return tuple(self._contiguous(place, found) for place, found in zip(self._wanted, arrived, strict=True))
 
     def input_gradient(self, number: int, gradients: Tensors) -> Tensors:
-        """I: B, but that weight gradients wait which can (see `pipeplan.deferred`)."""
+        """I: B, but that weight gradients wait which can (see `pipeplan.frontend.split_backward`)."""
         with self._queue.opened():
             found = self.backward(number, gradients)
         self._waiting[number] = self._queue.take()

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from pipeplan_executor.stages.shapes import Flow, Tensors, as_tuple
 
 if TYPE_CHECKING:
-    from pipeplan_executor.tensor.layers import TeamLayers
+    from pipeplan_executor.sharding.layers import TeamLayers
 
 
 @dataclass(frozen=True)

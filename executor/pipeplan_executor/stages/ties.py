@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from pipeplan.capture.row import Row
-from pipeplan.errors import PlanError
-from pipeplan.plan import Plan
-from pipeplan.profile.ties import shared_parameters
-from pipeplan.tied import holders, joined
+from pipeplan.core.errors import PlanError
+from pipeplan.core.plan import Plan
+from pipeplan.core.shared_weights import holders, joined
+from pipeplan.frontend.capture.row import Row
+from pipeplan.frontend.profile.ties import shared_parameters
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeplan.workload import Workload
+from pipeplan.frontend.workload import Workload
 
 
 class Embedding(nn.Module):

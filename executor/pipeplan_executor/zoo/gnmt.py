@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeplan.workload import Workload
+from pipeplan.frontend.workload import Workload
 
 
 class Encoder(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeplan.workload import Workload
+from pipeplan.frontend.workload import Workload
 
 
 def mlp(widths: tuple[int, ...] = (256, 1024, 512, 2048, 512, 1024, 256), classes: int = 10) -> Workload:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeplan.workload import Workload
+from pipeplan.frontend.workload import Workload
 
 BLOCKS = (3, 4, 6, 3)
 """Bottlenecks in each group."""

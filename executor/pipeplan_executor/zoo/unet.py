@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeplan.workload import Workload
+from pipeplan.frontend.workload import Workload
 
 GROUPS = 4
 """Groups of channels that are normalised together."""

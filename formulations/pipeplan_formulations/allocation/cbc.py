@@ -1,13 +1,13 @@
 """The chain allocation problem by CBC, depth by depth: the same rows, a second opinion from another kind of solver."""
 
-from pipeplan_formulations.allocation.by_depth import Outcome, solve_by_depth
-from pipeplan_formulations.allocation.depth_model import DepthModel
+from pipeplan_formulations.allocation.instance import ChainAllocation
+from pipeplan_formulations.allocation.mip.depth_model import DepthModel
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.problem import ChainAllocation
-from pipeplan_formulations.cbc_process import proven, run_cbc
+from pipeplan_formulations.allocation.suffix_bounds.by_depth import Outcome, solve_by_depth
+from pipeplan_formulations.common.cbc_process import proven, run_cbc
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.solvers import cbc_version, pulp
 from pipeplan_formulations.graph.rows import Row, Rows
-from pipeplan_formulations.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.solvers import cbc_version, pulp
 
 NAME = "cbc"
 BITS = 40

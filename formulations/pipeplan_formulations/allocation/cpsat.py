@@ -2,13 +2,13 @@
 
 import math
 
-from pipeplan_formulations.allocation.by_depth import Outcome, solve_by_depth
-from pipeplan_formulations.allocation.depth_model import DepthModel
+from pipeplan_formulations.allocation.instance import ChainAllocation
+from pipeplan_formulations.allocation.mip.depth_model import DepthModel
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.problem import ChainAllocation
-from pipeplan_formulations.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.scaling import BITS
-from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
+from pipeplan_formulations.allocation.suffix_bounds.by_depth import Outcome, solve_by_depth
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.scaling import BITS
+from pipeplan_formulations.common.solvers import cp_model, cpsat_solver, cpsat_version
 
 NAME = "cpsat"
 

@@ -11,7 +11,7 @@ leads to the fewest stages that any allocation has.
 
 import numpy as np
 
-from pipeplan_formulations.allocation.problem import Array, ChainAllocation
+from pipeplan_formulations.allocation.instance import Array, ChainAllocation
 
 
 def overcrowded(problem: ChainAllocation) -> bool:

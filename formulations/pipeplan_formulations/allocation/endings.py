@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeplan_formulations.allocation.problem import Array, ChainAllocation
+from pipeplan_formulations.allocation.instance import Array, ChainAllocation
 
 
 def with_second_ending(problem: ChainAllocation) -> ChainAllocation:

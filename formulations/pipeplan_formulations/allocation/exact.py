@@ -1,12 +1,12 @@
 """The dynamic programme and the search over it behind one call: bound, oracle and warm start."""
 
-from pipeplan_formulations.allocation.bracket import Bracket
-from pipeplan_formulations.allocation.floor import ground, refine
+from pipeplan_formulations.allocation.best_first.bracket import Bracket
+from pipeplan_formulations.allocation.best_first.search import best_first
+from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.problem import ChainAllocation
-from pipeplan_formulations.allocation.search import best_first
-from pipeplan_formulations.clock import OutOfTimeError
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.allocation.suffix_bounds.floor import ground, refine
+from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 
 NAME = "exact"
 GLANCE = 200

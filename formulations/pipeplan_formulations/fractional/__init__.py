@@ -1,9 +1,9 @@
 """A row of layers to a row of devices, where a layer may be divided between neighbours."""
 
-from pipeplan_formulations.backends import backend_of
-from pipeplan_formulations.fractional.problem import FractionalPartition, Positions
+from pipeplan_formulations.common.backends import backend_of
+from pipeplan_formulations.common.report import Limits, Progress, Report
+from pipeplan_formulations.fractional.instance import FractionalPartition, Positions
 from pipeplan_formulations.fractional.rounding import rounded
-from pipeplan_formulations.report import Limits, Progress, Report
 
 __all__ = ["BACKENDS", "FractionalPartition", "Positions", "rounded", "solve"]
 

@@ -12,7 +12,7 @@ below it; afterwards it goes on below them, until what is doubted is short.
 
 from dataclasses import dataclass
 
-from pipeplan_formulations.fractional.problem import FractionalPartition, Positions, whole
+from pipeplan_formulations.fractional.instance import FractionalPartition, Positions, whole
 from pipeplan_formulations.fractional.rounding import tidy
 
 SHORT = 1e-4

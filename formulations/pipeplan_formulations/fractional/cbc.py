@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from pipeplan_formulations.cbc_process import proven, run_cbc
-from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.cbc_process import proven, run_cbc
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.solvers import cbc_version, pulp
+from pipeplan_formulations.fractional.instance import FractionalPartition, Positions, whole
 from pipeplan_formulations.fractional.linear import ONE, LinearModel, linear_model
-from pipeplan_formulations.fractional.problem import FractionalPartition, Positions, whole
 from pipeplan_formulations.fractional.rounding import nudged
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
-from pipeplan_formulations.solvers import cbc_version, pulp
 
 NAME = "cbc"
 SIZE = 1e4

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeplan_formulations.fractional.problem import FractionalPartition
+    from pipeplan_formulations.fractional.instance import FractionalPartition
 
 
 def check(problem: "FractionalPartition") -> None:

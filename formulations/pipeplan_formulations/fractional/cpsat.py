@@ -7,13 +7,13 @@ judged on the real rows; between the two lies about one part in `PARTS`.
 import math
 from dataclasses import replace
 
-from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.scaling import scale_for
+from pipeplan_formulations.common.solvers import cp_model, cpsat_solver, cpsat_version
+from pipeplan_formulations.fractional.instance import FractionalPartition, Positions, whole
 from pipeplan_formulations.fractional.linear import ONE, linear_model
-from pipeplan_formulations.fractional.problem import FractionalPartition, Positions, whole
 from pipeplan_formulations.fractional.rounding import nudged
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
-from pipeplan_formulations.scaling import scale_for
-from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version
 
 NAME = "cpsat"
 PARTS = 2**10

@@ -1,11 +1,11 @@
 """The exact method: bisection on T, each target tested in closed form (`reach`)."""
 
-from pipeplan_formulations.clock import Clock, OutOfTimeError
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.fractional.bracket import Bracket, start
-from pipeplan_formulations.fractional.problem import FractionalPartition, Positions
+from pipeplan_formulations.fractional.instance import FractionalPartition, Positions
 from pipeplan_formulations.fractional.reach import within
 from pipeplan_formulations.fractional.tables import Tables
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 
 NAME = "exact"
 
@@ -27,7 +27,7 @@ def solve(
     hint : positions, optional
         A solution to start from; ignored if it breaks (1).
     progress : callable, optional
-        See `pipeplan_formulations.report.Progress`.
+        See `pipeplan_formulations.common.report.Progress`.
     enough : int, optional
         Stop with what there is once the bound has reached this.
 

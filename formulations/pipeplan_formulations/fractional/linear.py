@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipeplan_formulations.fractional.problem import UNLIMITED, Array, FractionalPartition, Positions
+from pipeplan_formulations.fractional.instance import UNLIMITED, Array, FractionalPartition, Positions
 
 Terms = dict[int, int]
 """Column → coefficient; column `ONE` is the constant."""

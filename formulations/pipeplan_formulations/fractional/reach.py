@@ -18,10 +18,10 @@ agrees with itself, or leave the target.
 
 from itertools import pairwise
 
-from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.fractional.instance import TOLERANCE, Positions
 from pipeplan_formulations.fractional.pieces import Piece, envelope
 from pipeplan_formulations.fractional.polygon import Point, clip, lower_hull
-from pipeplan_formulations.fractional.problem import TOLERANCE, Positions
 from pipeplan_formulations.fractional.tables import Tables
 
 GUESSES = 40

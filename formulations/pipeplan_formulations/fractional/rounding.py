@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from pipeplan_formulations.fractional.problem import FractionalPartition, Positions, split, whole
+from pipeplan_formulations.fractional.instance import FractionalPartition, Positions, split, whole
 
 CLOSE = 1e-7
 """A share this near to nothing or all of a layer is the solver's inaccuracy."""

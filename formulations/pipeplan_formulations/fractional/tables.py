@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeplan_formulations.fractional.problem import TOLERANCE, UNLIMITED, Array, FractionalPartition
+from pipeplan_formulations.fractional.instance import TOLERANCE, UNLIMITED, Array, FractionalPartition
 
 
 class Line:

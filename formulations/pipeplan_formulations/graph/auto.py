@@ -1,14 +1,14 @@
 """The way that fits the problem: the dynamic programme where downsets are few, CP-SAT first where they are many."""
 
-from pipeplan_formulations.clock import OutOfTimeError
+from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.solvers import cpsat_version
 from pipeplan_formulations.graph import cpsat, exact
 from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.downsets import all_downsets
-from pipeplan_formulations.graph.problem import GraphPartition, Stages
+from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError
 from pipeplan_formulations.graph.warm import DOWNSETS, warm_start
-from pipeplan_formulations.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.solvers import cpsat_version
 
 SHARE = 1 / 3
 """Of the time, that CP-SAT may use before the dynamic programme has its turn on many downsets."""

@@ -1,9 +1,9 @@
 """The interval that holds the optimum, who is told when it shrinks, and the report that it becomes."""
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.graph.bound import lower_bound
-from pipeplan_formulations.graph.problem import GraphPartition, Stages
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.graph.bounds import lower_bound
+from pipeplan_formulations.graph.instance import GraphPartition, Stages
 
 
 class Bracket:

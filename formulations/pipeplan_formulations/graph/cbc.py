@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from pipeplan_formulations.cbc_process import CbcAnswer, proven, run_cbc
+from pipeplan_formulations.common.cbc_process import CbcAnswer, proven, run_cbc
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.scaling import scale_for
+from pipeplan_formulations.common.solvers import cbc_version, pulp
 from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.prefix import PrefixModel, prefix_model
-from pipeplan_formulations.graph.problem import GraphPartition, Stages
 from pipeplan_formulations.graph.rows import Row, Rows
 from pipeplan_formulations.graph.warm import after_warm_start
-from pipeplan_formulations.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.scaling import scale_for
-from pipeplan_formulations.solvers import cbc_version, pulp
 
 NAME = "cbc"
 EXACT = 100_000

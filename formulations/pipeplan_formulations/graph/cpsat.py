@@ -4,14 +4,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.scaling import scale_for
+from pipeplan_formulations.common.solvers import cp_model, cpsat_solver, cpsat_version, why_stopped
 from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.prefix import PrefixModel, prefix_model
-from pipeplan_formulations.graph.problem import GraphPartition, Stages
 from pipeplan_formulations.graph.warm import after_warm_start
-from pipeplan_formulations.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.scaling import scale_for
-from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version, why_stopped
 
 NAME = "cpsat"
 

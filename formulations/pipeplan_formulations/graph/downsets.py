@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.graph.problem import GraphPartition
+from pipeplan_formulations.graph.instance import GraphPartition
 
 WORD = 63
 

@@ -1,12 +1,12 @@
 """The exact dynamic programme over all downsets: the oracle, and the fastest solver where downsets are few."""
 
-from pipeplan_formulations.clock import OutOfTimeError
+from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.downsets import all_downsets
-from pipeplan_formulations.graph.problem import GraphPartition, Stages
+from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError
 from pipeplan_formulations.graph.warm import DOWNSETS, cut, warm_start
-from pipeplan_formulations.report import Limits, Progress, Report, Stop
 
 NAME = "exact"
 MOST = 20_000

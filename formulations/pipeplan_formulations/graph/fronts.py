@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.graph.mode import Array, Mode
 
 BLOCK = 256

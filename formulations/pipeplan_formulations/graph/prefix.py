@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.common.scaling import Scale
+from pipeplan_formulations.graph.instance import GraphPartition, GraphStage, Stages
 from pipeplan_formulations.graph.mode import UNLIMITED, Mode
-from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages
 from pipeplan_formulations.graph.rows import Rows
 from pipeplan_formulations.graph.windows import windows
-from pipeplan_formulations.scaling import Scale
 
 Star = int
 Stage = int

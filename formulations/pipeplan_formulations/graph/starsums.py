@@ -11,8 +11,8 @@ where c = M. Only the few with 0 < c < M, those that cross the border of I, have
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.graph.instance import GraphPartition
 from pipeplan_formulations.graph.mode import Array
-from pipeplan_formulations.graph.problem import GraphPartition
 
 
 class StarSums:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.graph.instance import GraphPartition, GraphStage, Stages
 from pipeplan_formulations.graph.mode import Array
-from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages
 from pipeplan_formulations.graph.spans import Spans, SpanTable
 
 Flags = NDArray[np.bool_]

@@ -6,11 +6,11 @@ downsets lets stages change from one order to another, which costs little and is
 
 from collections.abc import Callable
 
-from pipeplan_formulations.clock import OutOfTimeError
+from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.report import Stop
 from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.downsets import orders, prefixes
 from pipeplan_formulations.graph.walk import TooLargeError, Walk
-from pipeplan_formulations.report import Stop
 
 ORDERS = 50
 """Random topological orders."""

@@ -6,8 +6,8 @@ leaves so many stages for later.
 
 import numpy as np
 
-from pipeplan_formulations.graph.bound import work
-from pipeplan_formulations.graph.problem import GraphPartition
+from pipeplan_formulations.graph.bounds import work
+from pipeplan_formulations.graph.instance import GraphPartition
 
 
 def windows(problem: GraphPartition, ceiling: int, stages: int) -> tuple[list[int], list[int]]:

@@ -16,9 +16,9 @@ from typing import Self
 
 import numpy as np
 
-from pipeplan_formulations.joint.problem import JointPipeline
+from pipeplan_formulations.joint.instance import JointPipeline
 from pipeplan_formulations.partition import Boundaries
-from pipeplan_formulations.partition.problem import Flags
+from pipeplan_formulations.partition.instance import Flags
 
 Counts = tuple[int, ...]
 

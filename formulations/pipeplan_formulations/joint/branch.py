@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from pipeplan_formulations.joint.box import Box, put
 from pipeplan_formulations.joint.finished import most_in_flight
-from pipeplan_formulations.joint.problem import JointPipeline
+from pipeplan_formulations.joint.instance import JointPipeline
 from pipeplan_formulations.schedule import Orders
 
 

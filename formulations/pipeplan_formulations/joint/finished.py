@@ -1,6 +1,6 @@
 """From orders on a box's relaxation to a solution: what they really hold, and which backwards need not be split."""
 
-from pipeplan_formulations.joint.problem import Choice, JointPipeline, Solution
+from pipeplan_formulations.joint.instance import Choice, JointPipeline, Solution
 from pipeplan_formulations.joint.relaxed import scheduled
 from pipeplan_formulations.partition import Boundaries
 from pipeplan_formulations.schedule import Op, Orders, evaluate

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from pipeplan_formulations.joint.box import Box, put
-from pipeplan_formulations.joint.problem import JointPipeline
+from pipeplan_formulations.joint.instance import JointPipeline
 from pipeplan_formulations.joint.relaxed import relaxed
 from pipeplan_formulations.partition import Boundaries
 from pipeplan_formulations.schedule import Orders, lower_bound

@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeplan_formulations import partition, schedule
+from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.joint.box import Box
 from pipeplan_formulations.joint.branch import branches
 from pipeplan_formulations.joint.finished import finished
 from pipeplan_formulations.joint.grow import grown
+from pipeplan_formulations.joint.instance import Choice, JointPipeline
 from pipeplan_formulations.joint.lists import Lists
-from pipeplan_formulations.joint.problem import Choice, JointPipeline
 from pipeplan_formulations.joint.relaxed import chained, relaxed
 from pipeplan_formulations.partition import Boundaries
 from pipeplan_formulations.partition.windows import windows
-from pipeplan_formulations.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cyclic, lower_bound
 
 FIRST_SLICE = 0.5

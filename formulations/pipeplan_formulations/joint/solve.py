@@ -1,9 +1,9 @@
 """The joint problem alone: a search until the gap is closed or the time is up."""
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.joint.problem import Choice, JointPipeline, Solution
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.joint.instance import Choice, JointPipeline, Solution
 from pipeplan_formulations.joint.search import Search
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders
 
 NAME = "benders"

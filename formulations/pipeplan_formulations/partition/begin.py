@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.partition import exact
-from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
-from pipeplan_formulations.report import Limits, Progress, Report
+from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
 
 SHARE = 1 / 3
 """Part of the time limit that the dynamic programme may use."""

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from pipeplan_formulations.cbc_process import CbcAnswer, proven, run_cbc
-from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.cbc_process import CbcAnswer, proven, run_cbc
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.scaling import scale_for
+from pipeplan_formulations.common.solvers import cbc_version, pulp
 from pipeplan_formulations.partition.begin import begin
+from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
 from pipeplan_formulations.partition.linear import linear_model
 from pipeplan_formulations.partition.model import LinearModel, Unit
-from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
-from pipeplan_formulations.scaling import scale_for
-from pipeplan_formulations.solvers import cbc_version, pulp
 
 NAME = "cbc"
 BITS = 40

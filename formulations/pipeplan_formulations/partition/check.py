@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeplan_formulations.partition.problem import ChainPartition
+    from pipeplan_formulations.partition.instance import ChainPartition
 
 
 def check(problem: "ChainPartition") -> None:

@@ -4,14 +4,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.scaling import Scale, scale_for
+from pipeplan_formulations.common.solvers import cp_model, cpsat_solver, cpsat_version, why_stopped
 from pipeplan_formulations.partition.begin import begin
+from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
 from pipeplan_formulations.partition.linear import linear_model
 from pipeplan_formulations.partition.model import LinearModel
-from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
-from pipeplan_formulations.scaling import Scale, scale_for
-from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version, why_stopped
 
 NAME = "cpsat"
 

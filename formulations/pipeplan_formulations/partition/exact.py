@@ -1,13 +1,13 @@
 """The exact dynamic programmes behind one call: oracle without (6), bound and warm start with it."""
 
-from pipeplan_formulations.clock import OutOfTimeError
+from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
 from pipeplan_formulations.partition.minmax import solve_minmax
 from pipeplan_formulations.partition.pareto import solve_step
-from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
 from pipeplan_formulations.partition.search import Bracket
 from pipeplan_formulations.partition.spans import NEVER
 from pipeplan_formulations.partition.windows import windows
-from pipeplan_formulations.report import BeyondIntegersError, Limits, Progress, Report, Status, Stop
 
 NAME = "exact"
 

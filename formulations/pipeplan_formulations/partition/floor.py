@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from pipeplan_formulations.partition.problem import ChainPartition
+    from pipeplan_formulations.partition.instance import ChainPartition
 
 
 def lower_bound(problem: "ChainPartition") -> int:

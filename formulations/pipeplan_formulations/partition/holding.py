@@ -6,13 +6,13 @@ many as lie there. Another one says whether there are any, for then the stage ne
 
 import numpy as np
 
+from pipeplan_formulations.common.scaling import scale_for
 from pipeplan_formulations.partition.expression import Expression, Row
+from pipeplan_formulations.partition.instance import Array, ChainPartition
 from pipeplan_formulations.partition.model import Again, LinearModel, Unit
 from pipeplan_formulations.partition.placing import Membership
-from pipeplan_formulations.partition.problem import Array, ChainPartition
 from pipeplan_formulations.partition.tie import Tie
 from pipeplan_formulations.partition.windows import Windows
-from pipeplan_formulations.scaling import scale_for
 
 
 class Splits:

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.partition.expression import Expression, Row
 from pipeplan_formulations.partition.holding import Splits, hold
+from pipeplan_formulations.partition.instance import Array, ChainPartition
 from pipeplan_formulations.partition.model import LinearModel, Unit
 from pipeplan_formulations.partition.placing import Membership, place
-from pipeplan_formulations.partition.problem import Array, ChainPartition
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.windows import windows
 from pipeplan_formulations.partition.wire import Hop, delays_of_wires
-from pipeplan_formulations.scaling import Scale
 
 
 def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> LinearModel | None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.partition.range_maximum import RangeMaximum
 
 if TYPE_CHECKING:
-    from pipeplan_formulations.partition.problem import ChainPartition
+    from pipeplan_formulations.partition.instance import ChainPartition
 
 Array = NDArray[np.int64]
 

@@ -9,7 +9,7 @@ O(n² S) at worst; spans longer than a target are left out, and the target doubl
 
 import numpy as np
 
-from pipeplan_formulations.partition.problem import ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.search import Bracket
 from pipeplan_formulations.partition.spans import NEVER, spans
 from pipeplan_formulations.partition.windows import Windows

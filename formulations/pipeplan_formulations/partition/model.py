@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pipeplan_formulations.partition.expression import Expression, Row
-from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import Array, Boundaries, ChainPartition
 
 
 class Unit(Enum):

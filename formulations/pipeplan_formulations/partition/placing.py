@@ -17,8 +17,8 @@ from itertools import pairwise
 import numpy as np
 
 from pipeplan_formulations.partition.expression import Expression, Row
+from pipeplan_formulations.partition.instance import Array, ChainPartition
 from pipeplan_formulations.partition.model import LinearModel, Unit
-from pipeplan_formulations.partition.problem import Array, ChainPartition
 from pipeplan_formulations.partition.windows import Windows
 
 

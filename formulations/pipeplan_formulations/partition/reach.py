@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from pipeplan_formulations.partition.problem import ChainPartition
+    from pipeplan_formulations.partition.instance import ChainPartition
 
 
 def largest(problem: "ChainPartition") -> int:

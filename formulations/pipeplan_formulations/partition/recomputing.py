@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.recompute import Recomputation
+from pipeplan_formulations.common.recomputation import Recomputation
 
 if TYPE_CHECKING:
-    from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
+    from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
 
 Array = NDArray[np.int64]
 

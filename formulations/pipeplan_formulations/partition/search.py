@@ -1,8 +1,8 @@
 """What the dynamic programmes share: the interval that holds the optimum, and who is told when it shrinks."""
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
-from pipeplan_formulations.report import Limits, Progress
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress
+from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
 
 
 class Bracket:

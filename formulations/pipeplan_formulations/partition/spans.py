@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeplan_formulations.partition.problem import Array, ChainPartition
+from pipeplan_formulations.partition.instance import Array, ChainPartition
+from pipeplan_formulations.partition.objective import copies_update, per_sample, period, reductions
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
-from pipeplan_formulations.partition.value import copies_update, per_sample, period, reductions
 from pipeplan_formulations.partition.windows import Flags, Windows
 from pipeplan_formulations.partition.wire import Hop, delays_of_wires
 

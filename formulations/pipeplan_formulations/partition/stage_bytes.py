@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from pipeplan_formulations.partition.problem import ChainPartition
+    from pipeplan_formulations.partition.instance import ChainPartition
 
 Array = NDArray[np.int64]
 

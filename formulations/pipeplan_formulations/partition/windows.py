@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.partition.problem import Array, ChainPartition
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.partition.instance import Array, ChainPartition
 
 Flags = NDArray[np.bool_]
 

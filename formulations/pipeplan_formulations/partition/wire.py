@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipeplan_formulations.partition.terms import Number, Overlap
 
 if TYPE_CHECKING:
-    from pipeplan_formulations.partition.problem import Array, ChainPartition
+    from pipeplan_formulations.partition.instance import Array, ChainPartition
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Forwards and backwards of a pipeline's stages to an order on every device."""
 
-from pipeplan_formulations.backends import backend_of
-from pipeplan_formulations.report import Limits, Progress, Report
+from pipeplan_formulations.common.backends import backend_of
+from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.schedule.bounds import lower_bound
-from pipeplan_formulations.schedule.evaluate import evaluate, feasible
-from pipeplan_formulations.schedule.problem import Kind, Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import evaluate, feasible
 
 __all__ = ["BACKENDS", "Kind", "Op", "Orders", "PipelineSchedule", "evaluate", "feasible", "lower_bound", "solve"]
 

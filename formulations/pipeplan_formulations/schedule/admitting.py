@@ -14,7 +14,7 @@ the last term is what the micro-batches between F_s and I_s hold on the other st
 least k, and n = i says how many W must have ended in any case.
 """
 
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 
 class Admission:

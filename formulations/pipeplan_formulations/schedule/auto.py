@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.schedule import cpsat, cyclic
 from pipeplan_formulations.schedule.cpsat_model import pairs
-from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 
 FEW = 256
 """Forwards of a step that CP-SAT can be left alone with."""

@@ -13,8 +13,8 @@ the round trips F_s(0) → … → I_s(0) → F_s(K_s) → … → I_s(K_s) → 
 least its round trip over K_s.
 """
 
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 from pipeplan_formulations.schedule.packing import jackson
-from pipeplan_formulations.schedule.problem import PipelineSchedule
 from pipeplan_formulations.schedule.windows import Windows, windows
 
 

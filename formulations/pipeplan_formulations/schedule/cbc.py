@@ -19,16 +19,16 @@ from graphlib import TopologicalSorter
 from itertools import combinations, permutations
 from typing import Any
 
-from pipeplan_formulations.cbc_process import proven, run_cbc
-from pipeplan_formulations.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.cbc_process import proven, run_cbc
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.solvers import cbc_version, pulp
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.chains import heads, precedes, tails
-from pipeplan_formulations.schedule.evaluate import makespan, starts
 from pipeplan_formulations.schedule.incumbent import Incumbent
+from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import makespan, starts
 from pipeplan_formulations.schedule.positive import Stretched, stretched
-from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.start import SHARE, start
-from pipeplan_formulations.solvers import cbc_version, pulp
 
 NAME = "cbc"
 SIZE = 1e4

@@ -7,7 +7,7 @@
                                   W_{S−1}          W_1    W_0
 """
 
-from pipeplan_formulations.schedule.problem import Kind, Op, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Kind, Op, PipelineSchedule
 
 OfKind = dict[Kind, tuple[int, ...]]
 """A number for each kind and stage."""

@@ -9,18 +9,18 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.solvers import cp_model, cpsat_version, why_stopped
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel, pairs
 from pipeplan_formulations.schedule.dolls import dolls
-from pipeplan_formulations.schedule.evaluate import Starts, makespan, orders_of, starts
 from pipeplan_formulations.schedule.incumbent import Incumbent
+from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import Starts, makespan, orders_of, starts
 from pipeplan_formulations.schedule.positive import Stretched, stretched
-from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.start import SHARE, start
 from pipeplan_formulations.schedule.windows import Windows, windows
-from pipeplan_formulations.solvers import cp_model, cpsat_version, why_stopped
 
 NAME = "cpsat"
 DOLLS = 0.55

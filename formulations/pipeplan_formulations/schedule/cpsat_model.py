@@ -23,13 +23,13 @@ value.
 
 from typing import Any
 
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.solvers import cp_model, cpsat_solver
 from pipeplan_formulations.schedule.admitting import Admission
 from pipeplan_formulations.schedule.chains import precedes
-from pipeplan_formulations.schedule.evaluate import Starts
-from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
+from pipeplan_formulations.schedule.objective import Starts
 from pipeplan_formulations.schedule.windows import Windows
-from pipeplan_formulations.solvers import cp_model, cpsat_solver
 
 SUBSOLVERS = {True: ("objective_lb_search", "quick_restart"), False: ("no_lp", "quick_restart_no_lp")}
 """What several threads run beside local search, with linear programmes and without. Where windows are narrow these say

@@ -14,12 +14,12 @@ ends as soon as that shows.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.cpsat_model import pairs
-from pipeplan_formulations.schedule.evaluate import makespan, starts
-from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import makespan, starts
 from pipeplan_formulations.schedule.refute import answered, raised
 from pipeplan_formulations.schedule.relaxed import last_micro_batches, without_later_weights
 from pipeplan_formulations.schedule.spans import Spans

@@ -22,12 +22,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from pipeplan_formulations.clock import OutOfTimeError
-from pipeplan_formulations.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.schedule.chains import tails
-from pipeplan_formulations.schedule.evaluate import listed
 from pipeplan_formulations.schedule.incumbent import Incumbent
-from pipeplan_formulations.schedule.problem import Kind, Op, Orders, PipelineSchedule, Row
+from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule, Row
+from pipeplan_formulations.schedule.objective import listed
 
 NAME = "exact"
 KINDS = "FIWAG"

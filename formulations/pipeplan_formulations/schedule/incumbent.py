@@ -1,9 +1,9 @@
 """The best orders and the bound while a solver runs, and who is told of them."""
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
-from pipeplan_formulations.schedule.evaluate import evaluate, feasible
-from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import evaluate, feasible
 
 
 class Incumbent:

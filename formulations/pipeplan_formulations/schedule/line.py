@@ -7,7 +7,7 @@
 
 from random import Random
 
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 FORWARD, BACKWARD, WEIGHT, LAG = 1000, 1000, 700, 100
 TAKEN, FREED = 100, 60

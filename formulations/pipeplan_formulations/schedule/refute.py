@@ -7,12 +7,12 @@ order on the devices is known before the search begins.
 
 from dataclasses import replace
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Stop
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Stop
+from pipeplan_formulations.common.solvers import cp_model, why_stopped
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 from pipeplan_formulations.schedule.windows import Windows
-from pipeplan_formulations.solvers import cp_model, why_stopped
 
 RISE = 3
 """A question is as far above the bound as 1 / `RISE` of the gap: the shorter the time, the sooner it is refuted."""

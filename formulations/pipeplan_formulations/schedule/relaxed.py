@@ -12,7 +12,7 @@ before the last precedes its last operation on the last. So the optimum is a bou
 
 from dataclasses import replace
 
-from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
 
 
 def without_later_weights(problem: PipelineSchedule) -> PipelineSchedule:

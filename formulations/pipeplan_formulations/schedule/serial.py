@@ -1,6 +1,6 @@
 """The schedule that is always there: micro-batch after micro-batch, each W as soon as it may."""
 
-from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
 
 
 def serial(problem: PipelineSchedule) -> Orders:

@@ -2,7 +2,7 @@
 
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.incumbent import Incumbent
-from pipeplan_formulations.schedule.problem import Orders
+from pipeplan_formulations.schedule.instance import Orders
 from pipeplan_formulations.schedule.serial import serial
 
 SHARE = 0.1

@@ -6,7 +6,7 @@
                                                              to come is ready no earlier than the first that waits
 """
 
-from pipeplan_formulations.schedule.problem import Kind, Op, Orders, PipelineSchedule, Row
+from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule, Row
 from pipeplan_formulations.schedule.wires import FirstCome, Listed
 
 Starts = dict[Op, int]

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 from pipeplan_formulations.schedule.admitting import Admission
 from pipeplan_formulations.schedule.chains import depth
+from pipeplan_formulations.schedule.instance import Kind, Op, PipelineSchedule, Row
 from pipeplan_formulations.schedule.packing import Item, packed
-from pipeplan_formulations.schedule.problem import Kind, Op, PipelineSchedule, Row
 from pipeplan_formulations.schedule.spans import Spans
 
 SMALL = 2048

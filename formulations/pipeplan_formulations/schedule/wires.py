@@ -3,7 +3,7 @@
 from collections import deque
 from heapq import heappop, heappush
 
-from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule, Row
+from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule, Row
 
 
 class _Wires:

@@ -11,7 +11,7 @@ for any numbers that do not deadlock.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pipeplan.errors import InputError
+from pipeplan.core.errors import InputError
 from pipeplan.schedules import (
     chimera,
     dualpipe_v,

@@ -18,8 +18,8 @@ otherwise every backward waits for another one. Without replicas, neighbouring s
 
 from collections.abc import Sequence
 
-from pipeplan.errors import InputError
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.core.errors import InputError
+from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.schedules.closing import closing
 from pipeplan.schedules.family import check_size, largest_share, shares
 

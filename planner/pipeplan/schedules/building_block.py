@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from typing import NamedTuple
 
-from pipeplan.schedule import Action, Kind
+from pipeplan.core.schedule import Action, Kind
 from pipeplan.schedules.gaps import weights_in_gaps
 from pipeplan.schedules.placed import Order
 

@@ -18,7 +18,7 @@ gaps between units (the paper then joins two units another way).
 
 from collections.abc import Iterator
 
-from pipeplan.schedule import Action, Kind
+from pipeplan.core.schedule import Action, Kind
 from pipeplan.schedules.placed import Order, PlacedFamily, both_ways
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from pipeplan.schedule import Action, Kind
+from pipeplan.core.schedule import Action, Kind
 
 
 def closing(stages: Iterable[int], replicas: Sequence[int], tied: Iterable[Sequence[int]] = ()) -> tuple[Action, ...]:

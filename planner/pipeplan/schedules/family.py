@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeplan.cluster import Overlap
-from pipeplan.errors import InputError
-from pipeplan.schedule import Schedule
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import InputError
+from pipeplan.core.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ forward may start: not before the backwards that stand ahead of it have freed th
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeplan.cluster import Overlap
-from pipeplan.schedule import Schedule
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.schedule import Schedule
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.schedules.family import Family, check_size, devices_from, per_replica
 

@@ -15,7 +15,7 @@ in the way of others, so that lists are made both ways.
 from collections import deque
 from collections.abc import Sequence
 
-from pipeplan.schedule import Action, Kind
+from pipeplan.core.schedule import Action, Kind
 
 
 def weights_in_gaps(orders: Sequence[Sequence[Action]], most: int) -> list[list[Action]]:

@@ -12,8 +12,8 @@ With equal stages and free links a step takes (M + N − 1)(F + B).
 
 from collections.abc import Sequence
 
-from pipeplan.cluster import Overlap
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.schedules.closing import closing
 from pipeplan.schedules.family import Family, check_size, largest_share, shares
 

@@ -23,7 +23,7 @@ With one chunk it is 1F1B-SO.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipeplan.schedule import Action, Kind
+from pipeplan.core.schedule import Action, Kind
 from pipeplan.schedules.placed import Order, PlacedFamily, loop
 
 

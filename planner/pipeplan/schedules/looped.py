@@ -14,7 +14,7 @@ way round, which takes as long).
 
 from collections.abc import Iterator
 
-from pipeplan.schedule import Action, Kind
+from pipeplan.core.schedule import Action, Kind
 from pipeplan.schedules.placed import Order, PlacedFamily, loop
 
 

@@ -16,13 +16,13 @@ the stage ahead waits for, and W, which nobody waits for and which fills gaps.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pipeplan.errors import InputError
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.core.errors import InputError
+from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.schedules.closing import closing
 
 Order = tuple[Action, ...]
 Placement = tuple[tuple[int, ...], ...]
-"""The devices of each stage, one a replica, as in `pipeplan.pipeline.Pipeline`."""
+"""The devices of each stage, one a replica, as in `pipeplan.core.pipeline.Pipeline`."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ no overlap) is BaPipe's, as we understand it (arXiv 2012.12544).
 
 from collections.abc import Sequence
 
-from pipeplan.cluster import Overlap
-from pipeplan.schedule import Schedule
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.schedule import Schedule
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.schedules.family import Family, check_size, devices_from, per_replica
 

@@ -16,8 +16,8 @@ a link's time is paid once, not per micro-batch. The name (synchronous device, o
 
 from collections.abc import Sequence
 
-from pipeplan.cluster import Overlap
-from pipeplan.schedule import Schedule
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.schedule import Schedule
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.schedules.family import Family, check_size, devices_from, per_replica
 

@@ -10,7 +10,7 @@ and I stand as in 1F1B, so the lists end where 1F1B's do: if k never grows from 
 
 from collections.abc import Iterator
 
-from pipeplan.schedule import Action, Kind
+from pipeplan.core.schedule import Action, Kind
 
 
 def late_weights(stage: int, micro_batches: int, in_flight: int, late: int) -> Iterator[Action]:

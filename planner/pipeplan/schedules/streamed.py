@@ -14,8 +14,8 @@ it (arXiv 2012.12544).
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeplan.cluster import Overlap
-from pipeplan.schedule import Schedule
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import sno
 from pipeplan.schedules.family import Family
 

@@ -13,7 +13,7 @@ and a W belongs to the earliest I that still lacks one.
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 
-from pipeplan.schedule import Action, Kind
+from pipeplan.core.schedule import Action, Kind
 
 
 def spell(word: Iterable[str], device: int, devices: int, micro_batches: int) -> Iterator[Action]:

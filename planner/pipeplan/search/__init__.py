@@ -11,24 +11,24 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from pipeplan.job import Order
+from pipeplan.core.job import Order
 from pipeplan.schedules.family import alternates
-from pipeplan.search.prove import Node
-from pipeplan.search.rest import RestNode
-from pipeplan.search.shapes import ShapeNode
-from pipeplan.search.space import Space
+from pipeplan.search.branch_and_bound import Node
+from pipeplan.search.nodes.device_groups import ShapeNode
+from pipeplan.search.nodes.rest import RestNode
+from pipeplan.search.space.space import Space
 
 __all__ = ["one_by_one", "opened"]
 
 
 def one_by_one(space: Space) -> bool:
-    """Whether every shape is looked at; otherwise those that `pipeplan.search.layouts` can make."""
+    """Whether every shape is looked at; otherwise those that `pipeplan.search.nodes.aggregate_problem` can make."""
     return space.few or space.job.order is Order.GIVEN
 
 
 def opened(space: Space) -> Iterator[Node]:
     """What is open at the start: every shape at every micro-batch size, or lumps of shapes where there are many."""
-    from pipeplan.graph import applies, graph_nodes
+    from pipeplan.search.graph import applies, graph_nodes
 
     if applies(space):
         yield from graph_nodes(space)
@@ -42,9 +42,9 @@ def opened(space: Space) -> Iterator[Node]:
         for size in space.sizes:
             yield RestNode(space.floors(size).together(space.cluster), space, size)
         return
-    from pipeplan.search.layouts import floor, layouts  # only larger clusters need it
-    from pipeplan.search.lumps import LumpNode
-    from pipeplan.search.tilings import TilingsNode
+    from pipeplan.search.nodes.aggregate import LumpNode
+    from pipeplan.search.nodes.aggregate_problem import floor, layouts  # only larger clusters need it
+    from pipeplan.search.nodes.tilings import TilingsNode
 
     layers = len(space.model.layers)
     kinds = sorted({alternates(name) for name in space.schedules}, reverse=True)

@@ -11,8 +11,8 @@
 
 from typing import Any
 
-from pipeplan.search.prove import Node, Prover
-from pipeplan_formulations.report import Limits, Report, Status, Stop
+from pipeplan.search.branch_and_bound import Node, Prover
+from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 
 ACCURACY = 0.1
 """How close a part's bound comes to its optimum, as a part of the share that the cutoff lies below the incumbent."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from pipeplan.chain import Boundaries
-from pipeplan.search.candidates import Candidate
-from pipeplan.search.filled import fuller
-from pipeplan.search.judge import judge
-from pipeplan.search.prove import Prover
+from pipeplan.costs.chain import Boundaries
+from pipeplan.search.branch_and_bound import Prover
+from pipeplan.search.evaluate import judge
+from pipeplan.search.fill_memory import fuller
+from pipeplan.search.space.candidates import Candidate
 
 
 def offer_all(prover: Prover, candidates: Iterable[Candidate], boundaries: Boundaries) -> None:

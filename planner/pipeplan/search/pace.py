@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeplan.search.candidates import Candidate
+from pipeplan.search.space.candidates import Candidate
 
 SIMULATED = 3e-6
 """Seconds for an action, before one was simulated."""

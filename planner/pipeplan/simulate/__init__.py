@@ -34,10 +34,11 @@ actions of lane 1 that stand ahead of it in the list: they free the memory that 
 `pipeplan.schedules.fbp`). Each lane has its share of the arithmetic units, so an F or a B takes F + B.
 """
 
-from pipeplan.collector import without_collector
-from pipeplan.errors import PlanError
-from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Schedule
+from pipeplan.core.collector import without_collector
+from pipeplan.core.errors import PlanError
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Schedule
+from pipeplan.core.timeline import Flight, Span, Timeline
 from pipeplan.simulate.critical import critical_path
 from pipeplan.simulate.deadlock import deadlock
 from pipeplan.simulate.memory_line import memory_lines
@@ -45,7 +46,6 @@ from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program, number
 from pipeplan.simulate.run import Trace, run
 from pipeplan.simulate.seen import flights, spans
-from pipeplan.timeline import Flight, Span, Timeline
 
 __all__ = ["longest_path", "makespan", "simulate"]
 
@@ -62,7 +62,7 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
     share : bool
         False gives every pair of replicas a wire of its own in each direction. That is a relaxation (never later than
         with sharing) in which the order of everything is known before the times are, as inequalities over all
-        partitions need (`pipeplan.paths`).
+        partitions need (`pipeplan.search.path_cuts`).
 
     Raises
     ------

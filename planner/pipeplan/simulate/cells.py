@@ -2,10 +2,10 @@
 
 from itertools import accumulate, pairwise
 
-from pipeplan.errors import PlanError
-from pipeplan.names import some
-from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.core.errors import PlanError
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.wording import some
 from pipeplan.simulate.numbers import NOTHING, SHOWN
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pipeplan.cluster import Overlap
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.timeline import Flight, Span
 from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program
 from pipeplan.simulate.run import Trace
 from pipeplan.simulate.seen import flights, spans
-from pipeplan.timeline import Flight, Span
 
 
 def critical_path(program: Program, trace: Trace) -> tuple[Span | Flight, ...]:

@@ -1,7 +1,7 @@
 """What every action of a schedule waits for, as signals (see `pipeplan.simulate.numbers`)."""
 
-from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.simulate.cells import Cells
 from pipeplan.simulate.numbers import NOTHING
 

@@ -1,8 +1,8 @@
 """Do a schedule and a pipeline fit each other?"""
 
-from pipeplan.errors import PlanError
-from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Action, Schedule
+from pipeplan.core.errors import PlanError
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Action, Schedule
 
 
 def check_actions(schedule: Schedule, pipeline: Pipeline) -> None:

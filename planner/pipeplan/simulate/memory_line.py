@@ -13,9 +13,9 @@ A split backward frees ``held − held_after_input_gradient`` at the end of I an
 from collections.abc import Sequence
 from itertools import groupby
 
-from pipeplan.pipeline import Pipeline, Stage
-from pipeplan.schedule import Kind
-from pipeplan.timeline import Span, Step
+from pipeplan.core.pipeline import Pipeline, Stage
+from pipeplan.core.schedule import Kind
+from pipeplan.core.timeline import Span, Step
 
 
 def memory_lines(spans: Sequence[Span], pipeline: Pipeline) -> tuple[tuple[Step, ...], ...]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 
-from pipeplan.cluster import Overlap
-from pipeplan.pipeline import Pipeline, Stage, Transfer
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.simulate.fit import check_pipeline
 from pipeplan.simulate.structure import Structure, find_structure
 

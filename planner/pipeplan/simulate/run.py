@@ -13,7 +13,7 @@ or not, for something in the queue, so it cannot be ready earlier than the earli
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from pipeplan.cluster import Overlap
+from pipeplan.core.cluster import Overlap
 from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from pipeplan.schedule import Kind
+from pipeplan.core.schedule import Kind
+from pipeplan.core.timeline import Flight, Span
 from pipeplan.simulate.program import Program
 from pipeplan.simulate.run import Trace
-from pipeplan.timeline import Flight, Span
 
 
 def spans(program: Program, trace: Trace, numbers: Iterable[int]) -> list[Span]:

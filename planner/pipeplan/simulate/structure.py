@@ -4,8 +4,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.simulate.cells import Cells
 from pipeplan.simulate.dependencies import find_needs
 from pipeplan.simulate.fit import check_actions

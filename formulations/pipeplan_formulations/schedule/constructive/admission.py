@@ -17,7 +17,7 @@ the later ones keep what they hold until j has passed z. Where (1) fails there i
 
 from collections.abc import Sequence
 
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 
 class Admission:

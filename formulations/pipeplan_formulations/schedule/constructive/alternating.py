@@ -1,7 +1,7 @@
 """Lists written without looking at the clock: 1F1B, and the handwritten zero-bubble schedules."""
 
 from pipeplan_formulations.schedule.constructive.numbers import F, I, Numbered, W, number
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 
 def alternating(problem: PipelineSchedule, held: list[int], delay: list[int]) -> Numbered:

@@ -15,8 +15,8 @@ import time
 from math import exp
 from random import Random
 
-from pipeplan_formulations.schedule.evaluate import evaluate, worth
-from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import evaluate, worth
 
 _FAR = 3  # places
 _WARM = 0.005  # of the makespan: what at first is often taken

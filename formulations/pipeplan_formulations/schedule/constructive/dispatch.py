@@ -15,8 +15,8 @@ from itertools import accumulate
 from pipeplan_formulations.schedule.constructive.admission import Admission
 from pipeplan_formulations.schedule.constructive.numbers import KINDS, F, I, Numbered, W, to_numbers
 from pipeplan_formulations.schedule.constructive.rule import Rule
-from pipeplan_formulations.schedule.evaluate import evaluate, listed
-from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
+from pipeplan_formulations.schedule.objective import evaluate, listed
 
 _NEVER = 1 << 62
 _Choice = tuple[int, float, int, int, int]

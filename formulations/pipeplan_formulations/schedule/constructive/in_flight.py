@@ -10,7 +10,7 @@ from dataclasses import replace
 from pipeplan_formulations.schedule.constructive.dispatch import dispatch
 from pipeplan_formulations.schedule.constructive.numbers import Numbered
 from pipeplan_formulations.schedule.constructive.rule import Rule
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 
 def tuned(problem: PipelineSchedule, rule: Rule, until: float) -> tuple[int, Numbered]:

@@ -8,7 +8,7 @@ from pipeplan_formulations.schedule.constructive.numbers import Numbered
 from pipeplan_formulations.schedule.constructive.priorities import by_kind, by_micro_batch, by_tail
 from pipeplan_formulations.schedule.constructive.rule import Priorities, Rule
 from pipeplan_formulations.schedule.constructive.tails import resident
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 
 def handwritten(problem: PipelineSchedule) -> Iterator[Numbered]:

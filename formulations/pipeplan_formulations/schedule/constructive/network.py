@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pipeplan_formulations.schedule.constructive.numbers import F, I, Numbered, W, number
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 Arcs = list[list[tuple[int, int]]]
 """Of every operation its neighbours, each with the lag between them."""

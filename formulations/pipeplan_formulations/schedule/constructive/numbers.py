@@ -8,7 +8,7 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from pipeplan_formulations.schedule.problem import Kind, Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule
 
 Numbered: TypeAlias = list[list[int]]
 """Of every device its operations in order."""

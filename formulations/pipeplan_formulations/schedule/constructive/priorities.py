@@ -2,7 +2,7 @@
 
 from pipeplan_formulations.schedule.constructive.rule import Priorities
 from pipeplan_formulations.schedule.constructive.tails import tails
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 _LAST = 1e15  # behind everything else; priorities below are less than 2^53 apart
 

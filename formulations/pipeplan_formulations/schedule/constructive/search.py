@@ -13,8 +13,8 @@ from pipeplan_formulations.schedule.constructive.network import Network
 from pipeplan_formulations.schedule.constructive.numbers import Numbered, to_numbers, to_orders
 from pipeplan_formulations.schedule.constructive.rule import Rule
 from pipeplan_formulations.schedule.constructive.swaps import improved
-from pipeplan_formulations.schedule.evaluate import evaluate
-from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import evaluate
 
 _PORTFOLIO, _TUNING = 0.25, 0.35  # of the time has passed when these end
 _TUNED = 6  # rules

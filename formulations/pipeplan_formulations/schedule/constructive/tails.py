@@ -5,7 +5,7 @@ of micro-batch n cannot start before I_{n − c} has ended, and where what it gi
 """
 
 from pipeplan_formulations.schedule.constructive.rule import Priorities
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 
 def resident(problem: PipelineSchedule) -> list[int]:

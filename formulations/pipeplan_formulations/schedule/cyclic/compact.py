@@ -10,7 +10,7 @@ For many stages this is quick, and with memory for every stage's round trip it i
 from itertools import pairwise
 
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
-from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
 
 
 def compact(problem: PipelineSchedule, period: int) -> Pattern | None:

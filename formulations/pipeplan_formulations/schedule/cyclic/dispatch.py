@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pipeplan_formulations.schedule.problem import Kind, Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule
 
 RANK: dict[Kind, int] = {"I": 0, "F": 1, "W": 2}
 

@@ -13,8 +13,8 @@ well; here that is done for the last forward of each stage alone, so that many m
 
 from pipeplan_formulations.schedule.admitting import Admission
 from pipeplan_formulations.schedule.cyclic.reach import reach
+from pipeplan_formulations.schedule.instance import Kind, PipelineSchedule
 from pipeplan_formulations.schedule.packing import Item, jackson, packed
-from pipeplan_formulations.schedule.problem import Kind, PipelineSchedule
 
 Heads = dict[Kind, list[list[int]]]
 """For each kind and stage, the least start of every micro-batch."""

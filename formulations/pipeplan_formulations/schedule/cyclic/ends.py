@@ -3,10 +3,10 @@
 import itertools
 from collections.abc import Iterator
 
-from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.schedule.cyclic.dispatch import Rule, dispatched, joined
-from pipeplan_formulations.schedule.evaluate import evaluate, makespan, starts
-from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import evaluate, makespan, starts
 
 TAILS = (1.0, 0.7, 1.4, 0.5, 2.0)
 """Where a greedy tail begins: so many latencies before the end of the step."""

@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pipeplan_formulations.schedule.cyclic.reach import Reach, reach
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 SUMS = 20_000
 """Most different sums that are listed to find the largest one within the room."""

@@ -31,10 +31,10 @@ Operations without a length are given one tick, which keeps the order of a frame
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.solvers import cp_model, cpsat_solver
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
-from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
-from pipeplan_formulations.solvers import cp_model, cpsat_solver
+from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
 
 Aim = Literal["any", "memory", "latency"]
 """What is least at the given period: nothing in particular, the largest share of its room that a device holds, or the

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.schedule.cyclic.compact import compact
 from pipeplan_formulations.schedule.cyclic.holding import period_bound
 from pipeplan_formulations.schedule.cyclic.modulo import Aim, Found, modulo
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 SHARE = 1 / 4
 """Part of the time left that one period may use."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipeplan_formulations.schedule.problem import PipelineSchedule
+from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 
 @dataclass(frozen=True)

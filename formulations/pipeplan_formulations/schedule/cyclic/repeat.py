@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.schedule.evaluate import evaluate, starts
-from pipeplan_formulations.schedule.problem import Kind, Op, Orders, PipelineSchedule
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import evaluate, starts
 
 UNITS = (1, 2, 3, 4, 6, 8, 12)
 """Micro-batches of a stretch."""

@@ -5,12 +5,12 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
 
-from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.schedule.constructive.dispatch import dispatch
 from pipeplan_formulations.schedule.constructive.members import automatic, dispatched
 from pipeplan_formulations.schedule.constructive.numbers import to_orders
 from pipeplan_formulations.schedule.constructive.rule import Rule
-from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 
 ROUNDS = (4, 8)
 """Micro-batches for each stage of the two steps on which rules are ranked."""

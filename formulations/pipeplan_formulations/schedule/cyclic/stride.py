@@ -22,14 +22,14 @@ time enough for all of them.
 import math
 from dataclasses import replace
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.solvers import cp_model
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound
 from pipeplan_formulations.schedule.cyclic.holding import holdings, period_bound, step_bound
-from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
 from pipeplan_formulations.schedule.windows import windows
-from pipeplan_formulations.solvers import cp_model
 
 PAIRS = 16_000
 """So many pairs of a forward and an operation that memory may put behind it are what CP-SAT proves something for."""

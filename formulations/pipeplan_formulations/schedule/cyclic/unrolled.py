@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.solvers import cpsat_version
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound
@@ -16,9 +17,8 @@ from pipeplan_formulations.schedule.cyclic.reach import reach
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.ruled import ruled
 from pipeplan_formulations.schedule.cyclic.stride import stride_bound
-from pipeplan_formulations.schedule.evaluate import evaluate, feasible
-from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
-from pipeplan_formulations.solvers import cpsat_version
+from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import evaluate, feasible
 
 NAME = "cyclic"
 UNITS = (1, 2, 3, 4)

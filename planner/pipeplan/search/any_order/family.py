@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 
-from pipeplan.found.lists import FAMILY, kind_of
-from pipeplan.schedule import Action, Schedule
+from pipeplan.core.schedule import Action, Schedule
 from pipeplan.schedules import Family
 from pipeplan.schedules.closing import closing
 from pipeplan.schedules.family import shares
-from pipeplan.search.flights import held_at_most
+from pipeplan.search.scheduling.lists import FAMILY, kind_of
+from pipeplan.search.space.in_flight import held_at_most
 from pipeplan_formulations.joint import Choice
 from pipeplan_formulations.schedule import Orders
 

@@ -6,9 +6,9 @@ from itertools import islice
 
 import numpy as np
 
-from pipeplan.errors import InputError
-from pipeplan.search.space import Space
-from pipeplan.structure import Groups, structures
+from pipeplan.core.errors import InputError
+from pipeplan.search.space.device_groups import Groups, structures
+from pipeplan.search.space.space import Space
 
 MOST = 2_000
 """Shapes of one micro-batch size, each of which is a search of its own."""

@@ -1,0 +1,173 @@
+"""Describes this machine as a cluster of worker processes, by measurement.
+
+Two processes exchange tensors of growing size through torch.distributed, both ways at once, as neighbours in a pipeline
+do; the time is fitted by latency + size / bandwidth (least squares on relative errors, over medians). One way alone is
+two to three times as fast on 2 cores, because here processes move the bytes themselves.
+
+Then all processes sum large tensors as replicas do. The ring formula of `pipeplan.costs.network` says which bandwidth that
+time stands for; its ratio to the fitted one is the link's efficiency in collectives. Gloo reached about a half on 2
+cores: it adds, and copies, between one round and the next.
+"""
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.figures import real, whole
+from pipeplan.core.options import LONGEST
+from pipeplan.core.units import format_bytes, format_time
+from pipeplan.costs.network import Ring
+from pipeplan_executor.processes.devices import cores
+from pipeplan_executor.processes.launcher import launch
+from pipeplan_executor.runtime.recorder import now
+from pipeplan_executor.train.memory import resident
+
+SIZES = tuple(2**power for power in range(12, 25, 2))
+"""Bytes: 4 KiB to 16 MiB."""
+ROUNDS = 15
+SUMMED = tuple(2**power for power in (22, 24, 26))
+"""Bytes that are summed: 4 to 64 MiB, what the gradients of a stage take."""
+SUMS = 10
+"""Of each size; the first two do not count."""
+KIND = "cpu-worker"
+
+
+MOST_PROCESSES = 1024
+"""Workers that one machine is described with at most."""
+
+
+def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
+    """A cluster of ``processes`` equal CPU workers on this machine.
+
+    Memory is each worker's share of what is free now; the link, and the bytes that a worker takes before it holds any
+    layer, are measured between the first two of them.
+    """
+    whole(processes, "processes (at least one worker)", 1, MOST_PROCESSES)
+    real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
+    measured = launch(_measure, max(2, processes), timeout=timeout, device="cpu")
+    count = cores()
+    kind = DeviceKind(
+        name=KIND,
+        memory=free_memory() // processes,
+        runtime=measured.bare,
+        source=f"measured on {platform.node() or 'this machine'}, {count} cores for {processes} processes",
+    )
+    node = Node((KIND,) * processes, measured.link())
+    notes = (f"{count} cores; link measured over gloo, both ways at once; all-reduce among {max(2, processes)}",)
+    return Cluster(f"{processes} workers of this machine", {KIND: kind}, (node,), overlap=Overlap.COPY, notes=notes)
+
+
+def in_words(cluster: Cluster) -> str:
+    """What `describe_machine` found, in two lines."""
+    kind, link = cluster.devices[0].kind, cluster.nodes[0].link
+    return (
+        f"{cluster.name}: {format_bytes(kind.memory or 0)} each, {format_bytes(kind.runtime)} of them taken by the "
+        f"runtime\nlink: {(link.bandwidth or 0) / 1e9:.2f} GB/s, {link.collective_efficiency:.0%} of it in an "
+        f"all-reduce, latency {format_time(link.latency)}"
+    )
+
+
+def free_memory() -> int:
+    """Bytes of memory that new processes may use."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Nanoseconds of an exchange and of an all-reduce by bytes, members of the latter, bytes of a bare worker."""
+
+    exchanges: dict[int, float]
+    sums: dict[int, float]
+    members: int
+    bare: int
+
+    def link(self) -> Link:
+        """The link that fits."""
+        bandwidth, latency = fit_link(list(self.exchanges), list(self.exchanges.values()))
+        return Link(bandwidth, latency, collective_efficiency(Link(bandwidth, latency), self.members, self.sums))
+
+
+def collective_efficiency(link: Link, members: int, sums: dict[int, float]) -> float:
+    """The share of the link's bandwidth at which the ring formula gives the measured times; two digits, the median."""
+    found = []
+    for size, time in sums.items():
+        ring = Ring(members, link)
+        found.append(int(ring.times(np.array([size]))[0]) / max(time - ring.base, 1.0))
+    return max(round(median(found), 2), 0.01)
+
+
+def _measure() -> Measured:
+    bare = _bare_worker()
+    exchanges = {size: _exchange(size) for size in SIZES}
+    dist.barrier()
+    return Measured(exchanges, {size: _sum(size) for size in SUMMED}, dist.get_world_size(), bare)
+
+
+def _exchange(size: int) -> float:
+    """Nanoseconds in which the first two ranks give each other so many bytes; 0 on others."""
+    rank = dist.get_rank()
+    if rank > 1:
+        return 0.0
+    tensor, buffer = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
+    times = []
+    for _ in range(ROUNDS):
+        start = now()
+        sent = dist.isend(tensor, 1 - rank)
+        dist.recv(buffer, 1 - rank)
+        sent.wait()
+        times.append(now() - start)
+    return median(times[ROUNDS // 3 :])
+
+
+def _sum(size: int) -> float:
+    """Nanoseconds in which all ranks sum so many bytes."""
+    gradients = torch.zeros(size // 4)
+    times = []
+    for _ in range(SUMS):
+        dist.barrier()
+        start = now()
+        dist.all_reduce(gradients)
+        times.append(now() - start)
+    return median(times[2:])
+
+
+def _bare_worker() -> int:
+    """Bytes of a worker that holds no layer but has used everything that it will need: engine, kernels, optimiser."""
+    import_module("pipeplan_executor.train.pipeline")
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 6 * 6, 8))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+    for _ in range(2):
+        module(torch.randn(2, 3, 8, 8)).sum().backward()
+        optimizer.step()
+    return resident()
+
+
+def fit_link(sizes: list[int], times: list[float]) -> tuple[int, int]:
+    """Bandwidth and latency that fit the times best, each error relative to its time.
+
+    Minimises Σ ((latency + size / bandwidth) / time − 1)², which is linear in latency and 1 / bandwidth.
+    """
+    rows = [(1 / time, size / time) for size, time in zip(sizes, times, strict=True)]
+    aa = sum(a * a for a, _ in rows)
+    ab = sum(a * b for a, b in rows)
+    bb = sum(b * b for _, b in rows)
+    a1, b1 = sum(a for a, _ in rows), sum(b for _, b in rows)
+    determinant = aa * bb - ab * ab
+    latency = (a1 * bb - b1 * ab) / determinant
+    per_byte = (b1 * aa - a1 * ab) / determinant
+    if latency < 0:  # then the line goes through the origin
+        latency, per_byte = 0.0, b1 / bb
+    return max(1, round(1e9 / max(per_byte, 1e-9))), round(latency)

@@ -1,0 +1,98 @@
+"""``pipeplan calibrate``: run a plan, correct model and cluster by what was seen, and solve again."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from pipeplan.cli.base import Command
+from pipeplan.cli.outputs import show, try_outputs
+from pipeplan.cli.questions import (
+    LIMITS,
+    add_limits,
+    add_questions,
+    limits,
+    read_cluster,
+    read_job,
+    read_model,
+    refuse_given,
+)
+from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
+
+if TYPE_CHECKING:
+    from pipeplan.core.plan import Plan
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``calibrate``."""
+    add_run(parser)
+    add_questions(parser)
+    add_limits(parser)
+    parser.set_defaults(optimizer=None)
+    parser.add_argument("-o", "--output", metavar="MODEL", help="write the calibrated model here")
+    parser.add_argument("--save-cluster", metavar="CLUSTER", help="write the calibrated cluster here")
+    parser.add_argument("--save-plan", metavar="PLAN", help="write the plan that is best now here")
+    parser.add_argument("--no-solve", action="store_true", help="calibrate only")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def run(options: Namespace) -> int:
+    """Run, calibrate, write, solve, print."""
+    from pathlib import Path
+
+    from pipeplan.core.plan import Plan
+    from pipeplan.io.cluster_file import write_cluster
+    from pipeplan.io.model_file import write_model
+    from pipeplan_executor.calibrate import calibrated, check_belongs, observed
+    from pipeplan_executor.calibrate.report import as_json, as_text
+
+    if is_first():
+        try_outputs(options, files=("output", "save_cluster", "save_plan"))
+    plan = Plan.load(options.plan)
+    _as_planned(options, plan)
+    model = read_model(options)
+    cluster = read_cluster(options, model)
+    job = read_job(options, model)
+    check_belongs(plan, model, cluster)
+    # on a GPU the recorder sees when actions are handed over, not when they run
+    report = run_plan(options, plan, device="cpu")
+    if not is_first():
+        return finished()
+    seen = observed(report.timelines, report.step_times, report.peaks, plan.pipeline.tied)
+    found = calibrated(plan, model, cluster, seen)
+    if options.output:
+        write_model(found.model, Path(options.output))
+    if options.save_cluster:
+        write_cluster(found.cluster, Path(options.save_cluster))
+    best = None
+    if not options.no_solve:
+        from pipeplan.cli.progress import solving
+        from pipeplan.solve import solve
+
+        with solving(quiet=options.json) as watch:
+            best = solve(found.model, found.cluster, job=job, **limits(options), watch=watch)
+    answer = json.dumps(as_json(plan, found, best), indent=2) if options.json else as_text(plan, found, best)
+    show(answer, options, "output", "save_cluster", "save_plan")
+    if options.save_plan and best is not None:
+        best.plan.save(options.save_plan)
+    return finished()
+
+
+def _as_planned(options: Namespace, plan: "Plan") -> None:
+    """What the plan knows of its own question need not be said again."""
+    from pipeplan.core.errors import InputError
+
+    if options.save_plan and options.no_solve:
+        raise InputError(
+            "--save-plan saves what is best now, and --no-solve looks for nothing; leave out one of the two"
+        )
+    if options.no_solve:
+        refuse_given(options, LIMITS, "--no-solve looks for no plan")
+    if options.batch is None:
+        options.batch = plan.batch
+    if options.batch != plan.batch:
+        raise InputError(f"the plan has steps of {plan.batch} samples, and --batch says {options.batch}; leave it out")
+    options.optimizer = options.optimizer or plan.optimizer
+    options.zero1 = options.zero1 or plan.zero1
+
+
+command = Command("calibrate", "correct a model and a cluster by a run of a plan, and solve again", configure, run)

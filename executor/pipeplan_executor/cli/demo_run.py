@@ -1,0 +1,137 @@
+"""The main job from end to end: describe the machine, profile, solve, compare, run, set measured beside predicted."""
+
+from pathlib import Path
+
+from pipeplan.analysis.compare import Comparison, compare
+from pipeplan.cli.compare import show
+from pipeplan.cli.progress import solving
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.figures import whole
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.plan import Plan
+from pipeplan.core.units import format_bytes, format_time
+from pipeplan.frontend.profile import profile_workload
+from pipeplan.io.cluster_file import write_cluster
+from pipeplan.io.model_file import write_model
+from pipeplan.search.build_plan import draft
+from pipeplan.search.heuristics import ranked
+from pipeplan_executor.calibrate.machine import describe_machine, in_words
+from pipeplan_executor.train.report import RunReport, layers_by_stage, predicted_peak, write_pictures
+from pipeplan_executor.train.runner import run
+from pipeplan_executor.train.verify import check_error
+
+PROCESSES = 2
+SIZES = (1, 2, 4)
+"""Micro-batch sizes that are profiled."""
+SOLVE_SECONDS = 30.0
+
+
+def demonstrate(folder: Path, names: tuple[str, ...], batch: int, steps: int) -> None:
+    """Everything, for each model of `pipeplan_executor.zoo`; files and pictures go into ``folder``."""
+    Job(batch=batch)  # refuses what is no batch before anything is measured
+    whole(steps, "steps", 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    _title(f"This machine as {PROCESSES} worker processes")
+    cluster = describe_machine(PROCESSES)
+    write_cluster(cluster, folder / "cluster.yaml")
+    print(in_words(cluster))
+    for name in names:
+        _one(name, cluster, folder, batch, steps)
+    print(f"\nModels, cluster, plans, pictures and traces lie in {folder}/; open a trace at ui.perfetto.dev.")
+
+
+def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> None:
+    _title(f"{name}: profile, layer by layer")
+    model = _profiled(name, batch)
+    write_model(model, folder / f"{name}.yaml")
+    _title(f"{name}: every balancer, every schedule family, the solver")
+    with solving() as watch:
+        comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, watch=watch)
+    show(comparison)
+    print(str(comparison.best).partition("heuristics,")[0].rstrip())
+    _title(f"{name}: the plan and the best balancer's plan, run with {PROCESSES} processes")
+    spec = f"pipeplan_executor.zoo:{name}"
+    rows = []
+    for label, plan in _contestants(model, cluster, comparison):
+        path = folder / f"{name}-{label}.json"
+        plan.save(path)
+        report = run(plan, spec, steps=steps, verify=True, device="cpu")
+        check_error(report)
+        rows.append(_row(label, plan, report))
+        beside = folder / f"{name}-{label}"
+        plots = [f"{beside}.svg", f"{beside}.png"]
+        write_pictures(plan, report, trace=f"{beside}.trace.json", plots=plots)
+    _table(rows)
+
+
+def _profiled(name: str, batch: int) -> Model:
+    model = profile_workload(
+        f"pipeplan_executor.zoo:{name}",
+        micro_batches=[size for size in SIZES if batch % size == 0],
+        name=name,
+        crowd=PROCESSES,  # the workers will share caches and memory with each other
+        progress=lambda text: print(f"  {text}"),
+    )
+    largest = model.profiles[-1]
+    for layer, cost in zip(model.layers, largest.costs, strict=True):
+        print(
+            f"  {layer.name:12} forward {format_time(cost.forward):>9}  backward {format_time(cost.backward):>9}  "
+            f"parameters {format_bytes(layer.parameters):>10}  saved {format_bytes(cost.saved):>10}"
+        )
+    print(f"  (for a micro-batch of {largest.micro_batch})")
+    return model
+
+
+def _contestants(model: Model, cluster: Cluster, comparison: Comparison) -> list[tuple[str, Plan]]:
+    """The solver's plan, and the best plan that any balancer made."""
+    best = comparison.best
+    plans = [("pipeplan", best.plan)]
+    balanced = ranked(
+        row for result in comparison.results.values() for row in result.baselines.values() if not row.outside
+    )
+    if balanced and balanced[0].judged is not None:
+        plans.append((balanced[0].name, draft(model, cluster, best.job, balanced[0].judged, comparison.bound)))
+    return plans
+
+
+def _row(label: str, plan: Plan, report: RunReport) -> tuple[str, ...]:
+    return (
+        label,
+        plan.schedule.family,
+        f"{plan.micro_batches} x {plan.micro_batch}",
+        layers_by_stage(plan),
+        format_time(plan.step_time),
+        format_time(report.step_time),
+        f"{report.step_time / plan.step_time - 1:+.1%}",
+        ", ".join(format_bytes(predicted_peak(plan, rank)) for rank in range(len(plan.ranks))),
+        ", ".join(format_bytes(peak) for peak in report.peaks),
+        "" if report.error is None else f"{report.error:.0e}",
+    )
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in (
+        "plan of",
+        "schedule",
+        "micro-batches",
+        "layers",
+        "step predicted",
+        "measured",
+        "off by",
+        "peak memory predicted",
+        "measured",
+        "gradient error",
+    ):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if Console().is_terminal else 160).print(table)
+
+
+def _title(text: str) -> None:
+    print(f"\n== {text}", flush=True)

@@ -1,0 +1,29 @@
+"""``pipeplan machine``: describe this machine as a cluster of worker processes."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from pipeplan.cli.base import Command
+from pipeplan.cli.outputs import show, try_outputs
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``machine``."""
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="how many workers (2)")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a worker that is lost (60)")
+    parser.add_argument("-o", "--output", metavar="CLUSTER", required=True, help="write the cluster here; - prints it")
+
+
+def run(options: Namespace) -> int:
+    """Measure and write."""
+    from pipeplan.io.cluster_file import write_cluster
+    from pipeplan_executor.calibrate.machine import describe_machine, in_words
+
+    try_outputs(options, files=("output",))
+    cluster = describe_machine(options.processes, options.timeout)
+    write_cluster(cluster, Path(options.output))
+    show(f"{in_words(cluster)}; written to {options.output}", options, "output")
+    return 0
+
+
+command = Command("machine", "describe this machine as a cluster of worker processes", configure, run)

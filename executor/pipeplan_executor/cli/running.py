@@ -1,0 +1,55 @@
+"""What the commands that run a plan have in common."""
+
+import os
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeplan.core.plan import Plan
+    from pipeplan_executor.train.report import RunReport
+
+
+def add_run(parser: ArgumentParser) -> None:
+    """The plan, the model, and how many steps of it."""
+    parser.add_argument("plan", metavar="PLAN", help="a file that solve -o wrote")
+    parser.add_argument("workload", metavar="MODULE:FUNCTION", help="builds and returns the model")
+    parser.add_argument("--input", metavar="SPEC", help="one sample of a plain module, like float32:3x224x224")
+    parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
+    parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a rank that is lost (60)")
+    parser.add_argument("--precision", choices=("bf16", "fp16"), help="forward under autocast")
+
+
+def run_plan(options: Namespace, plan: "Plan", **more: Any) -> "RunReport":
+    """Run as `add_run`, ``--seed`` and ``--json`` say; ``more`` goes to `pipeplan_executor.run`."""
+    from pipeplan_executor.cli.spec import Spec
+    from pipeplan_executor.train.runner import run
+
+    return run(
+        plan,
+        Spec(options.workload, options.input),
+        steps=options.steps,
+        warmup=options.warmup,
+        seed=options.seed,
+        timeout=options.timeout,
+        precision=options.precision,
+        progress=not options.json,
+        **more,
+    )
+
+
+def is_first() -> bool:
+    """Whether this process tells of the run: the only one, or rank 0 of those that somebody else started."""
+    from pipeplan_executor.processes.launcher import joined_world
+
+    return joined_world() is None or os.environ["RANK"] == "0"
+
+
+def finished() -> int:
+    """The exit code of a run that went well; a rank that somebody else started ends here."""
+    from pipeplan_executor.processes.launcher import joined_world
+    from pipeplan_executor.processes.rank import leave
+
+    if joined_world() is not None:
+        leave()
+    return 0

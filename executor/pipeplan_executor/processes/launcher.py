@@ -1,0 +1,118 @@
+"""Starts a plan's ranks on this machine, or joins those that torchrun or Slurm started; ends them all when one fails.
+
+::
+
+    RANK and WORLD_SIZE set       torchrun: this process is one rank
+    SLURM_STEP_NUM_TASKS          Slurm: this process is one task of several, as srun starts them
+    neither                       local processes, one a rank (`pipeplan_executor.processes.local`)
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pipeplan.core.errors import InputError
+from pipeplan_executor.processes.devices import choose
+from pipeplan_executor.processes.joined import in_touch
+from pipeplan_executor.processes.local import start_local
+from pipeplan_executor.processes.rank import RunError, as_rank
+
+__all__ = ["RunError", "joined_world", "launch"]
+
+
+def launch(
+    function: Callable[..., Any],
+    world: int,
+    *arguments: Any,
+    timeout: float = 60.0,
+    restarts: int = 0,
+    device: str = "auto",
+    told: Callable[[str], None] | None = None,
+) -> Any:
+    """Call ``function(*arguments)`` on ``world`` ranks that form a process group; the value of rank 0.
+
+    Parameters
+    ----------
+    function : callable
+        Importable by name, as are the arguments' types: it is called in other processes.
+    timeout : float
+        Seconds within which a rank that died, hangs or waits for nothing ends the run everywhere.
+    restarts : int
+        How often all ranks are started again after one was lost; ``function`` goes on from what it has saved. Bad
+        input is not tried again.
+    device : {'auto', 'cpu', 'cuda'}
+        See `pipeplan_executor.processes.devices.choose`.
+    told : callable, optional
+        Gets the line that goes to standard error at each restart.
+
+    Raises
+    ------
+    RunError
+        If a rank fails, or the launcher started another number of ranks than ``world``.
+    InputError
+        If the devices are not there.
+    """
+    started = joined_world()
+    if started is None:
+        choose(device, world)
+        return _restarted(function, world, arguments, timeout, restarts, device, told)
+    if started != world:
+        raise RunError(
+            f"the run takes {world} processes, but the launcher started {started}; start {world}, or solve for "
+            f"{started} devices"
+        )
+    if restarts:
+        raise InputError(
+            "restarts are up to the launcher that started this rank: torchrun --max-restarts N, or sbatch --requeue"
+        )
+    with in_touch(timeout):
+        return as_rank(function, arguments, timeout, device)
+
+
+def _restarted(
+    function: Callable[..., Any],
+    world: int,
+    arguments: tuple[Any, ...],
+    timeout: float,
+    restarts: int,
+    device: str,
+    told: Callable[[str], None] | None,
+) -> Any:
+    for number in range(1, restarts + 1):
+        try:
+            return start_local(function, world, arguments, timeout, device)
+        except RunError as error:
+            if not error.again:
+                raise
+            line = f"{error}; restart {number} of {restarts}"
+            print(f"pipeplan: {line}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr, flush=True)
+            if told is not None:
+                told(line)
+    return start_local(function, world, arguments, timeout, device)
+
+
+def joined_world() -> int | None:
+    """How many ranks somebody else has started, with the environment that torch.distributed reads; None if nobody."""
+    environment = os.environ
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return int(environment["WORLD_SIZE"])
+    if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:  # batch scripts have SLURM_PROCID and SLURM_NTASKS too
+        environment.update(
+            RANK=environment["SLURM_PROCID"],
+            WORLD_SIZE=environment["SLURM_STEP_NUM_TASKS"],
+            LOCAL_RANK=environment.get("SLURM_LOCALID", "0"),
+        )
+        nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or "127.0.0.1"
+        environment.setdefault("MASTER_ADDR", first_node(nodes))
+        environment.setdefault("MASTER_PORT", str(20_000 + int(environment.get("SLURM_JOB_ID", "0")) % 20_000))
+        return int(environment["WORLD_SIZE"])
+    return None
+
+
+def first_node(nodes: str) -> str:
+    """The first host of a list as Slurm writes it, where rank 0 runs: ``gpu[07-09,12],cpu1`` begins with ``gpu07``."""
+    match = re.match(r"([^,\[]*)(?:\[([^,\-\]]*)[^\]]*\]([^,]*))?", nodes)
+    assert match is not None  # every part may be empty
+    return "".join(part or "" for part in match.groups())

@@ -1,0 +1,1 @@
+"""The step engine: a schedule as sends, receives and computations, and what runs them."""

@@ -1,0 +1,72 @@
+"""Process groups for the replicas of stages, and of stages that share weights."""
+
+from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeplan.core.schedule import Kind, Schedule
+from pipeplan_executor.runtime.program.order import find_replicas
+
+_MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = WeakKeyDictionary()
+"""Groups by their ranks, for every world: making one takes time and threads, so it is made once."""
+
+
+def replica_groups(replicas: Sequence[tuple[int, ...]], members: int = 1) -> dict[int, dist.ProcessGroup]:
+    """A group for each stage (or whatever else is listed) that has several ranks.
+
+    Every process calls this with the same arguments, and gets the groups of which it is no member too; but where a rank
+    has several ``members``, those only of its own column.
+    """
+    world = dist.group.WORLD
+    assert world is not None
+    made = _MADE.setdefault(world, {})
+    found = {}
+    for stage, ranks in enumerate(replicas):
+        for member in range(members):
+            processes = tuple(rank * members + member for rank in ranks)
+            if len(processes) == dist.get_world_size() > 1:
+                found[stage] = world
+            elif len(processes) > 1:
+                if processes not in made:
+                    made[processes] = dist.new_group(list(processes))
+                if member == dist.get_rank() % members:
+                    found[stage] = made[processes]
+    return found
+
+
+class LastReplicas:
+    """The ranks that share the last stage's micro-batches.
+
+    Parameters
+    ----------
+    group : ProcessGroup or None
+        None if there is one only.
+    """
+
+    def __init__(self, schedule: Schedule, group: dist.ProcessGroup | None) -> None:
+        last = schedule.stages - 1
+        self._group = group
+        self._owners = {
+            action.micro_batch: rank
+            for rank, order in enumerate(schedule.orders)
+            for action in order
+            if action.stage == last and action.kind is Kind.FORWARD
+        }
+        self._ranks = find_replicas(schedule)[last]
+
+    def gathered(
+        self, found: Mapping[int, tuple[Tensor, ...]], shapes: Sequence[Tensor], device: torch.device
+    ) -> list[tuple[Tensor, ...]]:
+        """What each rank found for its micro-batches, for all of them; ``shapes`` are those of one micro-batch."""
+        rows = []
+        for number in range(len(self._owners)):
+            row = found.get(number) or tuple(torch.empty(s.shape, dtype=s.dtype, device=device) for s in shapes)
+            if self._group is not None:
+                row = tuple(tensor.contiguous() for tensor in row)
+                for tensor in row:
+                    dist.broadcast(tensor, group=self._group, group_src=self._ranks.index(self._owners[number]))
+            rows.append(row)
+        return rows

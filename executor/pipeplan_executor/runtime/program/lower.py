@@ -1,0 +1,157 @@
+"""From a schedule to what every rank really does: its actions, with sends and receives between them. No torch here.
+
+::
+
+    rank 0   0F0 send 0F1 send                        receive 0B0 settle ...
+    rank 1   receive receive 1F0 1B0 send 1F1 ...
+
+A send stands right behind the action that makes the tensor. Messages between two ranks carry no tag and are matched in
+order, so for every ordered pair of ranks the receives stand in the order of the sends. Within that, a receive is posted
+one action ahead of the one that reads it: early enough for the tensor to arrive meanwhile, late enough not to hold a
+buffer for long. A small message is expected one arrival ahead: to post a receive takes time, and where a rank waits for
+something else it has some.
+
+A sent tensor must stay until it is taken. A settle stands where that is known without waiting: behind the first action
+that read something which the receiver made after it had read the message. What is never answered settles at the end.
+"""
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple, TypeAlias
+
+from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan_executor.runtime.program.order import BACKWARD, Owners, check_order, find_owners
+
+
+class Message(NamedTuple):
+    """Tensors for another rank: what ``made`` them, and the action that ``reads`` them there."""
+
+    made: Action
+    reads: Action
+    source: int
+    target: int
+
+
+class Send(NamedTuple):
+    """Hand a message to the network."""
+
+    message: Message
+
+
+class Receive(NamedTuple):
+    """Expect a message."""
+
+    message: Message
+
+
+class Settle(NamedTuple):
+    """Let go of a message that was sent."""
+
+    message: Message
+
+
+Step: TypeAlias = Action | Send | Receive | Settle
+
+Small: TypeAlias = Callable[[Message], bool]
+"""Whether a buffer for a message may wait."""
+
+
+def lower(
+    schedule: Schedule, small: Small, sharded: bool = False, tied: Sequence[Sequence[int]] = ()
+) -> tuple[tuple[Step, ...], ...]:
+    """One list of steps for every rank.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    small : callable
+    sharded : bool
+        The replicas of a stage update a share each and exchange them: an update is then an act of all of them.
+    tied : sequence of sequence of int
+        Groups of stages that hold copies of the same weights: their reductions are one act.
+
+    Raises
+    ------
+    PlanError
+        If actions are missing, doubled or of a kind that cannot be run, or the order would deadlock; then the text
+        says what every rank waits for.
+    """
+    owners = find_owners(schedule, tied)
+    check_order(schedule, owners, frozenset({Kind.REDUCE, Kind.UPDATE} if sharded else {Kind.REDUCE}), tied)
+    return arranged(schedule, owners, small, _proofs)
+
+
+Settling: TypeAlias = Callable[
+    [Sequence[Message], Sequence[Message], Mapping[Action, int], Sequence[Action]], list[int]
+]
+"""``settling(row, replies, place, own)``: for all messages of a pair of ranks, places in the source's list ``own``
+behind which it lets go of them. ``replies`` go the other way, ``place`` is where every action stands."""
+
+
+def arranged(schedule: Schedule, owners: Owners, small: Small, settling: Settling) -> tuple[tuple[Step, ...], ...]:
+    """Sends, receives and settles around the actions of lists that are known to be in order."""
+    place = {a: i for order in schedule.orders for i, a in enumerate(order) if a.kind.per_micro_batch}
+    pairs: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    readers: list[list[int]] = [[] for _ in schedule.orders]
+    for message in messages(schedule, owners):
+        pairs[message.source, message.target].append(message)
+        insort(readers[message.target], place[message.reads])
+    before: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
+    behind: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
+    for (source, target), row in pairs.items():
+        for message, post in zip(row, _posts(row, place, readers[target], small), strict=True):
+            before[target][post].append(Receive(message))
+            behind[source][place[message.made]].append(Send(message))
+        places = settling(row, pairs.get((target, source), ()), place, schedule.orders[source])
+        for message, proof in zip(row, places, strict=True):
+            behind[source][proof].append(Settle(message))
+    return tuple(tuple(_steps(order, before[r], behind[r])) for r, order in enumerate(schedule.orders))
+
+
+def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
+    """Every tensor that goes from one rank to another, each source's in the order in which they are made."""
+    readers = {(a.stage, a.micro_batch): a for a in schedule.actions() if a.kind in BACKWARD}
+    for rank, order in enumerate(schedule.orders):
+        for action in order:
+            stage, micro_batch = action.stage, action.micro_batch
+            reads = None
+            if action.kind is Kind.FORWARD and stage < schedule.stages - 1:
+                reads = Action(Kind.FORWARD, stage + 1, micro_batch)
+            elif action.kind in BACKWARD and stage:
+                reads = readers[stage - 1, micro_batch]
+            if reads is not None and owners[reads.stage, micro_batch] != rank:
+                yield Message(action, reads, rank, owners[reads.stage, micro_batch])
+
+
+def _posts(row: Sequence[Message], place: Mapping[Action, int], readers: Sequence[int], small: Small) -> list[int]:
+    """Places in the target's list ahead of which each message of a pair is expected, in the order of the sends.
+
+    ``readers``: where actions stand that read a message, in order.
+    """
+
+    def post(message: Message) -> int:
+        at = place[message.reads]
+        return readers[max(0, bisect_left(readers, at) - 1)] if small(message) else max(0, at - 1)
+
+    return list(accumulate(map(post, reversed(row)), min))[::-1]  # never after a later message
+
+
+def _proofs(
+    row: Sequence[Message], replies: Sequence[Message], place: Mapping[Action, int], own: Sequence[Action]
+) -> list[int]:
+    """Places in the source's list behind which each message of a pair is known to have been read."""
+    made = [place[reply.made] for reply in replies]  # ascending
+    known = list(accumulate((place[reply.reads] for reply in reversed(replies)), min))[::-1]
+    firsts = [bisect_left(made, place[message.reads]) for message in row]
+    return [known[first] if first < len(known) else len(own) - 1 for first in firsts]
+
+
+def _steps(
+    order: Sequence[Action], before: Mapping[int, Sequence[Step]], behind: Mapping[int, Sequence[Step]]
+) -> Iterator[Step]:
+    for number, action in enumerate(order):
+        yield from before.get(number, ())
+        yield action
+        yield from sorted(behind.get(number, ()), key=lambda step: isinstance(step, Settle))  # sends come first

@@ -1,0 +1,1 @@
+"""`Pipeline` and the training loop around it: running, saving, verifying, reporting."""

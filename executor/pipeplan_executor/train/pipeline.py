@@ -1,0 +1,343 @@
+"""A plan at work on this rank: build the local stages once, then call `Pipeline.step` in a loop of your own."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipeplan.core.errors import PlanError
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Action, Kind
+from pipeplan.frontend.batch import Batch, samples, split
+from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, planned_optimizer
+from pipeplan_executor.optim.stage_optimizers import stage_optimizers
+from pipeplan_executor.optim.updates import Updates
+from pipeplan_executor.optim.weighting import shares
+from pipeplan_executor.runtime.engine import Engine
+from pipeplan_executor.runtime.messages import is_small
+from pipeplan_executor.runtime.process_groups import LastReplicas, replica_groups
+from pipeplan_executor.runtime.program.lower import lower
+from pipeplan_executor.runtime.program.lower_forward import lower_forward
+from pipeplan_executor.runtime.program.order import find_replicas
+from pipeplan_executor.runtime.recorder import Recorder
+from pipeplan_executor.sharding.cuts import find_cuts
+from pipeplan_executor.sharding.declared import TensorParallel, declared
+from pipeplan_executor.sharding.team import find_team
+from pipeplan_executor.stages.precision import sharing_casts
+from pipeplan_executor.stages.scaling import LossScale
+from pipeplan_executor.stages.seeds import Moment, seed_layers, undisturbed
+from pipeplan_executor.stages.shapes import Tensors
+from pipeplan_executor.stages.source import Source, converted
+from pipeplan_executor.stages.split import build_stage, fit
+from pipeplan_executor.stages.stage import StageWork
+from pipeplan_executor.stages.stage_module import evaluating
+
+if TYPE_CHECKING:
+    from pipeplan_executor.checkpoint import Restored
+
+LEARNING_RATE = 1e-3
+
+
+class Pipeline:
+    """The stages of one rank.
+
+    Replicas of a stage begin with the same weights and stay alike, since they update from the same sum of gradients.
+    Buffers are each replica's own, as in data-parallel training without broadcasts: batch norm's running statistics
+    come from the micro-batches that this replica has seen.
+
+    Parameters
+    ----------
+    plan : Plan
+        Its rank r is this process group's rank r, or the r-th team of as many processes as ``tensor_parallel`` says.
+    source : Workload, str or callable
+        See `pipeplan_executor.stages.source`.
+    seed : int
+        Of all that is drawn (see `pipeplan_executor.stages.seeds`); the weights, unless the workload's module or
+        ``weights`` has them.
+    weights : path, optional
+        A state-dict file of the unsplit model.
+    dtype : torch.dtype, optional
+        Converts floating-point weights and inputs.
+    learning_rate : float
+        Of the plan's optimiser.
+    optimizer : callable, optional
+        ``optimizer(named) -> torch.optim.Optimizer`` for the parameters of one stage, as (name, parameter) pairs;
+        instead of the plan's.
+    scheduler : callable, optional
+        ``scheduler(optimizer)`` returns a learning-rate schedule of torch, which moves on with every update.
+    clip : float, optional
+        The largest norm of all gradients of the model together.
+    precision : {'bf16', 'fp16'}, optional
+        Forward under autocast; with fp16 the loss is scaled too.
+    tensor_parallel : TensorParallel or int, optional
+        Processes that share a rank, and how parameters are cut for them (see `pipeplan_executor.sharding`).
+    evaluates : bool
+        Whether `evaluate` and `predict` will be called; otherwise a captured model is captured once, not twice.
+
+    Attributes
+    ----------
+    team : Team
+        Which rank of the plan this process belongs to.
+    cuts : dict of str to Cut
+        By name, the parameters of which a part is here.
+    updates : Updates
+        Optimisers, schedules, loss scale, and the norm of the gradients.
+    moment : Moment
+        Seed and number of steps so far.
+
+    Raises
+    ------
+    PlanError
+        If the plan does not belong to the model or to this process group.
+    InputError
+        If options make no sense, an optimiser cannot work on parts of parameters, or these cannot be cut as asked for.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: Source,
+        *,
+        seed: int = 0,
+        weights: str | Path | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        learning_rate: float = LEARNING_RATE,
+        optimizer: OptimizerFactory | None = None,
+        scheduler: SchedulerFactory | None = None,
+        clip: float | None = None,
+        precision: str | None = None,
+        tensor_parallel: TensorParallel | int | None = None,
+        evaluates: bool = True,
+    ) -> None:
+        wanted = declared(tensor_parallel)
+        check_world(plan, dist.get_world_size(), wanted.size)
+        self.plan, self.dtype, self.device, self.precision = plan, dtype, torch.device(device), precision
+        self.recorder = Recorder()
+        self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
+        self.workload = fitted.workload
+        self.cuts = find_cuts(fitted, wanted, dist.get_rank() % wanted.size)
+        self.team = team = find_team(wanted.size, self.device)
+        rank = team.rank
+        self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
+        self.modules = {
+            number: build_stage(
+                fitted,
+                number,
+                seed=seed,
+                weights=weights,
+                device=self.device,
+                dtype=dtype,
+                cuts=self.cuts,
+                mesh=team.mesh,
+            )
+            for number in self.numbers
+        }
+        build = optimizer or planned_optimizer(plan.optimizer, learning_rate)
+        optimizers = stage_optimizers(fitted, self.modules, build, scheduler, team, self.cuts)
+        scale = LossScale(self.device) if precision == "fp16" else None
+        self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale)
+        self.moment = Moment(seed)
+        for number, module in self.modules.items():
+            layers = zip(fitted.span(number), module.row, strict=True)
+            seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
+        self._last = len(plan.stages) - 1
+        groups = replica_groups(find_replicas(plan.schedule), team.size)
+        self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
+        self._stages = self._make_stages()
+        small = partial(is_small, boundaries=fitted.boundaries)
+        steps = lower(plan.schedule, small, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
+        if self.updates.together:
+            steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
+        self._engine = Engine(
+            self._stages,
+            fitted.boundaries,
+            steps,
+            lower_forward(plan.schedule, small)[rank],
+            self._once_a_step,
+            self.recorder,
+            self.device,
+            self.moment,
+            team.column,
+        )
+        self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
+        self._updates = True
+
+    def _make_stages(self) -> dict[int, StageWork]:
+        halved: dict[int, set[int]] = {number: set() for number in self.numbers}
+        for action in self.plan.schedule.orders[self.team.rank]:
+            if action.kind is Kind.INPUT_GRADIENT:
+                halved[action.stage].add(action.micro_batch)
+        boundaries = self.fitted.boundaries
+        return {
+            number: StageWork(
+                module,
+                boundaries[number],
+                self._loss if number == self._last else None,
+                halved[number],
+                number,
+                self.device,
+                self.precision,
+                self.updates.scale,
+            )
+            for number, module in self.modules.items()
+        }
+
+    @property
+    def holds_first(self) -> bool:
+        """Whether this rank reads inputs of the batch."""
+        return 0 in self.numbers
+
+    @property
+    def holds_last(self) -> bool:
+        """Whether this rank reads targets of the batch."""
+        return self._last in self.numbers
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients of steps without update wait for one."""
+        return not self._updates
+
+    def step(self, inputs: Batch | None, targets: Batch | None, *, update: bool = True, weight: float = 1.0) -> float:
+        """One training step; the batch's mean loss, the same number on every rank.
+
+        Parameters
+        ----------
+        inputs, targets : Batch or None
+            The whole batch: a tensor, or a tuple or dict of tensors, whose first axis counts samples. A rank without
+            the first (last) stage may pass None.
+        update : bool
+            The optimiser uses the gradients and clears them. Otherwise they stay, and the next step adds to them;
+            under ZeRO-1 each replica then has the sums of its own share only.
+        weight : float
+            What this batch counts in the sum of gradients of several steps; not in the loss that is returned.
+        """
+        return self.shared_loss(self.compute(inputs, targets, update=update, weight=weight))
+
+    def compute(
+        self, inputs: Batch | None, targets: Batch | None, *, update: bool = True, weight: float = 1.0
+    ) -> dict[int, float]:
+        """The same step; weighted losses of those micro-batches whose last stage is here."""
+        self._updates = update
+        self.updates.begin()
+        parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
+        weights = self._weigh(parts[1], weight)
+        with self._around_step():
+            losses = self._engine.run(*parts)
+        if update and (not self.updates.together or self.updates.agreed()):
+            for number in self.numbers:
+                if number not in self._planned:
+                    with self.recorder.during(Action(Kind.UPDATE, number)):
+                        self.updates.update(number)
+        self.moment.step += 1
+        return {number: weights[number] * loss for number, loss in losses.items() if weights[number]}
+
+    @contextmanager
+    def _around_step(self) -> Iterator[None]:
+        draws = any(self.fitted.flow.draws)
+        with sharing_casts(self.precision, self.device), undisturbed(self.device) if draws else nullcontext():
+            yield
+
+    def evaluate(self, inputs: Batch | None, targets: Batch | None) -> float:
+        """The batch's mean loss in evaluation mode, the same number on every rank; nothing is learnt and no graph kept.
+
+        Parameters
+        ----------
+        inputs, targets : Batch or None
+            As for `step`.
+        """
+        parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
+        weights = self._weigh(parts[1])
+        with evaluating(self.modules.values()):
+            _, losses = self._engine.infer(*parts)
+        return self.shared_loss({n: weights[n] * loss for n, loss in losses.items() if weights[n]})
+
+    def predict(self, inputs: Batch | None) -> Any:
+        """What the unsplit model returns for the whole batch in evaluation mode, on ranks with the last stage.
+
+        Outputs of the micro-batches are put together along the first axis. Other ranks take part and get None.
+        """
+        with evaluating(self.modules.values()):
+            found, _ = self._engine.infer(self._parts(inputs, self.holds_first), [None] * self.plan.micro_batches)
+        if not self.holds_last:
+            return None
+        rows = self._last_replicas.gathered(found, self.fitted.boundaries[-1].outputs, self.device)
+        return self.fitted.restored(
+            tuple(torch.cat(row) if row[0].dim() else torch.stack(row) for row in zip(*rows, strict=True))
+        )
+
+    def shared_loss(self, losses: dict[int, float]) -> float:
+        """The sum of all losses, told to every rank."""
+        total = torch.tensor([sum(losses.values())], dtype=torch.float64, device=self.device)
+        dist.all_reduce(total, group=self.team.column)
+        return float(total)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Of the local stages."""
+        for module in self.modules.values():
+            yield from module.parameters()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """With the names that they have in the unsplit model."""
+        for module in self.modules.values():
+            yield from module.named_parameters()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Of the local stages, with the unsplit names; parts of what is cut."""
+        return {name: value for module in self.modules.values() for name, value in module.state_dict().items()}
+
+    def save(self, folder: str | Path, *, keep: int = 3, extra: Any = None) -> Path:
+        """Save all that a later run needs, on every rank: see `pipeplan_executor.checkpoint.save`."""
+        from pipeplan_executor.checkpoint import save  # three quarters of a second that few runs need
+
+        return save(self, folder, keep=keep, extra=extra)
+
+    def load(self, path: str | Path, *, weights_only: bool = False) -> "Restored":
+        """Go on from a checkpoint, on every rank: see `pipeplan_executor.checkpoint.load`."""
+        from pipeplan_executor.checkpoint import load
+
+        return load(self, path, weights_only=weights_only)
+
+    def _once_a_step(self, action: Action) -> None:
+        if action.kind is Kind.REDUCE:
+            self.updates.reduce(action.stage)
+        elif self._updates:
+            self.updates.update(action.stage)
+
+    def _parts(self, batch: Batch | None, needed: bool) -> list[Batch | None]:
+        count, size = self.plan.micro_batches, self.plan.micro_batch
+        if not needed:
+            return [None] * count
+        found = None if batch is None else samples(batch)
+        if found != count * size:
+            raise PlanError(
+                f"this rank needs a batch of {count * size} samples ({count} micro-batches of {size}), not {found}; "
+                "drop the last, smaller batch of an epoch, or plan for its size too"
+            )
+        return list(split(converted(batch, self.dtype, self.device), size))
+
+    def _weigh(self, targets: Sequence[Batch | None], weight: float = 1.0) -> list[float]:
+        """What the loss of every micro-batch counts in that of the step; only ranks with the last stage know."""
+        weights = shares(self.workload.weight, targets) if self.holds_last else []
+        for stage in self._stages.values():
+            stage.weights = [weight * share for share in weights]
+        return weights
+
+    def _loss(self, outputs: Tensors, targets: Batch) -> Tensor:
+        return self.workload.loss(self.fitted.restored(outputs), targets)
+
+
+def check_world(plan: Plan, world: int, members: int = 1) -> None:
+    """Refuse a process group of another size than the plan's, whose ranks have so many members each."""
+    needed = len(plan.ranks) * members
+    if world != needed:
+        each = f" of {members} processes" if members > 1 else ""
+        raise PlanError(
+            f"the plan has {len(plan.ranks)} ranks{each}, but {world} processes were started; start {needed} "
+            f"(torchrun --nproc-per-node {needed}), or solve for {world // members or 1} devices"
+        )

@@ -1,0 +1,194 @@
+"""Runs a plan for a few steps and reports what happened."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import real, whole
+from pipeplan.core.options import LONGEST
+from pipeplan.core.plan import Plan
+from pipeplan.core.validate import validate_schedule
+from pipeplan.frontend.profile.precision import autocast
+from pipeplan_executor.processes.devices import here
+from pipeplan_executor.processes.launcher import joined_world, launch
+from pipeplan_executor.runtime.recorder import now
+from pipeplan_executor.sharding.cuts import find_cuts
+from pipeplan_executor.sharding.declared import TensorParallel, declared
+from pipeplan_executor.stages.source import Source, draw
+from pipeplan_executor.stages.split import fit
+from pipeplan_executor.train.memory import forget_peak, peak
+from pipeplan_executor.train.pipeline import LEARNING_RATE, Pipeline
+from pipeplan_executor.train.progress import running
+from pipeplan_executor.train.report import RunReport, Seen, report_of
+from pipeplan_executor.train.saving import Saving
+from pipeplan_executor.train.verify import worst_error
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What every process is told of `run`'s arguments."""
+
+    steps: int
+    warmup: int
+    verify: bool
+    seed: int
+    weights: str | None
+    learning_rate: float
+    saving: Saving | None
+    precision: str | None
+    progress: bool
+    tensor_parallel: TensorParallel
+
+
+def run(
+    plan: Plan,
+    source: Source,
+    *,
+    steps: int = 5,
+    warmup: int = 2,
+    verify: bool = False,
+    seed: int = 0,
+    weights: str | Path | None = None,
+    learning_rate: float = LEARNING_RATE,
+    timeout: float = 60.0,
+    saving: Saving | None = None,
+    restarts: int = 0,
+    device: str = "auto",
+    precision: str | None = None,
+    progress: bool = False,
+    tensor_parallel: TensorParallel | int | None = None,
+) -> RunReport:
+    """Train for a few steps on random batches of the workload.
+
+    With ``saving``, ``warmup + steps`` is what the whole training takes: a run that goes on from a checkpoint does what
+    is left, and times it but for the first ``warmup`` steps.
+
+    Parameters
+    ----------
+    plan : Plan
+    source : Workload, str or callable
+        ``'module:function'``, a function that returns a `pipeplan.Workload`, or the workload itself.
+    steps, warmup : int
+        Steps that are timed, and steps before them.
+    verify : bool
+        Compare loss and gradients of one step with the unsplit model, in float64.
+    weights : path, optional
+        A state-dict file of the unsplit model; otherwise weights are drawn from ``seed``.
+    timeout : float
+        Seconds within which a lost rank ends the run.
+    saving : Saving, optional
+        Where checkpoints go, and how often.
+    restarts : int
+        How often all ranks start again after one was lost, from the latest checkpoint or from the beginning.
+    device : {'auto', 'cpu', 'cuda'}
+        See `pipeplan_executor.processes.devices.choose`.
+    precision : {'bf16', 'fp16'}, optional
+        See `pipeplan_executor.Pipeline`; ``verify`` compares in float64 all the same.
+    progress : bool
+        Rank 0 tells of its steps on standard error (see `pipeplan_executor.train.progress`).
+    tensor_parallel : TensorParallel or int, optional
+        Processes that share a rank: see `pipeplan_executor.Pipeline`.
+
+    Raises
+    ------
+    InputError
+        If devices are missing, a folder has checkpoints of another run, or parameters cannot be cut as asked for.
+    PlanError
+        If the plan is broken or does not belong to the model: before anything is started.
+    RunError
+        If a rank fails.
+    """
+    whole(steps, "steps"), whole(warmup, "warm-up steps")
+    if not (steps or verify):
+        raise InputError(f"nothing to do: {steps} steps after {warmup} warm-up steps, verify {verify}")
+    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
+    whole(restarts, "restarts")
+    whole(seed, "the seed", 0, 2**63 - 1)
+    real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
+    autocast(precision, torch.device("cpu"))  # refuses what is not known
+    wanted = declared(tensor_parallel)
+    if joined_world() is None:  # otherwise this is a rank, which is about to do so itself
+        find_cuts(fit(plan, source, both_modes=False), wanted)
+    if saving is not None:
+        saving.check()
+    path = None if weights is None else str(weights)
+    options = _Options(steps, warmup, verify, seed, path, learning_rate, saving, precision, progress, wanted)
+    lost: list[str] = []
+    report: RunReport = launch(
+        _rank,
+        len(plan.ranks) * wanted.size,
+        plan,
+        source,
+        options,
+        timeout=timeout,
+        restarts=restarts,
+        device=device,
+        told=lost.append,
+    )
+    return replace(report, restarts=tuple(lost))
+
+
+def _rank(plan: Plan, source: Source, options: _Options) -> RunReport:
+    """What every process does."""
+    seen = Seen()
+    if options.steps:
+        _train(plan, source, options, seen)
+    if options.verify:  # last, so that the unsplit model does not count into the peaks
+        seen.error = worst_error(plan, source, options.seed, options.weights, options.tensor_parallel)
+    everyone: list[Seen | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, seen)
+    return report_of([one for one in everyone if one is not None], options.tensor_parallel.size)
+
+
+def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
+    device = here()
+    pipeline = Pipeline(
+        plan,
+        source,
+        seed=options.seed,
+        weights=options.weights,
+        device=device,
+        learning_rate=options.learning_rate,
+        precision=options.precision,
+        tensor_parallel=options.tensor_parallel,
+        evaluates=False,
+    )
+    total = options.warmup + options.steps
+    if options.saving is not None:
+        seen.first = options.saving.restore(pipeline)
+    told = plan if pipeline.team.size == 1 else replace(plan, step_time=0)  # it was predicted for one process a rank
+    with running(told, total, quiet=not options.progress or dist.get_rank() > 0) as tell:
+        for number in range(seen.first, total):
+            timed = number >= seen.first + options.warmup
+            if number == seen.first + options.warmup:
+                forget_peak()
+            inputs, targets = draw(pipeline.workload, plan.batch, pipeline.moment.seed, step=number)
+            inputs_here = inputs if pipeline.holds_first else None
+            targets_here = targets if pipeline.holds_last else None
+            pipeline.recorder.clear()
+            dist.barrier()
+            start = now()
+            losses = pipeline.compute(inputs_here, targets_here)
+            end = now()
+            loss = pipeline.shared_loss(losses)
+            if timed:
+                seen.losses.append(loss)
+                seen.starts.append(start)
+                seen.ends.append(end)
+                seen.spans.append(pipeline.recorder.spans)
+            if options.progress:
+                tell(number + 1, loss, end - start, _largest(peak(), pipeline.team.rank, len(plan.ranks), device))
+            if options.saving is not None:
+                options.saving.after(pipeline, number + 1, total)
+    seen.peak = peak()
+
+
+def _largest(value: int, rank: int, ranks: int, device: torch.device) -> list[int]:
+    """Of each rank's processes."""
+    values = torch.zeros(ranks, dtype=torch.int64, device=device)
+    values[rank] = value
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    return [int(each) for each in values]

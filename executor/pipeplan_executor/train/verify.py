@@ -1,0 +1,86 @@
+"""Holds a plan's loss and gradients against the unsplit model's, in float64, where only rounding may differ."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeplan.core.errors import PlanError
+from pipeplan.core.plan import Plan
+from pipeplan_executor.sharding.declared import TensorParallel
+from pipeplan_executor.stages.source import Source, draw
+from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.reference import unsplit
+
+if TYPE_CHECKING:
+    from pipeplan_executor.train.report import RunReport
+
+TOLERANCE = 1e-10
+"""Largest relative difference of loss and gradients that float64 rounding explains."""
+SMALL = 1e-6
+"""Gradients below this part of the model's largest are held against that part of it. Some are zero but for rounding,
+like those of a bias that a softmax takes off again."""
+
+
+def worst_error(
+    plan: Plan,
+    source: Source,
+    seed: int,
+    weights: str | Path | None = None,
+    tensor_parallel: TensorParallel | int | None = None,
+) -> float:
+    """Largest relative difference to the unsplit model, over loss and all gradients of all ranks.
+
+    Every process of the group takes part; it computes the unsplit model once and compares its own stages, so
+    nothing large travels. Under ZeRO-1 no rank has all sums of its gradients; they are then compared without it.
+    """
+    pipeline = Pipeline(
+        replace(plan, zero1=False),
+        source,
+        seed=seed,
+        weights=weights,
+        dtype=torch.float64,
+        tensor_parallel=tensor_parallel,
+        evaluates=False,
+    )
+    inputs, targets = draw(pipeline.workload, plan.batch, seed, torch.float64)
+    loss = pipeline.step(inputs, targets, update=False)
+    reference, gradients = unsplit(pipeline.fitted, inputs, targets, seed, weights)
+    worst = _relative(torch.tensor(loss), torch.tensor(reference), 1e-300)
+    least = max(SMALL * max(map(_largest, gradients.values())), 1e-300)
+    for name, parameter in pipeline.named_parameters():
+        found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        cut = pipeline.cuts.get(name)
+        wanted = gradients[name] if cut is None else cut.of(gradients[name])
+        worst = max(worst, _relative(found, wanted, least))
+    shared = torch.tensor([worst], dtype=torch.float64)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return float(shared)
+
+
+def _relative(found: Tensor, expected: Tensor, least: float) -> float:
+    difference = _largest(found - expected)
+    return difference / max(_largest(expected), least) if difference == difference else float("inf")
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+def check_error(report: "RunReport") -> None:
+    """Refuse a run whose gradients are not those of the unsplit model.
+
+    Raises
+    ------
+    PlanError
+        With the number.
+    """
+    if report.error is not None and not report.error <= TOLERANCE:
+        raise PlanError(
+            f"loss and gradients differ from the unsplit model's by {report.error:.1e} (relative, float64); "
+            f"at most {TOLERANCE:.0e} is rounding. The model must compute the same every time, and its loss must be "
+            "the mean over the samples, or over what Workload.weight counts: sums over the batch are not"
+        )

@@ -1,0 +1,1 @@
+"""Best-first search for the allocation problem."""

@@ -1,0 +1,1 @@
+"""The allocation problem of one depth as a linear model."""

@@ -1,0 +1,253 @@
+r"""The chain allocation problem for one number of stages, as rows of switches and T.
+
+::
+
+    y[s, i] = 1      layer i lies in stage s or before; it lies in s where y[s − 1, i] is 0, and s ends where y drops
+    mode[s, m]       stage s has mode m, a kind and a width
+    on[s, i, m]      x[s, i] and mode[s, m]
+    again[s, i, m]   layer i is recomputed in stage s
+    use[s, c, u]     u units of kind c are used from stage s on
+    hold[s, m, k]    mode[s, m], and k of (1)
+    hop[s, h]        kinds before and behind, and whether a node is left, between stages s and s + 1
+
+Products of switches become switches of their own: those of x and mode add up to x and stay below mode, and so on. All
+times are sums over them, so every row of (3) and (4) is one line on paper, asked for where its mode and its k are
+chosen.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+
+from pipeplan_formulations.allocation.instance import ChainAllocation
+from pipeplan_formulations.allocation.place import Mode
+from pipeplan_formulations.common.scaling import Scale
+from pipeplan_formulations.graph.rows import Rows
+from pipeplan_formulations.partition.expression import Expression
+
+Switches = dict[int, Expression]
+Option = TypeVar("Option", bound=tuple[int, ...])
+
+
+class Frame:
+    """Rows for everything but T: who is where, in which mode, with how many in flight, and whether it fits."""
+
+    def __init__(self, problem: ChainAllocation, depth: int, scale: Scale, high: int) -> None:
+        self.problem, self.depth, self.scale = problem, depth, scale
+        self.rows = Rows()
+        self.time = self.rows.number(0, high)
+        self.every_mode = [(c, w) for c in range(problem.kinds) for w in problem.widths]
+        self.ends: list[Switches] = []
+        self.modes: list[dict[Mode, int]] = []
+        self._place()
+        self._choose()
+        self._count()
+        self._hold()
+        self._link()
+
+    def switch(self) -> Expression:
+        """A new one."""
+        return Expression({self.rows.switch(): 1})
+
+    def at_least(self, expression: Expression, least: int = 0, when: tuple[int, ...] = ()) -> None:
+        """The expression is no less, where every variable of ``when`` is 1."""
+        self.rows.at_least(expression.terms, least - expression.constant, when)
+
+    def _equal(self, expression: Expression) -> None:
+        self.rows.equals(expression.terms, -expression.constant)
+
+    def _one_of(self, switches: Iterable[Expression], whole: Expression | int = 1) -> None:
+        """They add up to ``whole``."""
+        self._equal(sum_of(switches) - whole)
+
+    def _place(self) -> None:
+        """Each layer on one stage, stages in order, none empty, cuts where they are allowed."""
+        n = self.problem.layers
+        y = [[self.switch() for _ in range(n)] for _ in range(self.depth - 1)]
+        none, all_ = [Expression({})] * n, [Expression({}, 1)] * n
+        steps = [none, *y, all_]
+        for row in y:
+            for i in range(n - 1):
+                self.at_least(row[i] - row[i + 1])
+        self.x = [[later[i] - before[i] for i in range(n)] for before, later in pairwise(steps)]
+        for inside in self.x:
+            for layer in inside:
+                self.at_least(layer)
+            self.at_least(sum_of(inside), 1)
+        for row in y:
+            self.ends.append({c: row[c] - row[c + 1] for c in range(n - 1)})
+            for c, end in self.ends[-1].items():
+                if not self.problem.cuts[c]:
+                    self.at_least(-end)
+
+    def _choose(self) -> None:
+        """A mode for each stage, as wished; each layer's product with it; layers to be recomputed."""
+        problem, n = self.problem, self.problem.layers
+        self.on: list[dict[Mode, list[Expression]]] = []
+        self.again: list[dict[Mode, dict[int, Expression]]] = []
+        wishes = dict(enumerate(problem.first))
+        wishes |= {self.depth - len(problem.last) + j: mode for j, mode in enumerate(problem.last)}
+        for s in range(self.depth):
+            self.modes.append({mode: self.rows.switch() for mode in self.every_mode})
+            chosen = {mode: Expression({v: 1}) for mode, v in self.modes[s].items()}
+            self._one_of(chosen.values())
+            if s in wishes:
+                self.at_least(chosen[wishes[s]], 1)
+            self.on.append({mode: [self.switch() for _ in range(n)] for mode in self.every_mode})
+            self.again.append({mode: {} for mode in self.every_mode})
+            for i in range(n):
+                self._one_of((self.on[s][mode][i] for mode in self.every_mode), self.x[s][i])
+                for mode in self.every_mode:
+                    self.at_least(chosen[mode] - self.on[s][mode][i])
+                    if problem.recomputable[i]:
+                        self.again[s][mode][i] = self.switch()
+                        self.at_least(self.on[s][mode][i] - self.again[s][mode][i])
+
+    def _count(self) -> None:
+        """Units from each stage on, none beyond what there is, and k of (1)."""
+        problem = self.problem
+        self.use = [
+            [{u: self.switch() for u in range(int(units) + 1)} for units in problem.units] for _ in range(self.depth)
+        ]
+        self.holds: list[dict[tuple[Mode, int], int]] = []
+        totals: list[Expression] = []
+        for s in range(self.depth):
+            total = Expression({})
+            for c, use in enumerate(self.use[s]):
+                self._one_of(use.values())
+                units = sum_of(u * switch for u, switch in use.items())
+                behind = self.use[s + 1][c] if s + 1 < self.depth else {}
+                self._equal(
+                    units
+                    - sum_of(u * switch for u, switch in behind.items())
+                    - sum_of(w * Expression({v: 1}) for (kind, w), v in self.modes[s].items() if kind == c)
+                )
+                total = total + units
+            self.holds.append({})
+            for mode, chosen in self.modes[s].items():
+                self._flights(s, mode, chosen, total)
+            totals.append(total)
+        if problem.chooses:
+            self._fall(totals)
+
+    def _flights(self, s: int, mode: Mode, chosen: int, total: Expression) -> None:
+        problem, width = self.problem, mode[1]
+        most, share = int(problem.units.sum()), problem.share(width)
+        possible = np.arange(width, most + 1)
+        found = {}
+        least, largest = problem.in_flight(possible, width), problem.most_in_flight(possible, width)
+        for k in range(int(least.min(initial=1)), int(largest.max(initial=0)) + 1):
+            reached = possible[(least <= k) & (k <= largest)]
+            if not len(reached):
+                continue
+            switch = self.holds[s][mode, k] = self.rows.switch()
+            found[k] = Expression({switch: 1})
+            self.at_least(total, int(reached[0]), (switch,))
+            self.at_least(-total, -int(reached[-1]), (switch,))
+        assert all(k <= share for k in found)
+        self._one_of(found.values(), Expression({chosen: 1}))
+
+    def _fall(self, totals: list[Expression]) -> None:
+        """A stage holds as many as SNO, or has no more excess than any before it that does not hold all it sees."""
+        share = self.problem.share
+        most = int(self.problem.units.sum()) + share(1) * self.problem.widths[-1]  # more than any excess
+        excess, supply = [], []
+        for total, holds in zip(totals, self.holds, strict=True):
+            units = {switch: k * width for ((_, width), k), switch in holds.items()}
+            whole = {switch: 2 * most for ((_, width), k), switch in holds.items() if k == share(width)}
+            excess.append(Expression(units) - total)
+            supply.append(excess[-1] + Expression(whole))
+        for t in range(1, self.depth):
+            lean, rich = self.rows.switch(), self.rows.switch()
+            self.at_least(Expression({lean: 1, rich: 1}), 1)
+            for ((_, width), k), switch in self.holds[t].items():
+                self.at_least(totals[t], (k - 1) * width + 1, (switch, lean))
+            for s in range(t):
+                self.at_least(supply[s] - excess[t], 0, (rich,))
+
+    def _hold(self) -> None:
+        """(2) for each stage, mode and k, once for each layer that may have the largest workspace."""
+        problem = self.problem
+        for s in range(self.depth):
+            received = sum_of(int(problem.received[c]) * end for c, end in (self.ends[s - 1] if s else {}).items())
+            for (mode, k), switch in self.holds[s].items():
+                on, again = self.on[s][mode], self.again[s][mode]
+                resident = problem.resident[mode[0], problem.widths.index(mode[1])]
+                stays = sum_of(int(resident[i]) * on[i] for i in range(problem.layers))
+                held = received + sum_of(int(problem.saved[i]) * on[i] for i in range(problem.layers))
+                for i, layer in again.items():
+                    held = held - int(problem.saved[i] - problem.output[i]) * layer
+                room = Expression({}, int(problem.limit[mode[0]])) - stays - k * held
+                for i in range(problem.layers):
+                    self.at_least(room - int(problem.workspace[i]) * on[i], 0, (switch,))
+                for i, layer in again.items():
+                    self.at_least(room - int(problem.saved[i] + problem.workspace[i]) * layer, 0, (switch,))
+
+    def _link(self) -> None:
+        """f, g and l of each hop, and ĝ before each stage, from the switches of what lies there."""
+        problem = self.problem
+        self.send, self.back, self.latency, self.into = [], [], [], [Expression({})]
+        for s in range(self.depth - 1):
+            hops = {
+                (c, behind, leaves): [
+                    self._kind(s, c),
+                    self._kind(s + 1, behind),
+                    *self._leaves(s + 1, c, behind, leaves),
+                ]
+                for c in range(problem.kinds)
+                for behind in range(problem.kinds)
+                for leaves in ([0, 1] if c == behind else [1])
+            }
+            chosen, at = self._product(hops, self.ends[s])
+            self.send.append(sum_of(int(problem.send[h][c]) * switch for (h, c), switch in at.items()))
+            self.back.append(sum_of(int(problem.send_back[h][c]) * switch for (h, c), switch in at.items()))
+            self.latency.append(sum_of(int(problem.latency[h]) * switch for h, switch in chosen.items()))
+            before = {
+                (c, leaves): [self._kind(s + 1, c), *self._leaves(s + 1, c, c, leaves)]
+                for c in range(problem.kinds)
+                for leaves in (0, 1)
+            }
+            _, at_start = self._product(before, self.ends[s])
+            self.into.append(sum_of(int(problem.least_back[h][c]) * switch for (h, c), switch in at_start.items()))
+        nothing = Expression({})
+        self.send, self.back, self.latency = ([*row, nothing] for row in (self.send, self.back, self.latency))
+
+    def _kind(self, s: int, kind: int) -> Expression:
+        """Whether stage s is of this kind."""
+        return sum_of(Expression({v: 1}) for (c, _), v in self.modes[s].items() if c == kind)
+
+    def _leaves(self, s: int, before: int, behind: int, leaves: int) -> list[Expression]:
+        """Whether a hop to stage s leaves a node; always, and so nothing to ask, between unlike kinds."""
+        if before != behind:
+            return []
+        node = int(self.problem.node[behind])
+        return [sum_of(switch for u, switch in self.use[s][behind].items() if (u % node == 0) == bool(leaves))]
+
+    def _product(
+        self, options: Mapping[Option, list[Expression]], ends: Switches
+    ) -> tuple[dict[Option, Expression], dict[tuple[Option, int], Expression]]:
+        """One of the options, which needs all of its conditions; and its product with the cut."""
+        chosen = {option: self.switch() for option in options}
+        self._one_of(chosen.values())
+        for option, conditions in options.items():
+            for condition in conditions:
+                self.at_least(condition - chosen[option])
+        at = {(option, c): self.switch() for option in options for c in ends}
+        for c, end in ends.items():
+            self._one_of((at[option, c] for option in options), end)
+        for (option, _), switch in at.items():
+            self.at_least(chosen[option] - switch)
+        return chosen, at
+
+
+def sum_of(expressions: Iterable[Expression]) -> Expression:
+    """Their sum."""
+    terms: dict[int, int] = {}
+    constant = 0
+    for expression in expressions:
+        constant += expression.constant
+        for variable, coefficient in expression.terms.items():
+            terms[variable] = terms.get(variable, 0) + coefficient
+    return Expression(terms, constant)

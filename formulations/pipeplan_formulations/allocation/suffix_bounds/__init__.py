@@ -1,0 +1,1 @@
+"""Lower bounds on what is still to come, by first layer and used devices."""

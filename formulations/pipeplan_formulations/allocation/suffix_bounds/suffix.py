@@ -1,0 +1,238 @@
+r"""The dynamic programme over suffixes: least value of what lies behind a boundary, for every usage at once.
+
+::
+
+    V(i, c, u)    layers i … n − 1 on exactly the units u, the first of their stages on kind c
+                  = min over width w, end e, kind c' behind    max( own,  H step + V(e, c', u − w e_c) )       ``time``
+                                                               max( load, link, V(e, c', u − w e_c) )          ``load``
+    A(i, c, u)    = min over the same                          H step + A(e, c', u − w e_c)
+
+``time`` is (3) without E_0, A that of (4), ``load`` the bottleneck. With a *ceiling*, spans and hops whose e of (4)
+exceeds it are left out. With a *target*, so are states behind which no value within it can be reached, and with a
+*floor* of e those where A with it exceeds the target. With a *peak*, stages obey (5) as if the largest backward of all
+were the least that it may be, and none has a larger one than the most.
+
+Where counts fall and a ceiling asks for long warm-ups, the tables are filled once for each range of excess (see
+`falling`), over those of the ranges below:
+
+::
+
+    range 2 … 3    k w = R + 2 or R + 3     before stages of the ranges 0, 1, and 2 … 3
+    range 1        k w = R + 1              before those of 0 and 1
+    range 0        k = ⌈R / w⌉, as in SNO   before those of 0, and of all others up to k w − R
+
+Usages are taken by the number of units in them, fewest first (see `sweep`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.allocation.place import Mode
+from pipeplan_formulations.allocation.suffix_bounds.cells import Holds, added, finish_by_end
+from pipeplan_formulations.allocation.suffix_bounds.peak import Peak, Side
+from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
+from pipeplan_formulations.allocation.suffix_bounds.sweep import Block, Sweep
+from pipeplan_formulations.allocation.suffix_bounds.tails import Behind, Tail
+from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+
+
+@dataclass(frozen=True)
+class Table:
+    """V and A by kind, usage and boundary: shape (C, size, n + 1)."""
+
+    time: Array
+    trip: Array
+
+    def copy(self) -> "Table":
+        """Another one to write into."""
+        return Table(self.time.copy(), self.trip.copy())
+
+
+class Layers:
+    """V and A of one run of the programme, one table for each forced first stage and one for all others.
+
+    Attributes
+    ----------
+    levels : list of lists of Table
+        Tables for stages of excess up to the end of each range. In each list the last one is that of the stages that
+        are not forced to be first; of the first one boundary 0 alone is a whole allocation, and E_0 is in it.
+    starts : list of int
+        Of the ranges.
+    peaked : list of Table
+        For each range, of those suffixes that hold the stage with the largest backward; ``levels`` are then of those
+        behind it. Empty if nothing is known of it.
+    """
+
+    def __init__(self, levels: list[list[Table]], starts: list[int], peaked: list[Table]) -> None:
+        self.levels, self.starts, self.peaked = levels, starts, peaked
+
+    @property
+    def whole(self) -> Array:
+        """V of whole allocations by kind of the first stage and usage, E_0 included: shape (C, size)."""
+        return (self.peaked or self.levels[-1])[-1 if self.peaked else 0].time[:, :, 0]
+
+    @property
+    def whole_trip(self) -> Array:
+        """A of whole allocations."""
+        return (self.peaked or self.levels[-1])[-1 if self.peaked else 0].trip[:, :, 0]
+
+    def table(self, position: int, peaked: bool) -> Table:
+        """Of stages from a position on; of those suffixes that hold the stage with the largest backward, if known."""
+        return self.peaked[-1] if peaked and self.peaked else self.levels[-1][position]
+
+    def meets(self, bound: "Layers | None") -> bool:
+        """Whether no allocation is better than those of ``bound``, by V or by A; that is known to be impossible too."""
+        if bound is None:
+            return False
+        pairs = (self.whole, bound.whole), (self.whole_trip, bound.whole_trip)
+        return all(int(own.min()) == int(least.min()) for own, least in pairs)
+
+    def behind(
+        self, position: int, end: Array, kind: Array, usage: Array, excess: Array | None = None
+    ) -> tuple[Array, Array]:
+        """V and A behind stages number ``position`` that end there; 0 behind the last one.
+
+        ``excess`` is the largest that may stand there; any if None.
+        """
+        if excess is None or len(self.levels) == 1:
+            level = np.full_like(end, len(self.levels) - 1)
+        else:
+            level = np.searchsorted(self.starts, excess, side="right") - 1
+        time, trip = np.zeros_like(end), np.zeros_like(end)
+        for number, tables in enumerate(self.levels):
+            here = (level == number) & (usage > 0)
+            key = kind[here], usage[here], end[here]
+            either = [tables[min(position + 1, len(tables) - 1)], *self.peaked[number : number + 1]]
+            time[here] = np.minimum.reduce([table.time[key] for table in either])
+            trip[here] = np.minimum.reduce([table.trip[key] for table in either])
+        return time, trip
+
+
+def run(
+    problem: ChainAllocation,
+    grid: Grid,
+    spans: Spans,
+    clock: Clock,
+    target: int,
+    ceiling: int | None = None,
+    floor: int = 0,
+    heads: Array | None = None,
+    within: Layers | None = None,
+    coarse: bool = False,
+    peak: Peak | None = None,
+) -> Layers | None:
+    """Fill the tables; None if it shows at once that no allocation stays within the target.
+
+    ``heads`` are the least before each state (`heads_of`). ``within`` are tables whose values are no larger: states
+    that they leave out are left out. ``coarse`` takes all ranges of excess for one, which bounds what they would give.
+    """
+    sweep = Sweep(problem, grid, spans, clock, target, ceiling, heads, peak)
+    if sweep.corridor.closed:
+        return None
+    suffixes = _Suffixes(sweep, floor, within)
+    forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
+    nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
+    below = [Table(nothing, nothing)] * (len(forced) + 1)
+    # (5) asks where it stands; with one width that would tell next to nothing.
+    placed = peak is not None and not forced and not problem.phases and len(problem.widths) > 1
+    held = Table(nothing, nothing)
+    levels: list[list[Table]] = []
+    starts, peaked = [], []
+    for excess in sweep.ranges(coarse):
+        sweep.excess, sweep.refused = excess, False
+        # Without forced stages row 0 is a whole allocation; with them it takes one more sweep for each.
+        first = range(1 if forced or placed else 0, problem.layers)
+        free, behind = suffixes.fill(
+            len(forced), below[-1], sweep.modes, [(None, "before" if placed else "anywhere")], first
+        )
+        if placed:
+            held, _ = suffixes.fill(0, held, sweep.modes, [(None, "behind"), (behind, "here")], range(problem.layers))
+            peaked.append(held)
+        tables = [free]
+        for position in reversed(range(len(forced))):
+            first = range(1, problem.layers) if position else range(1)
+            table, behind = suffixes.fill(position, below[position], forced[position], [(behind, "anywhere")], first)
+            tables.insert(0, table)
+        levels.append(tables)
+        starts.append(excess.start if excess is not None else 0)
+        below = tables
+        found = Layers(levels, starts, peaked)
+        if not sweep.refused or found.meets(within):  # no stage asks for more than this range, or nothing is better
+            break
+    return found
+
+
+@dataclass(frozen=True)
+class _Suffixes:
+    sweep: Sweep
+    floor: int
+    within: Layers | None
+
+    def fill(
+        self, position: int, below: Table, modes: list[Mode], rests: list[tuple[list[Tail] | None, Side]], starts: range
+    ) -> tuple[Table, list[Tail]]:
+        """V and A for stages of these modes (kind and index of width) before each rest, or before each other (None).
+
+        A stage that begins at boundary 0 is the first one, and its E_0 is counted. ``below``: what stages of less
+        excess reach. With each rest is said where the stage with the largest backward stands, seen from those before.
+        """
+        table, sweep = below.copy(), self.sweep
+        problem, grid = sweep.problem, sweep.grid
+        alone, forced = len(rests) == 1, rests[0][0] is not None
+        tails = [Tail(problem, grid, sweep.sight, c, ends=alone and not forced) for c in range(problem.kinds)]
+        within = self.within.table(position, peaked=not alone) if self.within is not None else None
+        for level, usages in enumerate(grid.levels[1:], start=1):
+            sweep.clock.check()
+            rows = sweep.rows(usages, starts)
+            for c, w in modes:
+                holds = sweep.holds(w, level)
+                if holds.top < holds.least:
+                    sweep.refused = sweep.refused or holds.least <= holds.most
+                    continue
+                able = rows
+                if within is not None:
+                    able = rows.only(within.time[c, rows.usage, rows.start] < IMPOSSIBLE)
+                for block in sweep.blocks(c, w, able, forced=forced):
+                    for rest, side in rests:
+                        for part in (tails if rest is None else rest)[c].parts(w):
+                            self._improve(table, part, c, w, holds, block, side)
+            if 0 in starts and level < grid.forced:
+                table.time[:, usages, 0] = table.trip[:, usages, 0] = IMPOSSIBLE
+            for tail in tails:
+                tail.extend(usages, table.time[:, usages], table.trip[:, usages])
+        return table, tails
+
+    def _improve(self, table: Table, part: Behind, c: int, w: int, holds: Holds, block: Block, side: Side) -> None:
+        """Improve V and A by the stages of a block before one part of what may lie behind."""
+        sweep = self.sweep
+        value = part.value[block.behind[:, None], block.ends]
+        row, column = np.nonzero(block.inside & (value < IMPOSSIBLE))
+        if not len(row):
+            return
+        value, end, behind = value[row, column], block.ends[row, column], block.behind[row]
+        usage, start = block.rows.usage[row], block.rows.start[row]
+        send: Array | int = 0
+        into: Array | int = 0
+        if part.send is not None:
+            send, into = part.send[part.leaves[behind], end], sweep.into[c, sweep.grid.leaves[c][usage], start]
+        add = added(sweep.problem, sweep.spans, sweep.sight, (c, w), start, end, holds, send, into, side)
+        sweep.refused = sweep.refused or add.refused
+        if sweep.sight.quantity == "load":
+            found = trip = np.maximum(add.term, value)
+        else:
+            finish = np.where(start == 0, finish_by_end(sweep.problem, c, w)[end], 0)
+            found = np.maximum(add.term, add.work + value) + finish
+            trip = add.work + part.trip[behind, end] + finish
+        room = sweep.room(c, block.rows)[row]
+        kept = add.open & (found <= room) & (trip + self.floor <= room)
+        if not kept.any():
+            return
+        row = row[kept]
+        edges = np.flatnonzero(np.diff(row, prepend=-1))
+        at = c, block.rows.usage[row[edges]], block.rows.start[row[edges]]
+        table.time[at] = np.minimum(table.time[at], np.minimum.reduceat(found[kept], edges))
+        table.trip[at] = np.minimum(table.trip[at], np.minimum.reduceat(trip[kept], edges))

@@ -1,0 +1,40 @@
+"""A deadline that long loops ask."""
+
+import time
+
+from pipeplan_formulations.common.report import Limits
+
+
+class OutOfTimeError(Exception):
+    """Raised by `Clock.check`; caught by the solver that made the clock, never seen outside."""
+
+
+class Clock:
+    """Wall time since the start, against ``limits.time``."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._start = time.monotonic()
+        self._limit = limits.time
+
+    @property
+    def wall(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start
+
+    @property
+    def left(self) -> float:
+        """Seconds until the limit, never negative."""
+        return max(0.0, self._limit - self.wall)
+
+    @property
+    def over(self) -> bool:
+        """Whether a solver that stopped by itself stopped for the time: CP-SAT does so a little before its limit.
+
+        That is up to a tenth of a second or so, which is much of a short limit.
+        """
+        return self.left <= max(0.1 * self._limit, 0.25)
+
+    def check(self) -> None:
+        """Raise `OutOfTimeError` once the limit has passed."""
+        if self.wall > self._limit:
+            raise OutOfTimeError

@@ -1,0 +1,273 @@
+r"""The fractional chain partition problem: a layer on a boundary may be divided between neighbours.
+
+n layers in a row, S stages in a row. Boundaries are *positions*, real numbers 0 = p_0 ≤ p_1 ≤ … ≤ p_S = n: stage s
+holds what lies between p_s and p_{s+1}. Position c + θ divides layer c, and its share θ belongs to the left.
+
+::
+
+    layers     0     1     2     3     4          S = 3,  p = (0, 1.4, 3, 5)
+             ├─────┼──╫──┼─────╫─────┼─────┤
+              stage 0 │ stage 1 │ stage 2         stage 1 holds 0.6 of layer 1, and layer 2
+                      p_1       p_2
+
+Divided are the *output channels*: a share x of a layer takes x of its time, of its parameters, of what it saves, of its
+workspace. Each part reads the layer's whole input, and the next layer reads the whole output. So what crosses at
+position c + θ, 0 ≤ θ < 1, are the tensors that cross in front of layer c, passed on whole, and the share θ of the
+layer's output; on the way back the gradient of that share, and the right part's contribution to the gradients of what
+was passed on, which the left adds to its own. Both ways carry the same bytes. At a whole position (θ = 0) this is the
+ordinary cut.
+
+Letters as in `pipeplan_formulations.partition.instance`: F_s, B_s, U_s, P_s, A_s sums over the stage's shares, Z_s the
+largest workspace of a share, l_s latency. Over link s go f_s = g_s = through_c + θ own_c nanoseconds of tensors, and
+stage s + 1 holds r_{s+1} = bytes_through_c + θ bytes_own_c of them.
+
+*On-chip weights.* A stage whose parameters and gradients fit into the device's on-chip memory, K_s ≤ C_s, reads them
+there and takes F_s, B_s; any other stage streams them from memory for each micro-batch and takes F'_s ≥ F_s,
+B'_s ≥ B_s.
+
+(1)  P_s + k_s (A_s + r_s) + Z_s ≤ L_s                                            memory
+(3)  T ≥ F_s + B_s,  T ≥ f_s                                                      objective ``bottleneck``
+(4)  T ≥ U_0 + Σ_{t<s} (F_t + B_t + 2 l_t) + M (F_s + B_s)                        objective ``step``
+(5)  T ≥ R + e,  R = U_0 + Σ_s (F_s + B_s) + Σ_s 2 l_s,  e one of
+     (M − 1) F_s,   (M − 1) B_s,   M f_s − F_s,   M g_s − B_{s+1}
+(6)  T ≥ the length of each `PathCut`
+(8)  T ≥ R + max(M − h_s, 0) F_s + (M − 1) B_s                   if the order of actions is known so far
+
+With *two lanes* (forwards beside backwards on one device) F and B are what an action takes on its lane, so that (3) is
+T ≥ max(F_s, B_s), and (4), which adds what now overlaps, falls away: (5) says more.
+
+(8) holds with h_s = k_s where stage s runs at most k_s forwards before its first backward and alternates from then on:
+the first backward waits for a micro-batch's way to the end and back, and behind it lie M backwards and the other
+forwards. It holds with h_s = 1 where all forwards precede all backwards (GPipe): the last micro-batch's forward leaves
+stage s after M of them, and only then does the last stage begin with backwards, of which M pass stage s.
+
+(4), (5) and (8) are bounds on devices whose tensors leave while they are made (``stream``), the only ones that divide
+layers here: their proofs use how long a stage takes, not what it consists of. A stage may stay empty (p_s = p_{s+1});
+it then passes on what it receives.
+
+Times are integers of one unit and shares are real; a value is rounded up to the next whole unit (`whole`).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan_formulations.fractional.check import check
+from pipeplan_formulations.partition import PathCut
+
+Array = NDArray[np.int64]
+Positions = tuple[float, ...]
+
+ACCURACY = 1e-9
+"""Relative accuracy of values: sums of products of doubles, with room to spare."""
+TOLERANCE = ACCURACY / 16
+"""Relative accuracy of one row in the tests of the exact method; several of them stay within `ACCURACY`."""
+UNLIMITED = 2**62
+"""A memory limit, or an on-chip memory, that nothing exceeds."""
+
+
+def whole(value: float) -> int:
+    """A real value rounded up to a whole unit, but for what may be the arithmetic's own error: then to the nearest."""
+    near = round(value)
+    return near if abs(value - near) <= ACCURACY * value else math.ceil(value)
+
+
+def split(position: float) -> tuple[int, float]:
+    """(c, θ) of position c + θ."""
+    layer = math.floor(position)
+    return layer, position - layer
+
+
+@dataclass(frozen=True)
+class FractionalPartition:
+    """One instance. See the module's text for the meaning of each letter.
+
+    Attributes
+    ----------
+    forward, backward, update : array of int, shape (S, n)
+        F, B, U of each whole layer on each stage's device, weights on chip.
+    forward_streamed, backward_streamed : array of int, shape (S, n)
+        F', B' of each whole layer, weights streamed; nowhere less than ``forward`` and ``backward``.
+    through, own : array of int, shape (S − 1, n)
+        Time on each link of what crosses in front of each layer (0 for layer 0), and of each layer's output.
+    latency : array of int, shape (S − 1,)
+    resident, saved, workspace, weights : array of int, shape (n,)
+        Bytes that add to P_s, A_s, Z_s and K_s.
+    bytes_through, bytes_own : array of int, shape (n,)
+    in_flight, limit, on_chip : array of int, shape (S,)
+        k_s, L_s and C_s (`UNLIMITED` where streaming does not come up).
+    micro_batches : int
+        M ≥ 1.
+    objective : 'step' or 'bottleneck'
+    two_lanes : bool
+    ahead : array of int, shape (S,), or None
+        h_s; None where (8) need not hold.
+    paths : tuple of PathCut
+        Inequalities (6); only with objective 'step'. Reductions do not occur.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, a number is negative, streaming takes less time than reading on chip, more crosses in front
+        of a layer than the layers before it can send, or a word is not one of those above.
+    """
+
+    forward: Array
+    backward: Array
+    forward_streamed: Array
+    backward_streamed: Array
+    update: Array
+    through: Array
+    own: Array
+    latency: Array
+    resident: Array
+    saved: Array
+    workspace: Array
+    weights: Array
+    bytes_through: Array
+    bytes_own: Array
+    in_flight: Array
+    limit: Array
+    on_chip: Array
+    micro_batches: int
+    objective: Literal["step", "bottleneck"] = "step"
+    two_lanes: bool = False
+    ahead: Array | None = None
+    paths: tuple[PathCut, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def stages(self) -> int:
+        """S."""
+        return int(self.forward.shape[0])
+
+    @property
+    def layers(self) -> int:
+        """n."""
+        return int(self.forward.shape[1])
+
+    @cached_property
+    def streams(self) -> tuple[bool, ...]:
+        """For each stage, whether the two ways of reading weights can differ there."""
+        more = (self.forward_streamed > self.forward) | (self.backward_streamed > self.backward)
+        full = int(self.weights.sum(dtype=object))
+        return tuple(bool(row.any()) and full > int(chip) for row, chip in zip(more, self.on_chip, strict=True))
+
+    def well_formed(self, positions: Positions) -> bool:
+        """Whether these are S + 1 positions in ascending order from 0 to n."""
+        return (
+            len(positions) == self.stages + 1
+            and positions[0] == 0
+            and positions[-1] == self.layers
+            and all(a <= b for a, b in pairwise(positions))
+        )
+
+    def shares(self, positions: Positions) -> NDArray[np.float64]:
+        """What part of each layer lies on each stage, shape (S, n); every column adds up to 1."""
+        edges = np.array(positions)[:, None] - np.arange(self.layers)
+        left = np.clip(edges, 0.0, 1.0)  # the part of each layer in front of each position
+        return np.asarray(left[1:] - left[:-1])
+
+    def streamed(self, positions: Positions) -> tuple[bool, ...]:
+        """For each stage, whether its weights do not fit on chip."""
+        used = self.shares(positions) @ self.weights
+        return tuple(not _within(a, int(b)) for a, b in zip(used.tolist(), self.on_chip, strict=True))
+
+    def memory(self, positions: Positions) -> tuple[float, ...]:
+        """Left side of (1) for each stage, in bytes."""
+        shares = self.shares(positions)
+        received = [0.0, *self._at(positions, self.bytes_through, self.bytes_own)]
+        held = shares @ self.saved + received
+        return tuple((shares @ self.resident + self.in_flight * held + (shares * self.workspace).max(axis=1)).tolist())
+
+    def feasible(self, positions: Positions) -> bool:
+        """Whether the positions are well formed and keep (1)."""
+        return self.well_formed(positions) and all(
+            _within(need, int(limit)) for need, limit in zip(self.memory(positions), self.limit, strict=True)
+        )
+
+    def evaluate(self, positions: Positions) -> float:
+        """The least T that (3), or (4), (5) and (8), allow."""
+        shares, streamed = self.shares(positions), self.streamed(positions)
+        forward, backward = (
+            [
+                float(part @ (slow if far else fast))
+                for part, fast, slow, far in zip(shares, a, b, streamed, strict=True)
+            ]
+            for a, b in ((self.forward, self.forward_streamed), (self.backward, self.backward_streamed))
+        )
+        lanes = list(zip(forward, backward, strict=True))
+        sends = [self._at(positions, self.through[s], self.own[s])[s] for s in range(self.stages - 1)]
+        if self.objective == "bottleneck":
+            return max([*map(max if self.two_lanes else sum, lanes), *sends])
+        many, head, sides = self.micro_batches, float(shares[0] @ self.update[0]), []
+        for pair, latency in zip(lanes, [*self.latency.tolist(), 0], strict=True):
+            sides += [] if self.two_lanes else [head + many * sum(pair)]
+            head += sum(pair) + 2 * latency
+        alone = head
+        sides += [alone + (many - 1) * max(pair) for pair in lanes]
+        if self.ahead is not None:
+            rest = np.maximum(many - self.ahead, 0).tolist()
+            sides += [alone + left * f + (many - 1) * b for left, (f, b) in zip(rest, lanes, strict=True)]
+        sides += [alone + many * f - min(forward[s], backward[s + 1]) for s, f in enumerate(sends)]
+        update = (shares * self.update).sum(axis=1).tolist()
+        sides += [float(path.length(forward, backward, update, [0] * self.stages, sends, sends)) for path in self.paths]
+        return max(sides)
+
+    def lower_bound(self) -> int:
+        """A bound that needs no solver, from each layer's fastest device with weights on chip.
+
+        Let W be all work on those devices, and stage s at least ρ_s times as slow: it does at most w_s / ρ_s of W. So
+        W ≤ Σ_s w_s / ρ_s, where w_s ≤ T for the bottleneck. For a step (4) says w_s ≤ (T − Σ_{t<s} w_t) / M, so that
+        what is left of W after a stage shrinks by 1 − 1 / (M ρ_s) at most; and (5) gives T ≥ W + (M − 1) max_s F_s, as
+        well as with B.
+        """
+        lanes = [_paces(table) for table in (self.forward, self.backward)]
+        lane = max(work / sum(1 / slow for slow in paces) if work else 0.0 for work, paces in lanes)
+        work, paces = _paces(self.forward + self.backward)
+        if self.objective == "bottleneck":
+            return _rounded(lane if self.two_lanes else work / sum(1 / slow for slow in paces))
+        many = self.micro_batches
+        step = work + (many - 1) * lane
+        if not self.two_lanes:
+            step = max(step, work / (1 - math.prod(1 - 1 / (many * slow) for slow in paces)))
+        return _rounded(step)
+
+    @cached_property
+    def largest(self) -> int:
+        """No partition's objective exceeds this."""
+        tables = (self.forward_streamed, self.backward_streamed, self.update)
+        work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
+        sends = sum(int(row.max()) for table in (self.through, self.own) for row in table)
+        most = max([self.micro_batches, *(path.largest for path in self.paths)])
+        constant = max((path.constant for path in self.paths), default=0)
+        return (most + 1) * (work + 2 * sends) + 2 * int(self.latency.sum(dtype=object)) + max(constant, 0)
+
+    def _at(self, positions: Positions, through: Array, own: Array) -> list[float]:
+        """through_c + θ own_c at each inner position; nothing crosses behind the last layer."""
+        places = [split(position) for position in positions[1:-1]]
+        return [float(through[c] + share * own[c]) if c < self.layers else 0.0 for c, share in places]
+
+
+def _paces(times: Array) -> tuple[int, list[float]]:
+    """All work on each layer's fastest device, and how many times as slow each stage's device is at least."""
+    best = times.min(axis=0)
+    busy = best > 0
+    paces = [float((row[busy] / best[busy]).min()) if busy.any() else 1.0 for row in times]
+    return int(best.sum(dtype=object)), paces
+
+
+def _rounded(bound: float) -> int:
+    """A bound by doubles, less what they may be wrong, as a whole unit."""
+    return max(0, math.ceil(bound * (1 - ACCURACY)))
+
+
+def _within(need: float, limit: int) -> bool:
+    return need <= limit * (1 + ACCURACY)

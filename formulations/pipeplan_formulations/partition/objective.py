@@ -1,0 +1,84 @@
+"""The objective of a partition: the largest right side of (3), or of (4) to (8)."""
+
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan_formulations.partition.terms import ahead, behind, delays, load
+from pipeplan_formulations.partition.wire import Hop, delays_of_wires
+
+if TYPE_CHECKING:
+    from pipeplan_formulations.partition.instance import Array, Boundaries, ChainPartition
+
+Nanoseconds = TypeVar("Nanoseconds", int, NDArray[np.int64])
+
+
+def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Array") -> int:
+    """The least T, where stage s spends ``recomputing[s]`` more on each backward."""
+    edges = np.array(boundaries)
+    s, a, b = np.arange(problem.stages), edges[:-1], edges[1:]
+    links, cut = s[:-1], b[:-1] - 1
+    forward, backward, update, weight = (
+        problem.prefix[name][s, b] - problem.prefix[name][s, a] for name in ("forward", "backward", "update", "weight")
+    )
+    update = update + copies_update(problem, s, a, b)
+    forward, backward, update = forward.tolist(), (backward + recomputing).tolist(), update.tolist()
+    weight = weight.tolist()
+    send, back, link = (table[links, cut].tolist() for table in (problem.send, problem.send_back, problem.link))
+    out, into = [*send, 0], [0, *back]
+    stages = list(zip(forward, backward, out, into, strict=True))
+    loads = [load(problem.overlap, *times) for times in stages]
+    if problem.objective == "bottleneck":
+        once = reductions(problem, s, a, b).tolist()
+        shares = [period(problem, c.stage, w, r) for c, w, r in zip(problem.through, loads, once, strict=True)]
+        busy = [per_sample(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
+        return int(max(shares + (busy if problem.overlap != "none" else [])))
+
+    reduce = reductions(problem, s, a, b).tolist()
+    head = slack = update[0] + reduce[0] + weight[0]
+    least = 0
+    for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
+        ending = update[t] + reduce[t] + count.stage * weight[t]
+        least = max(least, head + count.stage * work + max(0, ending - slack))
+        latency = int(problem.latency[t]) if t < len(link) else 0
+        returned = back[t] if t < len(link) else 0
+        later = behind(problem.overlap, backward[t], latency, into[t], returned)
+        head += ahead(problem.overlap, forward[t], latency, out[t]) + later
+        slack += later
+    hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *problem.latency.tolist(), 0], strict=True)]
+    for t, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
+        least = max(least, head + max(delays(problem.overlap, count, *times, weight[t])))
+        shared = delays_of_wires(problem, t, *times[:2], hops[t], hops[t + 1], lambda at, row: int(row[cut[at]]))
+        least = max(least, head + max(shared, default=0))
+    lengths = forward, backward, update, reduce, send, back
+    paths = (path.length(*lengths, lambda at, row: int(row[cut[at]])) for path in problem.paths)
+    return int(max([least, *paths]))
+
+
+def per_sample(problem: "ChainPartition", count: int, time: int) -> int:
+    """(3): for how much of a sample ``count`` micro-batches keep a link busy, rounded down."""
+    return count * time // problem.divisor
+
+
+def period(problem: "ChainPartition", count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
+    """(3): the load of a stage that works on ``count`` micro-batches of a step, and on something ``once``."""
+    return -(-(count * time + once) // problem.divisor)
+
+
+def reductions(problem: "ChainPartition", s: "Array", a: "Array", b: "Array") -> "Array":
+    """R_s of the stages s on layers a … b − 1; arrays that broadcast."""
+    total, some = problem.prefix["reduce"], problem.prefix["reduced"]
+    result: Array = total[s, b] - total[s, a]
+    result = result + problem.base[s] * (some[s, b] > some[s, a])
+    for tie in problem.ties:
+        result = result + np.array(tie.reduce)[s] * tie.copied(a, b) + np.array(tie.home)[s] * tie.left(a, b)
+    return result
+
+
+def copies_update(problem: "ChainPartition", s: "Array", a: "Array", b: "Array") -> "Array":
+    """What the copies of the stages s on layers a … b − 1 add to U_s; arrays that broadcast."""
+    result: Array = np.zeros(np.broadcast_shapes(s.shape, a.shape, b.shape), np.int64)
+    for tie in problem.ties:
+        result = result + np.array(tie.update)[s] * tie.copied(a, b)
+    return result

@@ -1,0 +1,1 @@
+"""Questions about answers, and many questions at once: explain, compare, frontier, sweep."""

@@ -1,0 +1,135 @@
+"""Every balancer and the solver, under every schedule family, in one table."""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InfeasibleError, UndecidedError
+from pipeplan.core.figures import real
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.options import LONGEST, require_question
+from pipeplan.core.searched import Searched
+from pipeplan.core.wording import counted
+from pipeplan.costs.sources import Costs
+from pipeplan.search.alternatives import why_infeasible
+from pipeplan.search.heuristics import ranked
+from pipeplan.search.result import Result
+from pipeplan.search.scope import searched_for
+from pipeplan.search.space.space import Space, default_schedules
+from pipeplan.solve import solve
+from pipeplan_formulations.common.report import Stop
+from pipeplan_formulations.common.signals import listening, received
+
+SOLVER = "pipeplan"
+"""The solver's name in the table."""
+LATE = "the search was stopped before its turn"
+"""Why a family was not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method under one family. Nanoseconds and bytes; ``excess`` is the relative distance to the bound over all.
+
+    ``outside`` says why the plan is none of those that were asked for; it may then lie below the bound.
+    """
+
+    method: str
+    family: str
+    value: int | None
+    peaks: tuple[int, ...]
+    excess: float | None
+    label: str
+    why: str = ""
+    outside: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table, best row first, and the solver's answers by family; what all of these searched, with which costs."""
+
+    model: str
+    cluster: str
+    bound: int
+    rows: tuple[Row, ...]
+    results: dict[str, Result]
+    searched: Searched
+    costs: Costs
+
+    @property
+    def best(self) -> Result:
+        """The best answer over all families; of equally fast ones that which takes the least memory."""
+        return min(self.results.values(), key=lambda result: (result.value, max(result.timeline.peaks)))
+
+
+@listening()
+def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.0, **how: Any) -> Comparison:
+    """Solve once for each schedule family, with the balancers beside it.
+
+    Parameters
+    ----------
+    time_limit : float
+        Seconds for all families together.
+    **how
+        Further arguments of `pipeplan.solve`.
+
+    Raises
+    ------
+    InfeasibleError
+        If no family has a plan that fits.
+    UndecidedError
+        If none was found in the time given.
+    """
+    real(time_limit, "the time limit (seconds)", most=LONGEST)
+    require_question(model, cluster, job)
+    space = Space(model, cluster, job)
+    families = job.schedules or default_schedules(cluster, job)
+    end = time.monotonic() + time_limit
+    results: dict[str, Result] = {}
+    refusals: dict[str, str] = {}
+    undecided: list[UndecidedError] = []
+    for number, name in enumerate(families):
+        if received():
+            refusals[name] = LATE
+            undecided.append(UndecidedError(Stop.INTERRUPT, _floor(model, cluster, job)))
+            continue
+        try:
+            share = max(end - time.monotonic(), 0.0) / (len(families) - number)
+            results[name] = solve(model, cluster, job=replace(job, schedules=(name,)), time_limit=share, **how)
+        except InfeasibleError as error:
+            refusals[name] = str(error)
+        except UndecidedError as error:
+            refusals[name] = str(error)
+            undecided.append(error)
+    if not results:
+        if undecided:
+            raise undecided[0]
+        raise InfeasibleError(next(iter(refusals.values())) if job.intra_layer else why_infeasible(space))
+    bound = min([result.bound for result in results.values()] + [error.bound for error in undecided])
+    rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
+    rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
+    rows.sort(key=lambda row: (row.value is None, row.value or 0, row.method != SOLVER))
+    reach, costs = searched_for(model, cluster, job), next(iter(results.values())).costs
+    return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
+
+
+def _floor(model: Model, cluster: Cluster, job: Job) -> int:
+    """Nanoseconds: no plan under any family beats it."""
+    space = Space(model, cluster, job)
+    return min(space.floors(size).together(cluster) for size in space.sizes)
+
+
+def _rows(family: str, result: Result, bound: int) -> list[Row]:
+    def excess(value: int) -> float:
+        return value / bound - 1 if bound else 0.0
+
+    plan = result.plan
+    label = f"{counted(len(plan.stages), 'stage')}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
+    rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
+    for baseline in ranked(result.baselines.values()):
+        distance = None if baseline.value is None else excess(baseline.value)
+        label = baseline.label.removesuffix(f", {family}")
+        figures = baseline.value, baseline.peaks, distance, label, baseline.why, baseline.outside
+        rows.append(Row(baseline.name, family, *figures))
+    return rows

@@ -1,0 +1,150 @@
+"""What could be changed about a question: more memory, faster links, more devices, other micro-batches.
+
+Each change is a new cluster and a new job, to be solved afresh.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.core.job import Job
+from pipeplan.core.plan import Plan
+
+GIB = 2**30
+GIGABYTE = 10**9
+
+
+@dataclass(frozen=True)
+class Change:
+    """A changed question.
+
+    Attributes
+    ----------
+    label : str
+        ``'1 GiB more memory per device'``.
+    cluster : Cluster
+    job : Job
+    eases : bool
+        Whether the plan at hand stays possible, with the same step time: then the answer cannot be worse.
+    frees_memory, lifts_limits : bool
+        Whether it raises the memory limits and does nothing else, and whether it takes them all away: what that brings
+        is what the limits cost, and no higher limit brings more.
+    """
+
+    label: str
+    cluster: Cluster
+    job: Job
+    eases: bool = False
+    frees_memory: bool = False
+    lifts_limits: bool = False
+
+
+def changes(cluster: Cluster, job: Job, plan: Plan) -> Iterator[Change]:
+    """Every change that `pipeplan.explain` tries, where it makes a difference to the question."""
+    if has_limits(cluster, job):
+        free = without_limits(cluster, job)
+        yield Change("no memory limit at all", *free, eases=True, frees_memory=True, lifts_limits=True)
+        more = with_memory(cluster, job, GIB)
+        yield Change("1 GiB more memory per device", *more, eases=True, frees_memory=True)
+    yield from _faster_links(cluster, job)
+    for kind in dict.fromkeys(device.kind.name for device in cluster.devices):
+        yield Change(f"one more {kind}", *with_devices(cluster, job, kind), eases=True)
+    yield from _micro_batches(cluster, job, plan)
+
+
+def has_limits(cluster: Cluster, job: Job) -> bool:
+    """Whether anything limits the memory of any device."""
+    return job.memory is not None or any(device.kind.memory is not None for device in cluster.devices)
+
+
+def with_memory(cluster: Cluster, job: Job, more: int) -> tuple[Cluster, Job]:
+    """``more`` bytes more (or, below zero, less) on every device that has a limit."""
+
+    def kind(old: DeviceKind) -> DeviceKind:
+        return old if old.memory is None else replace(old, memory=max(old.memory + more, 0))
+
+    kinds = {name: kind(old) for name, old in cluster.kinds.items()}
+    return replace(cluster, kinds=kinds), replace(job, memory=None if job.memory is None else max(job.memory + more, 0))
+
+
+def without_limits(cluster: Cluster, job: Job) -> tuple[Cluster, Job]:
+    """As if every device had all the memory that it could wish for."""
+    kinds = {name: replace(kind, memory=None) for name, kind in cluster.kinds.items()}
+    return replace(cluster, kinds=kinds), replace(job, memory=None)
+
+
+def with_devices(cluster: Cluster, job: Job, kind: str, more: int = 1) -> tuple[Cluster, Job]:
+    """``more`` further devices of a kind, in the last node that has such devices; pinned devices keep their layers."""
+    home = max(number for number, node in enumerate(cluster.nodes) if kind in node.kinds)
+    old = cluster.nodes[home].kinds
+    at = len(old) - old[::-1].index(kind)  # behind the last of its kind
+    node = replace(cluster.nodes[home], kinds=(*old[:at], *(kind,) * more, *old[at:]))
+    before = at + sum(len(each.kinds) for each in cluster.nodes[:home])
+
+    def place(where: str) -> str:
+        index = pinned_device(where)
+        return where if index is None or index < before else f"d{index + more}"
+
+    nodes = (*cluster.nodes[:home], node, *cluster.nodes[home + 1 :])
+    return replace(cluster, nodes=nodes), replace(job, pin=tuple((layer, place(where)) for layer, where in job.pin))
+
+
+def pinned_device(where: str) -> int | None:
+    """3 for ``'d3'``, one device; None for a kind of device."""
+    return int(where[1:]) if where[:1] == "d" and where[1:].isdigit() else None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkKind:
+    """Links of a cluster that are alike: the network between nodes, or those inside some nodes."""
+
+    label: str
+    link: Link
+    network: bool
+
+
+def link_kinds(cluster: Cluster) -> tuple[LinkKind, ...]:
+    """Every kind of link between two devices: those inside nodes, equal ones once, and the network."""
+    inside = tuple(dict.fromkeys(node.link for node in cluster.nodes if len(node.kinds) > 1))
+    found = [LinkKind(_label(cluster, link, alone=len(inside) == 1), link, False) for link in inside]
+    if cluster.network is not None and len(cluster.nodes) > 1:
+        found.append(LinkKind("the network between nodes", cluster.network, True))
+    return tuple(found)
+
+
+def _label(cluster: Cluster, link: Link, alone: bool) -> str:
+    if alone:
+        return "the links inside a node"
+    numbers = [str(number) for number, node in enumerate(cluster.nodes) if node.link == link]
+    shown = ", ".join(numbers[:4]) + (" …" if len(numbers) > 4 else "")
+    return f"the links inside node{'' if len(numbers) == 1 else 's'} {shown}"
+
+
+def with_bandwidth(cluster: Cluster, which: LinkKind, more: int) -> Cluster:
+    """``more`` bytes per second more on all links of a kind that is not free."""
+    if which.link.bandwidth is None:
+        return cluster
+    faster = replace(which.link, bandwidth=which.link.bandwidth + more)
+    if which.network:
+        return replace(cluster, network=faster)
+
+    def node(old: Node) -> Node:
+        return replace(old, link=faster) if old.link == which.link else old
+
+    return replace(cluster, nodes=tuple(map(node, cluster.nodes)))
+
+
+def _faster_links(cluster: Cluster, job: Job) -> Iterator[Change]:
+    for kind in link_kinds(cluster):
+        if kind.link.bandwidth is not None:
+            yield Change(f"1 GB/s more on {kind.label}", with_bandwidth(cluster, kind, GIGABYTE), job)
+
+
+def _micro_batches(cluster: Cluster, job: Job, plan: Plan) -> Iterator[Change]:
+    size, count = plan.micro_batch, plan.micro_batches
+    for label, number in (("one more micro-batch", count + 1), ("twice as many micro-batches", 2 * count)):
+        more = replace(job, batch=size * number, micro_batches=(number,))
+        yield Change(f"{label} ({number} of {size}, a batch of {more.batch})", cluster, more)
+    if size % 2 == 0:
+        halves = replace(job, batch=plan.batch, micro_batches=(2 * count,))
+        yield Change(f"twice as many, half as large ({2 * count} of {size // 2})", cluster, halves)

@@ -1,0 +1,188 @@
+"""What an explanation says: as an object, as text, as JSON."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from pipeplan.analysis.explain.levers import Lever
+from pipeplan.analysis.explain.outcome import Outcome, percent
+from pipeplan.analysis.explain.path import Portion
+from pipeplan.analysis.explain.room import Room
+from pipeplan.analysis.explain.use import Use
+from pipeplan.analysis.explain.words import phase_lines
+from pipeplan.core.searched import Searched
+from pipeplan.core.units import format_time
+from pipeplan.costs.chain import UNLIMITED
+from pipeplan.costs.sources import Costs
+
+MOST = 10
+"""Lines of one list that people get to see; JSON has them all."""
+UNKNOWN = "the bound is that of the search that made the plan: the answer of `pipeplan solve` lists what was searched"
+"""Of a plan by itself."""
+NOTABLE = 0.005
+"""The least fraction of the step that people get to see by name."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a step takes as long as it does, and what would change that.
+
+    Attributes
+    ----------
+    headline : str
+        Model, cluster, stages, step time, bound.
+    step, bound : int
+        Nanoseconds.
+    path : tuple of Portion
+        The critical path; times sum to ``step``.
+    uses : tuple of Use
+        Devices, then wires and cards.
+    rooms : tuple of Room
+        Memory of each device.
+    levers : tuple of Lever
+        What binds alone, most effective first.
+    groups : tuple of Lever
+        Like things that are faster together, where that shortens the step.
+    joint : tuple of Lever
+        Where nothing binds alone: what binds together.
+    memory : Outcome or None
+        The answer without memory limits, where there are limits and the question is at hand.
+    outcomes : tuple of Outcome
+        Every change that was solved afresh, ``memory`` included.
+    costs, searched : Costs, Searched, or None
+        What the times are, and the space over which the bound was proved; None of a plan by itself.
+    """
+
+    headline: str
+    step: int
+    bound: int
+    path: tuple[Portion, ...]
+    uses: tuple[Use, ...]
+    rooms: tuple[Room, ...]
+    levers: tuple[Lever, ...]
+    groups: tuple[Lever, ...]
+    joint: tuple[Lever, ...]
+    memory: Outcome | None = None
+    outcomes: tuple[Outcome, ...] = ()
+    costs: Costs | None = None
+    searched: Searched | None = None
+
+    def __str__(self) -> str:
+        lines = [self.headline, *([] if self.costs is None else [f"costs: {self.costs.in_words()}"])]
+        lines += ["what binds:", *_indented(self._binding())]
+        lines += ["critical path:", *_indented(phase_lines(self.path, self.step))]
+        lines += ["busy over the step:", *_indented(map(_use_line, self._uses_shown()))]
+        lines += ["memory at its peak:", *_indented(map(str, self._rooms_shown()))]
+        if self.outcomes:
+            own = f"; the plan at hand has a gap of {percent(1 - self.bound / self.step)} itself" if self.open else ""
+            lines += [f"what would it bring? (each solved afresh{own})", *(f"  {each}" for each in self.outcomes)]
+        return "\n".join([*lines, *([UNKNOWN] if self.searched is None else self.searched.lines())])
+
+    @property
+    def open(self) -> bool:
+        """Whether the plan is not proved best."""
+        return self.bound < self.step
+
+    @property
+    def memory_binds(self) -> bool | None:
+        """Whether the plan would be faster without memory limits; None where that is not known."""
+        if all(room.limit == UNLIMITED for room in self.rooms):
+            return False
+        if self.memory is None or self.memory.gains is None or self.memory.at_most is None:
+            return None
+        return True if self.memory.gains > 0 else None if self.memory.at_most > 0 else False
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data; times in seconds, shares as fractions of the step."""
+        return {
+            "step_time_s": self.step / 1e9,
+            "bound_s": self.bound / 1e9,
+            "binds": [_lever_json(lever) for lever in self.levers],
+            "like_things": [_lever_json(lever) for lever in self.groups],
+            "binds_together": [_lever_json(lever) for lever in self.joint],
+            "memory_binds": self.memory_binds,
+            "critical_path": [
+                {
+                    "phase": portion.phase,
+                    "what": portion.what,
+                    "where": portion.where,
+                    "count": portion.count,
+                    "time_s": portion.time / 1e9,
+                    "share": portion.time / self.step if self.step else 0.0,
+                }
+                for portion in self.path
+            ],
+            "busy": [
+                {"name": use.name, "kind": use.kind, "busy_s": use.busy / 1e9, "share": use.share, "hops": use.hops}
+                for use in self.uses
+            ],
+            "memory": [_room_json(room) for room in self.rooms],
+            "changes": [_outcome_json(each) for each in self.outcomes],
+            "costs": None if self.costs is None else self.costs.as_json(),
+            "searched": None if self.searched is None else self.searched.as_json(),
+        }
+
+    def _binding(self) -> Iterator[str]:
+        for lever in [lever for lever in self.groups if lever.fall >= NOTABLE]:
+            yield f"{lever.name}: a tenth less time there takes {percent(lever.fall)} off the step"
+        if self.levers:
+            for lever in self._levers_shown():
+                yield f"{lever.name}: a tenth less time there takes {percent(lever.fall)} off the step"
+            rest = len(self.levers) - len(self._levers_shown())
+            if rest:
+                yield f"{rest} more, each less than {percent(NOTABLE)}"
+        elif self.joint:
+            names = ", ".join(lever.name for lever in self.joint)
+            yield f"nothing alone; together {names}: a tenth less time there takes {percent(self.joint[0].fall)} off"
+        else:
+            yield "nothing that computes or sends: the step is latencies"
+        if self.memory is not None and self.memory.value is not None:
+            yield f"memory limits: without them {self.memory.verdict}"
+
+    def _uses_shown(self) -> Sequence[Use]:
+        """Devices first, the busiest of them first; then wires and cards."""
+        return sorted(self.uses, key=lambda use: (use.kind != "device", -use.busy))
+
+    def _levers_shown(self) -> Sequence[Lever]:
+        return [lever for lever in self.levers if lever.fall >= NOTABLE] or self.levers[:1]
+
+    def _rooms_shown(self) -> Sequence[Room]:
+        """The tight ones first, then those with least left."""
+        return sorted(
+            self.rooms, key=lambda room: (not room.tight, room.left if room.limit != UNLIMITED else UNLIMITED)
+        )
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    found = list(lines)
+    yield from (f"  {line}" for line in found[:MOST])
+    if len(found) > MOST:
+        yield f"  … and {len(found) - MOST} more"
+
+
+def _use_line(use: Use) -> str:
+    shared = f", shared by {use.hops} boundaries" if use.hops > 1 else ""
+    kind = "" if use.kind == "device" else f"{'link' if use.kind == 'wire' else 'network card'} "
+    return f"{kind}{use.name}: {percent(use.share)} ({format_time(use.busy)}{shared})"
+
+
+def _lever_json(lever: Lever) -> dict[str, object]:
+    return {"name": lever.name, "kind": lever.kind, "step_falls_by": lever.fall}
+
+
+def _room_json(room: Room) -> dict[str, object]:
+    limited = room.limit != UNLIMITED
+    data = asdict(room) | {"tight": room.tight, "left": room.left if limited else None}
+    return data | {"limit": room.limit if limited else None}
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, object]:
+    return {
+        "change": outcome.label,
+        "step_time_s": None if outcome.value is None else outcome.value / 1e9,
+        "bound_s": None if outcome.bound is None else outcome.bound / 1e9,
+        "gap": outcome.gap,
+        "batch": outcome.batch,
+        "saves_per_sample": outcome.gains,
+        "saves_at_most": outcome.at_most,
+        "why": outcome.why,
+    }

@@ -1,0 +1,180 @@
+"""Which device, wire or network would have to give for the step to fall: tried out on paper, one by one.
+
+A thing *binds* a plan if the step gets shorter when that thing alone gets faster. Each is made a tenth faster in turn
+and the same schedule is simulated again; to keep whole nanoseconds, all other times are multiplied by ten and its
+own by nine. Where two critical paths run side by side nothing binds alone; then a set is sought that binds
+together and of which no part does.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pipeplan.analysis.explain.path import timed
+from pipeplan.analysis.explain.setting import Setting
+from pipeplan.analysis.explain.use import is_card
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.schedule import Kind
+from pipeplan.core.timeline import Flight, Span
+from pipeplan.simulate import simulate
+
+GRAIN, FASTER = 10, 9
+"""Times are multiplied by the first, those of what gets faster by the second."""
+MOST, FEWEST = 48, 8
+"""Things that are tried in turn, those with most time on the critical path first: the more actions, the fewer."""
+ACTIONS = 500_000
+"""Simulated in all, unless the fewest need more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """Something that could be made faster.
+
+    Attributes
+    ----------
+    kind : {'devices', 'wire', 'network', 'reduction'}
+        The devices of some stages; one wire between two devices; all network cards; the gradient reduction of a stage,
+        or of stages that share weights.
+    name : str
+    fall : float
+        By which fraction the step falls if this alone takes a tenth less time.
+    stages : tuple of int
+        Whose work it does.
+    wires : tuple of str
+        Which resources of transfers it stands for.
+    """
+
+    kind: Literal["devices", "wire", "network", "reduction"]
+    name: str
+    fall: float = 0.0
+    stages: tuple[int, ...] = ()
+    wires: tuple[str, ...] = ()
+
+
+def levers(setting: Setting) -> tuple[Lever, ...]:
+    """What binds alone, most effective first.
+
+    Only what the critical path spends time on can; the rest is not tried.
+    """
+    spent = {lever: _on_path(setting, lever) for lever in possible(setting)}
+    found = sorted((lever for lever in spent if spent[lever]), key=lambda lever: -spent[lever])
+    tried = [replace(lever, fall=fall(setting, [lever])) for lever in found[: _most(setting)]]
+    return tuple(sorted((lever for lever in tried if lever.fall > 0), key=lambda lever: (-lever.fall, lever.name)))
+
+
+def groups(setting: Setting) -> tuple[Lever, ...]:
+    """Like things taken together: all devices of a kind, all links inside nodes, most effective first.
+
+    In a balanced pipeline hardly anything binds alone; these tell whether it computes or sends for its time.
+    """
+    members: dict[str, list[Lever]] = {}
+    for lever in possible(setting):
+        ranks = setting.pipeline.placement[lever.stages[0]] if lever.stages else ()
+        kinds = {"devices": f"all {setting.kind(ranks[0])}" if ranks else "", "wire": "all links inside nodes"}
+        name = kinds.get(lever.kind, f"all {lever.kind}s")
+        members.setdefault(name, []).append(lever)
+    found = []
+    for name, own in members.items():
+        if len(own) > 1:
+            stages = tuple(sorted({s for lever in own for s in lever.stages}))
+            wires = tuple(sorted({wire for lever in own for wire in lever.wires}))
+            found.append(Lever(own[0].kind, f"{name} together", fall(setting, own), stages, wires))
+    return tuple(sorted((lever for lever in found if lever.fall > 0), key=lambda lever: (-lever.fall, lever.name)))
+
+
+def together(setting: Setting) -> tuple[Lever, ...]:
+    """A smallest set (no part of it is enough) that shortens the step if all of it gets faster; empty if none does.
+
+    For plans in which nothing binds alone.
+    """
+    kept = list(possible(setting))
+    if len(kept) > _most(setting) or fall(setting, kept) <= 0:
+        return ()
+    for lever in list(kept):
+        rest = [other for other in kept if other != lever]
+        if rest and fall(setting, rest) > 0:
+            kept = rest
+    joint = fall(setting, kept)
+    return tuple(replace(lever, fall=joint) for lever in kept)
+
+
+def possible(setting: Setting) -> Iterator[Lever]:
+    """Everything of a plan that could be faster: devices, reductions, the network, wires that carry something."""
+    pipeline = setting.pipeline
+    for placement in dict.fromkeys(pipeline.placement):
+        own = tuple(s for s, devices in enumerate(pipeline.placement) if devices == placement)
+        yield Lever("devices", setting.devices(own[0]), stages=own)
+    tied = {s for group in pipeline.tied for s in group}
+    alone = [(s,) for s in range(len(pipeline.stages)) if s not in tied]
+    for group in sorted([*alone, *pipeline.tied]):
+        if any(pipeline.stages[s].reduce for s in group):
+            yield Lever("reduction", f"gradient reduction of {' and '.join(map(setting.stage, group))}", stages=group)
+    names = sorted({name for ways in _ways(pipeline) for way in ways if way.occupancy for name in way.resources})
+    cards = tuple(name for name in names if is_card(name))
+    if cards:
+        yield Lever("network", "the network between the nodes", wires=cards)
+    for name in names:
+        if not is_card(name):
+            yield Lever("wire", f"the link {name}", wires=(name,))
+
+
+def _ways(pipeline: Pipeline) -> tuple[tuple[Transfer, ...], ...]:
+    return (*pipeline.transfers, *pipeline.returns)
+
+
+def _on_path(setting: Setting, lever: Lever) -> int:
+    """Nanoseconds of the critical path that the lever's work or its wires' tensors take."""
+
+    def own(item: Span | Flight) -> bool:
+        if isinstance(item, Flight):
+            return not set(lever.wires).isdisjoint(setting.transfer(item).resources)
+        reduces = item.action.kind is Kind.REDUCE
+        return item.action.stage in lever.stages and reduces == (lever.kind == "reduction")
+
+    return sum(time for item, _, time in timed(setting) if own(item))
+
+
+def _most(setting: Setting) -> int:
+    """How many simulations are worth their time."""
+    actions = sum(map(len, setting.plan.schedule.orders))
+    return min(MOST, max(FEWEST, ACTIONS // max(actions, 1)))
+
+
+def fall(setting: Setting, faster: Sequence[Lever]) -> float:
+    """By which fraction the step falls when all of these get faster; below zero if it grows."""
+    if not setting.step:
+        return 0.0
+    schedule = setting.plan.schedule
+    whole = GRAIN * setting.step
+    if schedule.two_lanes:  # their parts of a backward are rounded, so multiplied times make another step
+        whole = simulate(schedule, _sped_up(setting.pipeline, [])).makespan
+    return 1 - simulate(schedule, _sped_up(setting.pipeline, faster)).makespan / whole
+
+
+def _sped_up(pipeline: Pipeline, faster: Sequence[Lever]) -> Pipeline:
+    working = {s for lever in faster if lever.kind == "devices" for s in lever.stages}
+    reducing = {s for lever in faster if lever.kind == "reduction" for s in lever.stages}
+    wires = {name for lever in faster for name in lever.wires}
+
+    def stage(s: int, old: Stage) -> Stage:
+        factor = FASTER if s in working else GRAIN
+        return replace(
+            old,
+            forward=old.forward * factor,
+            backward=old.backward * factor,
+            input_gradient=old.input_gradient * factor,
+            weight_gradient=old.weight_gradient * factor,
+            update=old.update * factor,
+            reduce=old.reduce * (FASTER if s in reducing else GRAIN),
+        )
+
+    def way(old: Transfer) -> Transfer:
+        factor = FASTER if wires & set(old.resources) else GRAIN
+        return replace(old, occupancy=old.occupancy * factor, latency=old.latency * GRAIN)
+
+    return replace(
+        pipeline,
+        stages=tuple(stage(s, old) for s, old in enumerate(pipeline.stages)),
+        transfers=tuple(tuple(map(way, ways)) for ways in pipeline.transfers),
+        returns=tuple(tuple(map(way, ways)) for ways in pipeline.returns),
+    )

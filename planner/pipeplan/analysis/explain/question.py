@@ -1,0 +1,123 @@
+"""From an answer to its explanation."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from pipeplan.analysis.explain.ample import ample
+from pipeplan.analysis.explain.changes import changes
+from pipeplan.analysis.explain.explanation import Explanation
+from pipeplan.analysis.explain.levers import groups, levers, together
+from pipeplan.analysis.explain.outcome import Outcome, nothing, outcome
+from pipeplan.analysis.explain.path import portions
+from pipeplan.analysis.explain.room import rooms
+from pipeplan.analysis.explain.setting import Setting
+from pipeplan.analysis.explain.use import uses
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job, Objective
+from pipeplan.core.model import Model
+from pipeplan.core.options import SEED, WORKERS, asked_limits
+from pipeplan.core.plan import Plan
+from pipeplan.core.units import format_time
+from pipeplan.core.wording import counted
+from pipeplan.search.result import Result
+from pipeplan.simulate import simulate
+from pipeplan_formulations.common.signals import listening, received
+
+
+@listening()
+def explain(
+    result: Result,
+    model: Model,
+    cluster: Cluster,
+    *,
+    time_limit: float = 20.0,
+    gap: float = 0.0,
+    backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Explanation:
+    """What binds a plan, its critical path in words, and what changes of the question would bring.
+
+    Parameters
+    ----------
+    result : Result
+        What `pipeplan.solve` answered for ``model`` and ``cluster``; its job is the question.
+    time_limit, gap : float
+        For each changed question that is solved; whatever is open after that is told as "at most".
+    progress : callable
+        Told each change before it is solved.
+
+    Raises
+    ------
+    InputError
+        If the answer is about the bottleneck of an endless pipeline.
+    """
+    plan, job = result.plan, result.job
+    if job.objective is not Objective.STEP:
+        raise InputError("an explanation is about one step; solve with objective='step'")
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    tried: list[Outcome] = []
+    memory: Outcome | None = None
+    enough = ample(model, cluster, job)
+    with suppress(KeyboardInterrupt):  # Ctrl-C hands back what is known so far
+        for change in changes(cluster, job, plan) if not received() else ():
+            progress(change.label)
+            if change.frees_memory and enough:
+                tried.append(nothing(change, result, "no plan can need more memory than there is"))
+            else:
+                tried.append(outcome(model, change, result, limits=limits, backend=backend))
+            if change.lifts_limits:
+                memory = tried[-1]
+            elif change.frees_memory and memory is not None:
+                tried[-1] = tried[-1].within(memory)
+    found = _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
+    return replace(found, costs=result.costs, searched=result.searched)
+
+
+def explain_plan(plan: Plan) -> Explanation:
+    """What a plan tells by itself, without its question: the same, but for what changes would bring.
+
+    Raises
+    ------
+    InputError
+        If the plan is about the bottleneck of an endless pipeline.
+    """
+    timeline = simulate(plan.schedule, plan.pipeline)
+    if timeline.makespan != plan.step_time:
+        raise InputError(
+            f"the plan promises {format_time(plan.step_time)} and its step takes {format_time(timeline.makespan)}: it "
+            "is about the bottleneck of an endless pipeline; solve with --objective step to have a step explained"
+        )
+    return _explanation(Setting(plan, timeline), None, None, None, None, ())
+
+
+def _explanation(
+    setting: Setting,
+    model: Model | None,
+    cluster: Cluster | None,
+    job: Job | None,
+    memory: Outcome | None,
+    outcomes: tuple[Outcome, ...],
+) -> Explanation:
+    plan = setting.plan
+    path = portions(setting)
+    alone = levers(setting)
+    shape = f"{counted(len(plan.stages), 'stage')} on {counted(len(plan.ranks), 'device')}"
+    many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
+    times = f"step {format_time(setting.step)}, bound {format_time(plan.bound)}"
+    return Explanation(
+        headline=f"{plan.model} on {plan.cluster}: {shape}, {many}, {times}",
+        step=setting.step,
+        bound=plan.bound,
+        path=path,
+        uses=uses(setting),
+        rooms=rooms(setting, model, cluster, job),
+        levers=alone,
+        groups=groups(setting),
+        joint=() if alone else together(setting),
+        memory=memory,
+        outcomes=outcomes,
+    )

@@ -1,0 +1,283 @@
+"""Why nothing fits, and the smallest change that does: each one searched for and proved, none guessed.
+
+Whether a changed question has a plan is asked of the solver's own search. Numbers are found by bisection: what fits
+keeps fitting with more memory, with more devices, and with fewer micro-batches of the same size.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from pipeplan.analysis.explain.changes import has_limits, with_devices, with_memory, without_limits
+from pipeplan.analysis.explain.feasible import Fit, fit, too_little
+from pipeplan.analysis.explain.least import least
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job, Recompute
+from pipeplan.core.model import Model
+from pipeplan.core.options import SEED, WORKERS, asked_limits
+from pipeplan.core.plan import Plan
+from pipeplan.core.searched import Searched
+from pipeplan.core.units import format_bytes
+from pipeplan.core.wording import counted, wrapped
+from pipeplan.costs.layers import available_micro_batches
+from pipeplan.search.alternatives import changes, checked
+from pipeplan.search.scope import searched_for
+from pipeplan.search.space.space import ANY, Space
+from pipeplan_formulations.common.signals import listening
+
+ORDERS = 5.0
+"""Seconds for a plan under any order."""
+Ask = Callable[[Cluster, Job], Fit]
+"""Does a changed question have a plan?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One way to make the job fit.
+
+    Attributes
+    ----------
+    kind : str
+        ``'memory'``, ``'batch'``, ``'devices'``, or the field of `pipeplan.Job` that changes.
+    fits : bool or None
+        None: not decided in the time given.
+    text : str
+        The change with its number, or why it does not help.
+    number : int or None
+        Bytes a device more, samples of a batch, further devices, micro-batches.
+    smallest : bool
+        Whether it is proved that no smaller change of this kind fits.
+    """
+
+    kind: str
+    fits: bool | None
+    text: str
+    number: int | None = None
+    smallest: bool = False
+
+    def __str__(self) -> str:
+        mark = {True: "fits", False: "does not help", None: "undecided"}[self.fits]
+        proof = ""
+        if self.number is not None:
+            proof = "; a smaller change is proved not to" if self.smallest else "; a smaller change was not ruled out"
+        return f"{mark}: {self.text}{proof}"
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """Whether it is proved that nothing of what is searched fits, and each kind of change with what it takes."""
+
+    proved: bool
+    remedies: tuple[Remedy, ...]
+    searched: Searched
+
+    def __str__(self) -> str:
+        proved, not_proved = (
+            "No plan fits among those searched, proved.",
+            "No plan was found; that none fits is not proved.",
+        )
+        verdict = proved if self.proved else not_proved
+        helpful_first = sorted(self.remedies, key=lambda remedy: [True, None, False].index(remedy.fits))
+        reach = wrapped(f"searched: {self.searched.in_words()}")
+        return "\n".join([verdict, *(f"  {remedy}" for remedy in helpful_first), *reach])
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data."""
+        rows = [
+            {"kind": r.kind, "fits": r.fits, "text": r.text, "number": r.number, "smallest": r.smallest}
+            for r in self.remedies
+        ]
+        return {"fits": False, "proved": self.proved, "remedies": rows, "searched": self.searched.as_json()}
+
+
+@listening()
+def remedies(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    *,
+    time_limit: float = 20.0,
+    backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Remedies | None:
+    """The smallest change of each kind that makes a job fit; None if it fits as it is.
+
+    Parameters
+    ----------
+    time_limit : float
+        Seconds for each question asked; there are a few dozen.
+    progress : callable
+        Told each kind of change before it is tried.
+    """
+
+    asked_limits(time_limit, 0.0, backend, workers, seed)
+
+    def ask(cluster: Cluster, job: Job) -> Fit:
+        return fit(model, cluster, job, time_limit=time_limit, backend=backend, workers=workers, seed=seed)
+
+    now = ask(cluster, job)
+    if now.verdict:
+        return None
+    found: list[Remedy] = []
+    ways: tuple[tuple[str, Callable[..., Iterator[Remedy]]], ...] = (
+        ("memory", _memory),
+        ("wishes", lambda *question: _wishes(model, *question)),
+        ("batch", lambda *question: _batch(model, *question)),
+        ("devices", lambda *question: _devices(model, *question)),
+    )
+    with suppress(KeyboardInterrupt):  # Ctrl-C hands back what is known so far
+        for title, way in ways:
+            progress(title)
+            for remedy in way(cluster, job, ask):
+                found.append(remedy)
+    # a change is the smallest one only if that none is needed is ruled out too
+    found = [replace(remedy, smallest=remedy.smallest and now.proved) for remedy in found]
+    return Remedies(now.proved, tuple(found), searched_for(model, cluster, job))
+
+
+def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+    """The least that every device needs besides what it has."""
+    if not has_limits(cluster, job):
+        return
+    free = ask(*without_limits(cluster, job))
+    if free.plan is None:
+        yield Remedy("memory", free.verdict, "any memory: what stands in the way is another wish")
+        return
+
+    def fits(more: int) -> tuple[bool | None, int]:
+        answer = ask(*with_memory(cluster, job, more))
+        return answer.verdict, more if answer.plan is None else min(more, _shortage(answer.plan, cluster, job))
+
+    found = least(fits, 0, _shortage(free.plan, cluster, job))
+    have = sorted({limit for limit in _limits(cluster, job) if limit is not None})
+    enough = " and ".join(_exact(limit + found.number) for limit in have)
+    yield Remedy("memory", True, f"{enough} a device, {_exact(found.number)} more", found.number, found.proved)
+
+
+def _limits(cluster: Cluster, job: Job) -> list[int | None]:
+    """What the plan may use of each device; None without limit."""
+    known = [[limit for limit in (device.kind.memory, job.memory) if limit is not None] for device in cluster.devices]
+    return [min(limits, default=None) for limits in known]
+
+
+def _shortage(plan: Plan, cluster: Cluster, job: Job) -> int:
+    """Bytes by which the plan exceeds the limit where it exceeds it most."""
+    limits = _limits(cluster, job)
+    over = [
+        stage.memory.total - limit
+        for stage in plan.stages
+        for limit in (limits[device] for device in stage.devices)
+        if limit is not None
+    ]
+    return max(over, default=0)
+
+
+def _wishes(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+    """Each wish given up by itself; the last two are offers."""
+    given_up = [
+        ("micro_batches", bool(job.micro_batches), {"micro_batches": ()}, "any number of micro-batches"),
+        ("depths", bool(job.depths), {"depths": ()}, "any number of stages"),
+        ("schedules", bool(job.schedules), {"schedules": ()}, "any schedule"),
+        (
+            "replicas",
+            bool(job.replicas or job.equal_replicas),
+            {"replicas": (), "equal_replicas": False},
+            "any replicas",
+        ),
+        ("together", bool(job.together or job.no_cut_after), {"together": (), "no_cut_after": ()}, "a cut anywhere"),
+        ("pin", bool(job.pin), {"pin": ()}, "any layer on any device"),
+        (
+            "extrapolate",
+            bool(model.profiles) and not job.extrapolate,
+            {"extrapolate": True},
+            "micro-batches smaller than any measured one",
+        ),
+        ("recompute", job.recompute is Recompute.NONE, {"recompute": Recompute.CHOOSE}, "recomputation"),
+        ("zero1", not job.zero1, {"zero1": True}, "ZeRO-1, the optimiser's state shared out among replicas"),
+    ]
+    for field, given, change, label in given_up:
+        if not given:
+            continue
+        try:
+            answer = ask(cluster, replace(job, **change))  # type: ignore[arg-type]
+        except InputError as error:
+            yield Remedy(field, False, f"{label}: {error}")
+            continue
+        yield Remedy(field, answer.verdict, label if answer.plan is None else f"{label} (like {_shape(answer.plan)})")
+    yield from _orders(Space(model, cluster, job))
+
+
+def _orders(space: Space) -> Iterator[Remedy]:
+    """Every order, where that is not asked for: one that holds one micro-batch per stage needs the least memory."""
+    for option, changed in () if too_little(space) else changes(space):
+        if ANY in changed.get("schedules", ()):
+            for other in checked(space, option, changed, ORDERS):
+                yield Remedy("schedules", other.fits or None, f"{option} (a plan with {_exact(other.need)} a device)")
+
+
+def _shape(plan: Plan) -> str:
+    many = counted(plan.micro_batches, "micro-batch")
+    return f"{many} of {plan.micro_batch} through {counted(len(plan.stages), 'stage')}"
+
+
+def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+    """The largest batch below the one asked for, of micro-batches of a size that is known."""
+    kinds = [device.kind for device in cluster.devices]
+    sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
+    best: tuple[int, int, int] | None = None
+    # fewer micro-batches allow fewer replicas, which matters where those are fixed or share the optimiser's state
+    proved = not (job.zero1 or job.equal_replicas or set(job.replicas) - {1})
+    for size in sizes:
+
+        def fits(fewer: int, size: int = size) -> tuple[bool | None, int]:
+            count = job.batch // size - fewer
+            answer = ask(cluster, replace(job, batch=size * count, micro_batches=(count,)))
+            return answer.verdict, fewer
+
+        most = job.batch // size - 1
+        ends, _ = fits(most)
+        proved &= ends is not None
+        if not ends:
+            continue
+        found = least(fits, 0, most)
+        proved &= found.proved
+        batch = job.batch - size * found.number
+        best = max(best or (0, 0, 0), (batch, batch // size, size))
+    if best is None:
+        yield Remedy(
+            "batch", False if proved else None, f"a smaller batch: not even one micro-batch of {min(sizes)} fits"
+        )
+        return
+    batch, count, size = best
+    text = f"a batch of {batch} instead of {job.batch} ({counted(count, 'micro-batch')} of {size})"
+    yield Remedy("batch", True, text, batch, proved)
+
+
+def _devices(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+    """For each kind, the fewest more of it: at most one device for each layer, or twice as many as there are."""
+    most = max(len(model.layers) - len(cluster.devices), len(cluster.devices))
+    for kind in dict.fromkeys(device.kind.name for device in cluster.devices):
+
+        def fits(more: int, kind: str = kind) -> tuple[bool | None, int]:
+            answer = ask(*with_devices(cluster, job, kind, more))
+            return answer.verdict, more
+
+        tried, more = 0, 1
+        answer, _ = fits(more)
+        undecided = answer is None
+        while not answer and more < most:
+            tried, more = more, min(2 * more, most)
+            answer, _ = fits(more)
+            undecided |= answer is None
+        if answer:
+            found = least(fits, tried, more)
+            yield Remedy("devices", True, f"{found.number} more {kind}", found.number, found.proved and not undecided)
+        else:
+            yield Remedy("devices", None if undecided else False, f"up to {most} more {kind}")
+
+
+def _exact(size: int) -> str:
+    return f"{format_bytes(size)}" if size < 1024 else f"{format_bytes(size)} ({size} B)"

@@ -1,0 +1,85 @@
+"""Where memory is tight: what each device has left, and what one more micro-batch or layer would take."""
+
+from dataclasses import dataclass
+
+from pipeplan.analysis.explain.setting import Setting
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.units import format_bytes
+from pipeplan.costs.chain import UNLIMITED
+from pipeplan.costs.layers import layer_costs
+from pipeplan.costs.memory import optimizer_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A device's memory at its peak, as the plan counts it, in bytes.
+
+    Attributes
+    ----------
+    device : str
+    stage : int
+    peak, limit : int
+        ``limit`` is `pipeplan.costs.chain.UNLIMITED` where there is none.
+    micro_batch : int
+        What one more micro-batch in flight would take.
+    layer : int or None
+        What the smaller of the neighbouring layers of the next stages would take; None where there is no neighbour, or
+        the model is not at hand.
+    """
+
+    device: str
+    stage: int
+    peak: int
+    limit: int
+    micro_batch: int
+    layer: int | None = None
+
+    @property
+    def left(self) -> int:
+        """Bytes between the peak and the limit."""
+        return self.limit - self.peak
+
+    @property
+    def tight(self) -> bool:
+        """Whether one more micro-batch or layer would not fit."""
+        return self.limit != UNLIMITED and self.left < max(self.micro_batch, self.layer or 0)
+
+    def __str__(self) -> str:
+        if self.limit == UNLIMITED:
+            return f"{self.device}: {format_bytes(self.peak)}, no limit"
+        text = f"{self.device}: {format_bytes(self.peak)} of {format_bytes(self.limit)}"
+        wants = [("micro-batch", self.micro_batch), ("layer", self.layer or 0)]
+        missing = [f"one more {what} takes {format_bytes(size)}" for what, size in wants if size > self.left]
+        return f"{text}, {format_bytes(self.left)} left; {' and '.join(missing)}" if missing else text
+
+
+def rooms(setting: Setting, model: Model | None, cluster: Cluster | None, job: Job | None) -> tuple[Room, ...]:
+    """Every device of the plan, by rank; without the question, neighbouring layers are left out."""
+    found = {}
+    for s, stage in enumerate(setting.pipeline.stages):
+        layer = None if model is None or cluster is None else _smallest_neighbour(setting, s, model, cluster, job)
+        for rank in setting.pipeline.placement[s]:
+            peak, limit = setting.plan.stages[s].memory.total, setting.pipeline.limits[rank]
+            found[rank] = Room(setting.device(rank), s, peak, limit, stage.held, layer)
+    return tuple(found[rank] for rank in sorted(found))
+
+
+def _smallest_neighbour(setting: Setting, s: int, model: Model, cluster: Cluster, job: Job | None) -> int | None:
+    """Resident and saved bytes of the cheaper layer that stage s could take over from a neighbour."""
+    plan = setting.plan
+    neighbours = [plan.stages[t].layers[i] for t, i in ((s - 1, -1), (s + 1, 0)) if 0 <= t < len(plan.stages)]
+    if not neighbours:
+        return None
+    kind = cluster.devices[plan.stages[s].devices[0]].kind
+    extrapolate = job is not None and job.extrapolate
+    costs = layer_costs(model, kind, plan.micro_batch, extrapolate=extrapolate, optimizer=plan.optimizer)
+
+    def need(name: str) -> int:
+        i = model.names.index(name)
+        parameters = model.layers[i].parameters
+        resident = 2 * parameters + optimizer_bytes(parameters, model.dtype, plan.optimizer)
+        return resident + plan.stages[s].in_flight * costs[i].saved
+
+    return min(map(need, neighbours))

@@ -1,0 +1,198 @@
+"""The questions of a frontier, each asked once: answers are kept, in a file where one is named.
+
+The file is written whole after each answer; a second call with the same question goes on where the first stopped.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from pipeplan.analysis.explain.feasible import fit
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.plan import Plan
+from pipeplan.io.atomic import write_whole
+from pipeplan.io.plan_file import plan_data, plan_from_data
+from pipeplan.io.schema import Strict, check
+from pipeplan.io.text import parse_data, read_text
+from pipeplan.solve import solve
+from pipeplan_formulations.common.report import Limits, Stop
+
+FORMAT = "pipeplan-frontier/1"
+
+
+class Verdict(StrEnum):
+    """``PLAN``: there is one. ``INFEASIBLE``: proved that there is none. ``OPEN``: not decided in the time given."""
+
+    PLAN = "plan"
+    INFEASIBLE = "infeasible"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found for one budget: the plan with its value and bound in nanoseconds, or why there is none."""
+
+    verdict: Verdict
+    value: int = 0
+    bound: int = 0
+    plan: Plan | None = None
+    why: str = ""
+
+
+@dataclass
+class Answers:
+    """Asks, and remembers.
+
+    Attributes
+    ----------
+    model, cluster, job
+        The question of the frontier.
+    over : str
+        What it is drawn over; part of what a file must agree with.
+    limits : Limits
+        For each answer.
+    path : Path or None
+        Where answers are kept.
+    told : callable
+        Hears of every new answer, and what was asked.
+    cut_short : Answer or None
+        What was known when a signal ended the search for an answer.
+
+    Raises
+    ------
+    InputError
+        If the file belongs to another question.
+    """
+
+    model: Model
+    cluster: Cluster
+    job: Job
+    over: str
+    limits: Limits
+    backend: str = "cpsat"
+    path: Path | None = None
+    told: Callable[[str, Answer], None] = lambda *_: None
+    cut_short: Answer | None = None
+    _known: dict[str, Answer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.path.is_file():  # a device or a FIFO has no answers to go on from
+            self._known = self._read(self.path)
+
+    def best(self, key: str, cluster: Cluster, job: Job) -> Answer:
+        """The best plan, up to the gap, within the time."""
+        return self._remembered(key, lambda: self._best(cluster, job))
+
+    def any(self, key: str, cluster: Cluster, job: Job) -> Answer:
+        """Whether there is a plan at all."""
+        return self._remembered(f"any {key}", lambda: self._any(cluster, job))
+
+    def _remembered(self, key: str, find: Callable[[], Answer]) -> Answer:
+        if key not in self._known:
+            answer = self._known[key] = find()
+            if self.path is not None:
+                write_whole(self.path, self._text())
+            self.told(key, answer)
+        return self._known[key]
+
+    def _best(self, cluster: Cluster, job: Job) -> Answer:
+        try:
+            result = solve(
+                self.model,
+                cluster,
+                job=job,
+                time_limit=self.limits.time,
+                gap=self.limits.gap,
+                backend=self.backend,
+                workers=self.limits.workers,
+                seed=self.limits.seed,
+            )
+        except InputError:
+            raise
+        except InfeasibleError as error:
+            return Answer(Verdict.INFEASIBLE, why=str(error))
+        except UndecidedError as error:
+            if error.stop == Stop.INTERRUPT:
+                raise KeyboardInterrupt from error
+            return Answer(Verdict.OPEN, why=str(error))
+        except PipeplanError as error:  # the time was up before there was a plan
+            return Answer(Verdict.OPEN, why=str(error))
+        answer = Answer(Verdict.PLAN, result.value, result.bound, result.plan)
+        if result.stop is Stop.INTERRUPT:  # Ctrl-C ends the sweep; what was answered in full is kept
+            self.cut_short = answer
+            raise KeyboardInterrupt
+        return answer
+
+    def _any(self, cluster: Cluster, job: Job) -> Answer:
+        found = fit(
+            self.model,
+            cluster,
+            job,
+            time_limit=self.limits.time,
+            backend=self.backend,
+            workers=self.limits.workers,
+            seed=self.limits.seed,
+        )
+        if found.plan is None:
+            return Answer(Verdict.INFEASIBLE if found.proved else Verdict.OPEN, why="nothing fits")
+        return Answer(Verdict.PLAN, found.plan.step_time, found.plan.bound, found.plan)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that the answers depend on, but for how long they were searched."""
+        question = [asdict(self.model), asdict(self.cluster), asdict(self.job), self.over]
+        return hashlib.sha256(json.dumps(question, default=dict, sort_keys=True).encode()).hexdigest()[:16]
+
+    def _text(self) -> str:
+        rows: dict[str, Any] = {
+            key: {
+                "verdict": answer.verdict.value,
+                "value": answer.value,
+                "bound": answer.bound,
+                "why": answer.why,
+                "plan": None if answer.plan is None else plan_data(answer.plan),
+            }
+            for key, answer in self._known.items()
+        }
+        return json.dumps({"format": FORMAT, "question": self.fingerprint, "answers": rows}, indent=1)
+
+    def _read(self, path: Path) -> dict[str, Answer]:
+        try:
+            file = check(_File, parse_data(read_text(path), str(path)), str(path))
+        except InputError as error:
+            raise InputError(f"{path} holds no frontier; name another file. {error}") from error
+        if (file.format, file.question) != (FORMAT, self.fingerprint):
+            raise InputError(f"{path} holds answers to another question; remove it, or name another file")
+        return {key: row.answer(str(path)) for key, row in file.answers.items()}
+
+
+class _Row(Strict):
+    """One answer in a file."""
+
+    verdict: Literal["plan", "infeasible", "open"]
+    value: Annotated[int, Field(ge=0)]
+    bound: Annotated[int, Field(ge=0)]
+    why: str
+    plan: dict[str, Any] | None
+
+    def answer(self, where: str) -> Answer:
+        """The answer it describes."""
+        plan = None if self.plan is None else plan_from_data(self.plan, where)
+        return Answer(Verdict(self.verdict), self.value, self.bound, plan, self.why)
+
+
+class _File(Strict):
+    """The whole file."""
+
+    format: str
+    question: str
+    answers: dict[str, _Row]

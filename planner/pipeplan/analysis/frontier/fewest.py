@@ -1,0 +1,155 @@
+"""The fewest devices that fit, and the proof that fewer do not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
+from pipeplan.analysis.frontier.over_devices import ask, check_pins, passes_over, prices
+from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InfeasibleError, PipeplanError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.options import SEED, WORKERS, asked_limits, require_question
+from pipeplan.core.plan import Plan
+from pipeplan.core.searched import FIRST_DEVICES, Searched
+from pipeplan.core.units import format_bytes, format_time
+from pipeplan.costs.sources import Costs, sources
+from pipeplan.search.scope import searched_for
+from pipeplan_formulations.common.signals import listening
+
+
+@dataclass(frozen=True)
+class Fewest:
+    """The least number of devices on which the job fits.
+
+    Attributes
+    ----------
+    count : int
+    plan : Plan
+        The fastest plan found on so many devices.
+    value, bound : int
+        Nanoseconds; no plan on these devices beats the bound.
+    cluster : Cluster
+        The part of the cluster that it was made for.
+    excluded : tuple of str
+        The parts with one device less, on each of which nothing fits; so nothing fits on fewer either.
+    proved : bool
+        Whether all of these are proved.
+    searched, costs
+        The space over which that holds, on the whole cluster, and what the times are.
+    """
+
+    count: int
+    plan: Plan
+    value: int
+    bound: int
+    cluster: Cluster
+    excluded: tuple[str, ...]
+    proved: bool
+    searched: Searched
+    costs: Costs
+
+    def __str__(self) -> str:
+        devices = "1 device" if self.count == 1 else f"{self.count} devices"
+        peak = format_bytes(max(stage.memory.total for stage in self.plan.stages))
+        if self.count == 1:
+            proof = "one is the least there is"
+        elif self.proved:
+            proof = f"proved: nothing that is searched fits on {', nor on '.join(self.excluded)}"
+        else:
+            proof = "not proved: on fewer nothing was found in the time given"
+        answer = (
+            f"{devices} ({self.cluster.name}): step {format_time(self.value)}, bound {format_time(self.bound)}, "
+            f"{peak} on the fullest device; {proof}"
+        )
+        return "\n".join([answer, f"costs: {self.costs.in_words()}", *self.searched.lines()])
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data; times in seconds."""
+        return {
+            "devices": self.count,
+            "cluster": self.cluster.name,
+            "step_time_s": self.value / 1e9,
+            "bound_s": self.bound / 1e9,
+            "excluded": list(self.excluded),
+            "proved": self.proved,
+            "costs": self.costs.as_json(),
+            "searched": self.searched.as_json(),
+        }
+
+
+@listening()
+def fewest_devices(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    *,
+    time_limit: float = 60.0,
+    gap: float = 0.0,
+    backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
+    path: str | Path | None = None,
+    told: Callable[[str, Answer], None] = lambda *_: None,
+) -> Fewest:
+    """The fewest devices of the cluster on which the job has a plan, whatever its step time.
+
+    A part of the cluster is so many devices of each kind, the first of them in the cluster's order. More devices never
+    hurt where a plan may leave some out, so the number is found by bisection (in a given order of devices: from below);
+    every part with one device less is then proved not to fit.
+
+    Raises
+    ------
+    InfeasibleError
+        If the job does not fit on the whole cluster. (`PipeplanError`, its base, if that is not decided in time.)
+    """
+    require_question(model, cluster, job)
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    answers = Answers(model, cluster, job, "devices", limits, backend, None if path is None else Path(path), told)
+    check_pins(answers)
+    every = parts(cluster, prices(answers, by_price=False))
+    kinds = kind_counts(cluster)
+    memory = {device.kind.name: device.kind.memory for device in cluster.devices}
+
+    def roomiest(part: Part) -> tuple[bool, int]:
+        sizes = [(memory[kind], n) for (kind, _), n in zip(kinds, part.counts, strict=True) if n]
+        unlimited = any(size is None for size, _ in sizes)
+        return not unlimited, -sum((size or 0) * n for size, n in sizes)
+
+    def on(count: int) -> list[Part]:
+        return sorted((part for part in every if part.devices == count), key=roomiest)
+
+    def first_that_fits(count: int) -> Part | None:
+        for part in on(count):
+            if ask(answers, part, any_plan=True).plan is not None:
+                return part
+        return None
+
+    low, high = 0, len(cluster.devices)
+    if first_that_fits(high) is None:
+        whole = ask(answers, on(high)[0])
+        raise InfeasibleError(whole.why) if whole.verdict is Verdict.INFEASIBLE else PipeplanError(whole.why)
+    while high - low > 1:
+        middle = (low + high) // 2 if passes_over(answers) else low + 1
+        if first_that_fits(middle) is None:
+            low = middle
+        else:
+            high = middle
+    solved = [(part, ask(answers, part)) for part in on(high) if ask(answers, part, any_plan=True).plan is not None]
+    part, best = min(((p, a) for p, a in solved if a.plan is not None), key=lambda pair: pair[1].value)
+    below = [(part, ask(answers, part, any_plan=True)) for part in on(low)] if low else []
+    assert best.plan is not None
+    reach = searched_for(model, cluster, job).without(FIRST_DEVICES)
+    return Fewest(
+        count=high,
+        plan=best.plan,
+        value=best.value,
+        bound=best.bound,
+        cluster=sub_cluster(cluster, part),
+        excluded=tuple(sub_cluster(cluster, part).name for part, _ in below),
+        proved=all(answer.verdict is Verdict.INFEASIBLE for _, answer in below),
+        searched=reach,
+        costs=sources(model, cluster, reach.micro_batch_sizes),
+    )

@@ -1,0 +1,132 @@
+"""From a question to its frontier."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from pipeplan.analysis.frontier import over_devices, over_memory, subsets
+from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
+from pipeplan.analysis.frontier.curve import AXES, Frontier, Over
+from pipeplan.analysis.frontier.points import Point, not_dominated
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.core.figures import whole
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.options import SEED, WORKERS, asked_limits, require_question
+from pipeplan.core.searched import FIRST_DEVICES
+from pipeplan.costs.sources import sources
+from pipeplan.search.scope import searched_for
+from pipeplan_formulations.common.signals import listening
+
+Item = TypeVar("Item")
+
+
+@listening()
+def frontier(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    over: Over = "memory",
+    *,
+    points: int | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.0,
+    backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
+    path: str | Path | None = None,
+    told: Callable[[str, Answer], None] = lambda *_: None,
+) -> Frontier:
+    """Step time against memory, number of devices or price: the plans of which none beats another in both.
+
+    Parameters
+    ----------
+    over : {'memory', 'devices', 'price'}
+        Bytes of the fullest device; number of devices; sum of the devices' prices per hour. A part of the cluster has
+        so many devices of each kind, the first of them in the cluster's order.
+    points : int, optional
+        Look at so many limits only, each where most is open; over devices and price, at so many numbers of each kind,
+        evenly spaced.
+    time_limit, gap, backend, workers, seed
+        See `pipeplan.solve`. For each point; what stays open is told by its bound.
+    path : str or Path, optional
+        Where answers are kept as they come. A second call with the same question goes on from there.
+    told : callable
+        Hears what was asked and what was answered.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing fits at all. (`PipeplanError`, its base, if that is not decided in the time given.)
+    InputError
+        If the question makes no sense, or ``path`` belongs to another one.
+    KeyboardInterrupt
+        If it was interrupted before there was an answer; later, what was answered is handed back.
+    """
+    if over not in AXES:
+        raise InputError(f"a frontier over {over!r} is not known; choose from {', '.join(AXES)}")
+    if points is not None:
+        whole(points, "points (a frontier has at least one point)", 1)
+    where = None if path is None else Path(path)
+    require_question(model, cluster, job)
+    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    answers = Answers(model, cluster, job, over, limits, backend, where, told)
+    if over == "memory":
+        visits: list[over_memory.Visit] = []
+        every = _collected(
+            over_memory.sweep(answers) if points is None else over_memory.sample(answers, points), visits
+        )
+        if not visits and answers.cut_short is not None:
+            visits = [over_memory.Visit(job.memory, answers.cut_short)]
+        visits.sort(key=lambda visit: -math.inf if visit.limit is None else -visit.limit)
+        given, every = [visit.answer for visit in visits], every and not over_memory.gaps(visits)
+        found, floors = over_memory.read(answers, visits)
+    else:
+        each = over_devices.prices(answers, by_price=over == "price")
+        parts: list[tuple[subsets.Part, Answer]] = []
+        every = _collected(over_devices.sweep(answers, each, points), parts) and points is None
+        if not parts and answers.cut_short is not None:
+            parts = [(subsets.parts(cluster, each, points)[-1], answers.cut_short)]
+        known = dict(parts)
+        given = list(known.values())
+        found, floors = over_devices.read(answers, known, each, points)
+    if not given:
+        raise KeyboardInterrupt
+    if not found:
+        undecided = [answer.why for answer in given if answer.verdict is Verdict.OPEN]
+        raise PipeplanError(undecided[0]) if undecided else InfeasibleError(given[0].why)
+    if over == "memory":
+        reach = searched_for(model, cluster, replace(job, memory=max(point.memory for point in found)))
+    else:
+        reach = searched_for(model, cluster, job).without(FIRST_DEVICES)
+    return Frontier(
+        model=model.name,
+        cluster=cluster.name,
+        over=over,
+        batch=job.batch,
+        points=not_dominated(found),
+        floors=floors,
+        complete=every and _all_proved(given, found),
+        asked=len(given),
+        searched=reach,
+        costs=sources(model, cluster, reach.micro_batch_sizes),
+    )
+
+
+def _collected(answers: Iterator[Item], into: list[Item]) -> bool:
+    """Take what comes until there is no more, or until Ctrl-C: then False, and what came counts."""
+    try:
+        for answer in answers:
+            into.append(answer)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _all_proved(given: list[Answer], found: tuple[Point, ...]) -> bool:
+    """No answer is open, and every point that counts meets its bound."""
+    decided = all(answer.verdict is not Verdict.OPEN for answer in given)
+    return decided and all(point.value == point.bound for point in not_dominated(found))

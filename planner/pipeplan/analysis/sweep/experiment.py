@@ -1,0 +1,117 @@
+"""What an experiment asks: grids of models, clusters and jobs, each a product; and how long to search each cell.
+
+::
+
+    grid      models        clusters            jobs               cells
+              vgg-16        4-v100-nvlink       batch 256          2 x 2 x 1
+              resnet-50     4-v100-pcie
+
+A series of models is a ladder: its next rung is tried only if some plan fitted the one before.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
+from pipeplan.core.options import asked_limits
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """One model.
+
+    Attributes
+    ----------
+    source : str
+        A name in the datasets, or a file.
+    name : str
+        What rows call it; empty is the model's own name.
+    times : tuple of str
+        Kinds of device that the file's only profile times; empty leaves the profile as it is. A published profile often
+        does not say by itself what it was measured on.
+    merge_misbooked : bool
+        See `pipeplan.io.importers.pipedream`.
+    optional : bool
+        Leave the model out, and say so, where the file is not there.
+    """
+
+    source: str
+    name: str = ""
+    times: tuple[str, ...] = ()
+    merge_misbooked: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Members of a series from ``first`` to ``last``, up to the first that does not fit.
+
+    Each number is the one before plus ``step``, or times ``factor``: exactly one of them is not 0.
+    """
+
+    series: str
+    first: int
+    step: int = 0
+    factor: int = 0
+    last: int = 1024
+
+    def __post_init__(self) -> None:
+        adds, multiplies = self.step >= 1 and self.factor == 0, self.step == 0 and self.factor >= 2
+        if self.first < 1 or not (adds or multiplies):
+            raise InputError(
+                f"series {self.series!r} needs a first number of 1 or more, and either a step of 1 or more or a factor "
+                f"of 2 or more; it has first {self.first}, step {self.step} and factor {self.factor}"
+            )
+
+    def numbers(self) -> Iterator[int]:
+        """The numbers, in order."""
+        number = self.first
+        while number <= self.last:
+            yield number
+            number = number + self.step if self.step else number * self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Every model on every cluster for every job; grids of one ``part`` make one table."""
+
+    models: tuple[NamedModel | Series, ...]
+    clusters: tuple[str, ...]
+    jobs: tuple[Job, ...]
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How each cell is searched; see `pipeplan.solve`."""
+
+    time: float = 60.0
+    gap: float = 0.0
+    backend: str = "cpsat"
+    workers: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        asked_limits(self.time, self.gap, self.backend, self.workers, self.seed)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A whole experiment file.
+
+    Attributes
+    ----------
+    name : str
+    grids : tuple of Grid
+    search : Search
+    beside : tuple of str
+        Balancers and peers that the table shows beside the answer; empty is all of them.
+    notes : tuple of str
+    """
+
+    name: str
+    grids: tuple[Grid, ...]
+    search: Search = field(default_factory=Search)
+    beside: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

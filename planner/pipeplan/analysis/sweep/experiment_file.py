@@ -1,0 +1,206 @@
+"""An experiment as YAML.
+
+::
+
+    name: gpus
+    search: {time: 20, gap: 0.01}
+    beside: [data-parallel, bapipe-greedy]       # balancers and peers to show; all if left out
+    grids:
+      - part: estimates                            # grids of one part make one table
+        models:
+          - vgg-16
+          - {series: gnmt, first: 16, factor: 2}                   # 16, 32, 64 ... up to the first that does not fit
+          - {model: vgg16.graph.txt, name: vgg-16 (measured), times: [v100-16gb], optional: true}
+        clusters: [4-v100-nvlink, 4-v100-pcie]
+        jobs: [{batch: 256}]
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from pipeplan.analysis.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
+from pipeplan.baselines.partitioners import BALANCERS
+from pipeplan.baselines.planners import STRUCTURES
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
+from pipeplan.core.wording import hint
+from pipeplan.io.atomic import write_whole
+from pipeplan.io.datasets import shipped
+from pipeplan.io.device_file import Number
+from pipeplan.io.job_file import job_data, job_from_data
+from pipeplan.io.schema import Count, Items, Strict, check, listing
+from pipeplan.io.series import series_called
+from pipeplan.io.text import Line, Row, lean, parse_data, read_text, yaml_text
+
+
+def _entry(value: object) -> object:
+    """A plain word is short for a model of that name."""
+    return {"model": value} if isinstance(value, str) else value
+
+
+class ModelEntry(Strict):
+    """One model, or with ``series`` a row of them."""
+
+    model: str | None = None
+    name: str = ""
+    times: Items[str] = ()
+    merge_misbooked: bool = False
+    optional: bool = False
+    series: str | None = None
+    first: Count | None = None
+    step: Annotated[int, Field(ge=0)] = 0
+    factor: Annotated[int, Field(ge=0)] = 0
+    last: Count = 1024
+
+
+class GridEntry(Strict):
+    """One grid."""
+
+    part: str = ""
+    models: Items[Annotated[ModelEntry, BeforeValidator(_entry)]]
+    clusters: Items[str]
+    jobs: Items[dict[str, Any]]
+
+
+class SearchEntry(Strict):
+    """How each cell is searched."""
+
+    time: Annotated[Number, Field(gt=0)] = 60.0
+    gap: Annotated[Number, Field(ge=0)] = 0.0
+    backend: str = "cpsat"
+    workers: Count = 1
+    seed: int = 0
+
+
+class ExperimentFile(Strict):
+    """The whole file; see `pipeplan.analysis.sweep.experiment.Experiment`."""
+
+    name: str
+    notes: Items[str] = ()
+    search: SearchEntry = SearchEntry()
+    beside: Items[str] = ()
+    grids: Items[GridEntry]
+
+
+def find_experiment(name_or_path: str) -> Path:
+    """The experiment's file: its name in the datasets, or the path of a file."""
+    known = shipped("experiments")
+    if name_or_path in known:
+        return known[name_or_path]
+    path = Path(name_or_path)
+    if not path.is_file():
+        listed = ", ".join(known) or "none"
+        raise InputError(
+            f"there is no experiment {name_or_path}{hint(name_or_path, known)}; known are {listed}; or name a file"
+        )
+    return path
+
+
+def read_experiment(path: Path) -> Experiment:
+    """The experiment that a YAML file describes.
+
+    Raises
+    ------
+    InputError
+        Naming everything that is wrong, each with its path.
+    """
+    return experiment_from_data(parse_data(read_text(path), str(path)), str(path))
+
+
+def experiment_from_data(data: Any, where: str) -> Experiment:
+    """The experiment that plain data describes; ``where`` is what errors call it."""
+    file = check(ExperimentFile, data, where)
+    complaints = list(_unknown_names(file.beside))
+    grids = [_grid(entry, f"grids[{n}]", complaints) for n, entry in enumerate(file.grids)]
+    if not grids:
+        complaints.append("grids: empty; list at least one")
+    if complaints:
+        raise InputError(listing(where, complaints))
+    try:
+        search = Search(**{name: getattr(file.search, name) for name in SearchEntry.model_fields})
+    except InputError as error:
+        raise InputError(listing(where, [f"search: {error}"])) from error
+    return Experiment(file.name, tuple(grids), search, file.beside, file.notes)
+
+
+def _unknown_names(beside: Iterable[str]) -> Iterable[str]:
+    known = (*STRUCTURES, *BALANCERS)
+    for n, name in enumerate(beside):
+        if name not in known:
+            listed = f"; known are {', '.join(known)}"
+            yield f"beside[{n}]: {name!r} is no balancer{hint(name, known) or listed}"
+
+
+def _grid(entry: GridEntry, path: str, complaints: list[str]) -> Grid:
+    models: list[NamedModel | Series] = []
+    jobs: list[Job] = []
+    for field in ("models", "clusters", "jobs"):
+        if not getattr(entry, field):
+            complaints.append(f"{path}.{field}: empty; list at least one")
+    for n, model in enumerate(entry.models):
+        try:
+            models.append(_model(model))
+        except InputError as error:
+            complaints.append(f"{path}.models[{n}]: {error}")
+    for n, job in enumerate(entry.jobs):
+        try:
+            jobs.append(job_from_data(job, f"{path}.jobs[{n}]"))
+        except InputError as error:
+            complaints.append(str(error))
+    return Grid(tuple(models), entry.clusters, tuple(jobs), entry.part)
+
+
+_OF_A_MODEL = {"model", "name", "times", "merge_misbooked", "optional"}
+_OF_A_SERIES = {"series", "first", "step", "factor", "last"}
+
+
+def _model(entry: ModelEntry) -> NamedModel | Series:
+    given = entry.model_fields_set
+    if given & _OF_A_MODEL and given & _OF_A_SERIES:
+        mixed = sorted(given & _OF_A_MODEL) if "series" in given else sorted(given & _OF_A_SERIES)
+        raise InputError(f"{', '.join(mixed)}: an entry is either a model or a series; they have no fields in common")
+    if entry.model is not None:
+        return NamedModel(entry.model, entry.name, entry.times, entry.merge_misbooked, entry.optional)
+    if entry.series is None:
+        raise InputError("model: missing; name one, or a series")
+    series_called(entry.series)
+    if entry.first is None:
+        raise InputError("first: missing; say with which number the series begins")
+    return Series(entry.series, entry.first, entry.step, entry.factor, entry.last)
+
+
+def write_experiment(experiment: Experiment, path: Path) -> None:
+    """Write what `read_experiment` reads, whole or not at all."""
+    write_whole(path, yaml_text(experiment_data(experiment)))
+
+
+def experiment_data(experiment: Experiment) -> dict[str, Any]:
+    """Plain data of an experiment, as a file shows it."""
+    search = {name: getattr(experiment.search, name) for name in SearchEntry.model_fields}
+    head = {"name": experiment.name} | lean(notes=list(experiment.notes))
+    grids = [
+        lean(part=grid.part)
+        | {
+            "models": [_model_data(model) for model in grid.models],
+            "clusters": Line(grid.clusters),
+            "jobs": [job_data(job) for job in grid.jobs],
+        }
+        for grid in experiment.grids
+    ]
+    return head | {"search": Row(search)} | lean(beside=Line(experiment.beside)) | {"grids": grids}
+
+
+def _model_data(model: NamedModel | Series) -> str | Row:
+    if isinstance(model, Series):
+        row = Row(series=model.series, first=model.first, **lean(step=model.step or None, factor=model.factor or None))
+        return Row(row, last=model.last)
+    extra = lean(
+        name=model.name,
+        times=Line(model.times),
+        merge_misbooked=model.merge_misbooked or None,
+        optional=model.optional or None,
+    )
+    return Row(model=model.source, **extra) if extra else model.source

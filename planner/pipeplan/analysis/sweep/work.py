@@ -1,0 +1,105 @@
+"""One cell, solved in a process of its own: whatever happens there, a record comes out."""
+
+import signal
+import sys
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeplan.analysis.sweep.cell_file import write_cell
+from pipeplan.analysis.sweep.cells import Cell, Question
+from pipeplan.analysis.sweep.experiment import Search
+from pipeplan.analysis.sweep.record import Figures, Outcome, Record
+from pipeplan.core.errors import InfeasibleError, PipeplanError
+from pipeplan.core.wording import counted
+
+if TYPE_CHECKING:
+    from pipeplan.core.plan import Plan
+    from pipeplan.search.heuristics import Baseline
+
+
+def work(cell: Cell, question: Question, search: Search, path: Path) -> None:
+    """Solve the cell and write its record: the body of a worker process.
+
+    Ctrl-C reaches every process of a terminal; the sweep itself ends its workers, so a worker does not listen.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)  # an answer that is cut short must not be taken for the cell's
+    write_cell(record(cell, question, search), path)
+
+
+def _leave(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
+def record(cell: Cell, question: Question, search: Search) -> Record:
+    """The cell's answer, or why there is none."""
+    from pipeplan.solve import solve
+
+    began = time.monotonic()
+    fingerprint = question.fingerprint(search)
+    how = {name: value for name, value in asdict(search).items() if name != "time"}
+    try:
+        result = solve(question.model, question.cluster, job=question.job, time_limit=search.time, **how)
+    except InfeasibleError as error:
+        return blank(cell, fingerprint, "infeasible", str(error), time.monotonic() - began)
+    except Exception as error:
+        return blank(cell, fingerprint, "failed", told(error), time.monotonic() - began)
+    return Record(
+        *cell.labels,
+        fingerprint,
+        "solved",
+        answer=Figures(result.value, tuple(map(int, result.timeline.peaks)), plan_label(result.plan)),
+        beside={name: _figures(row) for name, row in result.baselines.items()},
+        bound=result.bound,
+        status=result.status.value,
+        stop=result.stop.value,
+        wall=time.monotonic() - began,
+        rung=cell.rung,
+        version=_version(),
+        part=cell.part,
+    )
+
+
+def told(error: Exception) -> str:
+    """An error for a row: its text where it was raised on purpose, else also what it is and where it comes from."""
+    if isinstance(error, PipeplanError):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
+def blank(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: float = 0.0) -> Record:
+    """A record without a plan."""
+    return Record(
+        *cell.labels,
+        fingerprint,
+        outcome,
+        error=error,
+        wall=wall,
+        rung=cell.rung,
+        version=_version(),
+        part=cell.part,
+    )
+
+
+def plan_label(plan: "Plan") -> str:
+    """``'3-1, 8 micro-batches of 32, 1f1b-so'``: the devices of every stage; equal ones are ``4 stages of 2``."""
+    widths = [stage.replicas for stage in plan.stages]
+    shape = f"{counted(len(widths), 'stage')} of {widths[0]}" if len(set(widths)) == 1 else "-".join(map(str, widths))
+    again = sum(len(stage.recompute) for stage in plan.stages)
+    recomputed = f", {counted(again, 'layer')} recomputed" if again else ""
+    many = counted(plan.micro_batches, "micro-batch")
+    return f"{shape}, {many} of {plan.micro_batch}, {plan.schedule.family}{recomputed}"
+
+
+def _figures(row: "Baseline") -> Figures:
+    return Figures(row.value, tuple(map(int, row.peaks)), row.label, row.why, row.outside)
+
+
+def _version() -> str:
+    from pipeplan import __version__
+
+    return __version__

@@ -1,0 +1,1 @@
+"""Published heuristics: partitioners cut a chain, planners choose replicas and devices too."""

@@ -1,0 +1,84 @@
+"""What a balancer is, and what most of them need."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from pipeplan.core.errors import PipeplanError
+from pipeplan.costs.chain import Array, Boundaries, Chain
+
+MOST_LAYERS = 4_000
+"""Layers of the longest chain for which n × n matrices are made: 128 MB each."""
+
+
+class NotApplicable(PipeplanError):  # noqa: N818 (it is an answer, not a mistake)
+    """A balancer has no partition for this chain; the text says why, with the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balancer:
+    """A way to cut a chain that does not ask a solver.
+
+    Attributes
+    ----------
+    name : str
+    summary : str
+        What it does, in one line for tables.
+    source : str
+        The project or paper whose behaviour it reproduces, and how far.
+    balance : callable
+        ``balance(chain, micro_batches)`` are the boundaries ``(0, …, n)``, one stage for each device of the chain;
+        a stage may be empty where the original leaves one empty. Raises `NotApplicable`.
+    effort : callable
+        ``effort(layers, stages)``: about how many numbers it looks at.
+    """
+
+    name: str
+    summary: str
+    source: str
+    balance: Callable[[Chain, int], Boundaries]
+    effort: Callable[[int, int], int] = lambda layers, stages: 30 * layers * stages
+
+
+def by_matrices(layers: int, stages: int) -> int:
+    """The effort of a dynamic programme that takes a step on n × n matrices for each stage."""
+    return 4 * stages * layers**2
+
+
+def require_room(layers: int) -> None:
+    """Refuse a chain whose n × n matrices would take too much memory."""
+    if layers > MOST_LAYERS:
+        raise NotApplicable(
+            f"its programme has a table of {layers} x {layers} spans, and is not begun beyond {MOST_LAYERS:,} layers"
+        )
+
+
+def from_counts(counts: Iterable[int]) -> Boundaries:
+    """Boundaries of stages that hold so many layers each."""
+    return (0, *accumulate(counts))
+
+
+def work(chain: Chain) -> Array:
+    """Forward and backward time of each layer on the first device: what a tool sees that knows one kind of device."""
+    return np.asarray(chain.forward[0] + chain.backward[0], np.int64)
+
+
+def from_zero(values: Array) -> Array:
+    """Prefix sums along the last axis: entry b less entry a is the sum over a … b − 1."""
+    sums: Array = np.zeros((*values.shape[:-1], values.shape[-1] + 1), np.int64)
+    np.cumsum(values, axis=-1, out=sums[..., 1:])
+    return sums
+
+
+def stage_loads(chain: Chain, boundaries: Boundaries) -> list[int]:
+    """Forward and backward time of one micro-batch on every stage, in nanoseconds; 0 for an empty stage."""
+    times = chain.forward + chain.backward
+    return [int(times[s, a:b].sum()) for s, (a, b) in enumerate(pairwise(boundaries))]
+
+
+def require_filled(chain: Chain, name: str) -> None:
+    """Refuse a chain that has fewer layers than devices, where the original does."""
+    if chain.layers < chain.stages:
+        raise NotApplicable(f"{name} needs a layer for every stage: {chain.layers} layers, {chain.stages} stages")

@@ -1,0 +1,50 @@
+"""DeepSpeed's dynamic programme: the range of the stage weights, not the largest of them.
+
+Cell (j, i) holds one way to cut the first i layers into j stages: the one whose largest weight less its smallest
+weight is least, the last cut as late as possible among equals. One way a cell is not enough to find the smallest range
+overall, and the smallest range is not the smallest maximum; both are properties of the original.
+"""
+
+import numpy as np
+
+from pipeplan.baselines.partitioners.balancer import from_counts, from_zero, require_room
+from pipeplan.baselines.partitioners.uniform import even_counts
+from pipeplan.costs.chain import Array, Boundaries
+
+_NONE = 2**62
+"""No such cut."""
+
+
+def smallest_range(weights: Array, stages: int) -> Boundaries:
+    """Boundaries of S stages that hold at least one layer each; even counts where there are no more layers than stages.
+
+    Parameters
+    ----------
+    weights : array of int, shape (n,)
+        Not negative; their sum must stay below 2⁶².
+
+    Notes
+    -----
+    ``partition_balanced`` of DeepSpeed since 2023 (pull request 4312). O(S n²), in S steps on n × n matrices.
+    """
+    n = len(weights)
+    if n <= stages:
+        return from_counts(even_counts(n, stages))
+    require_room(n)
+    prefix = from_zero(weights)
+    last = np.where(np.tri(n + 1, n + 1, -1, dtype=bool), prefix[:, None] - prefix[None, :], _NONE)  # [i, k]: k … i − 1
+    largest: Array = np.full(n + 1, _NONE)
+    largest[0] = 0
+    smallest: Array = np.full(n + 1, _NONE)
+    cuts = []
+    for _ in range(stages):
+        top, bottom = np.maximum(largest[None, :], last), np.minimum(smallest[None, :], last)
+        spread = np.where(top < _NONE, top - bottom, _NONE)
+        latest = n - np.argmin(spread[:, ::-1], axis=1)  # argmin finds the first of equals, and the original the last
+        rows = np.arange(n + 1)
+        largest, smallest = top[rows, latest], bottom[rows, latest]
+        cuts.append(latest)
+    edges = [n]
+    for latest in reversed(cuts):
+        edges.append(int(latest[edges[-1]]))
+    return tuple(reversed(edges))

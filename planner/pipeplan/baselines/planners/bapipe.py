@@ -1,0 +1,51 @@
+"""The BaPipe-style greedy with the best order of devices that it can be given.
+
+BaPipe takes the order of unlike accelerators as given, as we understand it. Here the greedy cuts the chain for every
+order that differs, and the best of its plans counts, so that a better plan of ours is not a matter of the order alone.
+"""
+
+from itertools import pairwise
+
+from pipeplan.baselines.partitioners import bapipe
+from pipeplan.baselines.partitioners.balancer import NotApplicable
+from pipeplan.baselines.planners.orders import device_orders
+from pipeplan.baselines.planners.structure import Arrangement, Structure
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.job import Job, Order
+from pipeplan.core.model import Model
+from pipeplan.costs.pricing import price
+
+
+def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple[Arrangement, ...]:
+    """The greedy's cut for every order of unlike devices for which it has one.
+
+    Raises
+    ------
+    NotApplicable
+        With the reason of the last order, if it has none for any.
+    """
+    orders = [cluster.devices] if job.order is Order.GIVEN else device_orders(cluster)
+    found: list[Arrangement] = []
+    why = ""
+    for devices in orders:
+        order = devices[: len(model.layers)]  # a stage has a layer at least
+        try:
+            boundaries = bapipe.balance(price(model, cluster, order, micro_batch, job), job.batch // micro_batch)
+        except NotApplicable as reason:
+            why = str(reason)
+            continue
+        filled = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
+        ends = (0, *(boundaries[s + 1] for s in filled))
+        found.append(Arrangement(ends, tuple((order[s].index,) for s in filled)))
+    if not found:
+        raise NotApplicable(why)
+    return tuple(dict.fromkeys(found))
+
+
+STRUCTURE = Structure(
+    "bapipe-greedy",
+    "BaPipe-style greedy with its best order of devices",
+    "our own implementation of BaPipe's exploration (arXiv 2012.12544) as we understand it; no code was published",
+    ("1f1b-sno", "1f1b-so", "1f1b-as", "fbp-as"),
+    arrange,
+)

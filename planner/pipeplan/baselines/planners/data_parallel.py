@@ -1,0 +1,44 @@
+"""Data parallelism: every device holds the whole model and works on its share of the micro-batches.
+
+::
+
+    d0   F0 B0 F2 B2  R U        2 devices, 4 micro-batches; R sums the gradients over all devices
+    d1   F1 B1 F3 B3  R U
+"""
+
+from pipeplan.baselines.partitioners.balancer import NotApplicable
+from pipeplan.baselines.planners.structure import Arrangement, Structure
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+
+
+def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple[Arrangement, ...]:
+    """One stage on all devices of a kind. Replicas are of one kind, so unlike devices give one choice a kind.
+
+    Raises
+    ------
+    NotApplicable
+        If there are fewer micro-batches than devices, so that some would only wait.
+    """
+    layers, shares = len(model.layers), job.batch // micro_batch
+    alike: dict[str, list[int]] = {}
+    for device in cluster.devices:
+        alike.setdefault(device.kind.name, []).append(device.index)
+    stages = [tuple(devices) for devices in alike.values() if len(devices) <= shares]
+    if not stages:
+        count = min(map(len, alike.values()))
+        raise NotApplicable(
+            f"data parallelism on {count} devices needs a micro-batch for each of them: a batch of {job.batch} in "
+            f"micro-batches of {micro_batch} has {shares}"
+        )
+    return tuple(Arrangement((0, layers), (stage,)) for stage in stages)
+
+
+STRUCTURE = Structure(
+    "data-parallel",
+    "the whole model on every device, gradients summed once a step",
+    "the common practice, but for one thing: gradients are summed after the last backward, not in buckets during it",
+    (),
+    arrange,
+)

@@ -1,0 +1,68 @@
+"""Orders of unlike devices along a pipeline: those that differ in anything that a plan can feel."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import groupby
+from math import factorial, prod
+from typing import TypeVar
+
+from pipeplan.core.cluster import Cluster, Device
+
+Row = tuple[int, ...]
+Word = TypeVar("Word", bound=Hashable)
+
+MOST = 100
+"""Most orders that are listed one by one; beyond it, like devices of a node stay together."""
+
+
+def device_orders(cluster: Cluster, most: int = MOST) -> list[tuple[Device, ...]]:
+    """Every order of unlike devices, the cluster's own first.
+
+    Devices are alike if they are of one kind and in one node. Where all devices are of one kind, and where there are
+    more than ``most`` orders, like devices stay together: only the order of these groups varies, over equal groups
+    once.
+    """
+    devices = cluster.devices
+    labels: list[tuple[Hashable, ...]] = [(device.kind.name, device.node) for device in devices]
+    if len({kind for kind, _ in labels}) > 1 and distinct(labels) <= most:
+        groups: list[Row] = [(device.index,) for device in devices]
+    else:
+        groups = [tuple(d.index for d in own) for _, own in groupby(devices, key=lambda d: labels[d.index])]
+        labels = [(labels[group[0]][0], len(group), _look(cluster, group)) for group in groups]
+        if distinct(labels) > most:
+            return [devices]
+    own = tuple(device.index for device in devices)
+    rows = [sum(_deal(order, groups, labels), ()) for order in orders_of(labels)]
+    return [tuple(devices[index] for index in row) for row in dict.fromkeys([own, *rows])]
+
+
+def _look(cluster: Cluster, group: Row) -> int:
+    """The first node that is like the one of this group: equal groups of equal nodes are interchangeable."""
+    return cluster.nodes.index(cluster.nodes[cluster.devices[group[0]].node])
+
+
+def distinct(labels: Sequence[Word]) -> int:
+    """In how many orders the labels can stand: the multinomial coefficient."""
+    return factorial(len(labels)) // prod(factorial(count) for count in Counter(labels).values())
+
+
+def orders_of(labels: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
+    """Every order of the labels once."""
+    left = Counter(labels)
+
+    def extend(prefix: tuple[Word, ...]) -> Iterator[tuple[Word, ...]]:
+        if len(prefix) == len(labels):
+            yield prefix
+        for label in left:
+            if left[label]:
+                left[label] -= 1
+                yield from extend((*prefix, label))
+                left[label] += 1
+
+    return extend(())
+
+
+def _deal(order: Sequence[Word], groups: Sequence[Row], labels: Sequence[Word]) -> list[Row]:
+    """The groups in the order of their labels; equally labelled ones as they are listed."""
+    piles = {label: iter([g for g, own in zip(groups, labels, strict=True) if own == label]) for label in labels}
+    return [next(piles[label]) for label in order]

@@ -1,0 +1,75 @@
+"""What a peer with a structure of its own is: it says which devices share a stage, not only where the stages end.
+
+::
+
+    arrangement   boundaries (0, 5, 9, 12), devices ((0, 1, 2), (3,), (4,))
+
+    layers        0 1 2 3 4 │ 5 6 7 8 │ 9 10 11
+    devices       d0 d1 d2  │   d3    │    d4
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.costs.chain import Boundaries
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Where layers lie; micro-batches, schedule and recomputation (the least that fits) are chosen as for every plan.
+
+    Attributes
+    ----------
+    boundaries : tuple of int
+        ``(0, …, n)``; no stage is empty.
+    devices : tuple of tuple of int
+        For every stage the indices of its devices in the cluster, one a replica.
+    """
+
+    boundaries: Boundaries
+    devices: tuple[tuple[int, ...], ...]
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Devices of every stage."""
+        return tuple(len(stage) for stage in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A peer that chooses replicas and devices as well as cuts.
+
+    Attributes
+    ----------
+    name : str
+    summary : str
+        What it does, in one line for tables.
+    source : str
+        The project or paper whose behaviour it reproduces, and how far.
+    families : tuple of str
+        Schedule families that the peer runs; empty is every one that suits the cluster.
+    arrange : callable
+        ``arrange(model, cluster, job, micro_batch)`` are the arrangements that the peer may take for micro-batches of
+        so many samples; the best of them, judged like every other plan, is the peer's. Raises `NotApplicable`.
+    effort : callable
+        ``effort(model, cluster)``: about how many numbers it looks at for that.
+    """
+
+    name: str
+    summary: str
+    source: str
+    families: tuple[str, ...]
+    arrange: Callable[[Model, Cluster, Job, int], tuple[Arrangement, ...]]
+    effort: Callable[[Model, Cluster], int] = lambda model, cluster: 30 * len(model.layers) * len(cluster.devices)
+
+
+def unlike(arrangement: Arrangement, cluster: Cluster) -> str | None:
+    """Why an arrangement is no pipeline, in words: some replicas are of unlike kinds. None if it is one."""
+    for s, stage in enumerate(arrangement.devices):
+        kinds = dict.fromkeys(cluster.devices[device].kind.name for device in stage)
+        if len(kinds) > 1:
+            return f"stage {s} lies on devices of unlike kinds ({', '.join(kinds)}); replicas are of one kind"
+    return None

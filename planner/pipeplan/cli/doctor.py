@@ -1,0 +1,114 @@
+"""``pipeplan doctor``: versions, solvers, conflicts and devices, in one block to paste into a bug report."""
+
+import json
+import os
+import platform
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from pipeplan.cli.base import Command
+
+PACKAGES = ("pipeplan", "ortools", "pulp", "numpy", "pydantic", "PyYAML", "rich", "torch", "matplotlib", "highspy")
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``doctor``."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def run(options: Namespace) -> int:
+    """Look, solve two tiny problems, and print. 1 if something is broken."""
+    solvers = {name: _try_solver(name) for name in ("cpsat", "cbc")}
+    conflicts = _conflicts()
+    facts = {
+        "python": f"{platform.python_version()} on {platform.platform()}",
+        "cores": str(os.cpu_count()),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "solvers": solvers,
+        "torch": _torch(),
+        "conflicts": conflicts,
+    }
+    healthy = not conflicts and all(state == "works" for state in solvers.values())
+    if options.json:
+        print(json.dumps({"healthy": healthy, **facts}, indent=2))
+    else:
+        print(_as_text(facts, healthy))
+    return 0 if healthy else 1
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _try_solver(name: str) -> str:
+    """Split two layers over two stages; every solver must find the only way."""
+    try:
+        import numpy as np
+
+        from pipeplan_formulations import partition
+        from pipeplan_formulations.common.report import Limits
+
+        def table(*shape: int) -> "np.typing.NDArray[np.int64]":
+            return np.ones(shape, np.int64)
+
+        problem = partition.ChainPartition(
+            forward=table(2, 2),
+            backward=table(2, 2),
+            update=table(2, 2),
+            send=table(1, 1),
+            send_back=table(1, 1),
+            link=table(1, 1),
+            latency=table(1),
+            resident=table(2),
+            saved=table(2),
+            received=table(1),
+            workspace=table(2),
+            in_flight=table(2),
+            limit=9 * table(2),
+            micro_batches=2,
+        )
+        report = partition.solve(problem, Limits(time=20), backend=name)
+    except Exception as error:  # the doctor reports whatever is wrong
+        return f"fails: {type(error).__name__}: {error}"
+    return "works" if report.solution == (0, 1, 2) else f"wrong answer: {report.solution}"
+
+
+def _torch() -> str:
+    if _version("torch") == "not installed":
+        return "not installed; pip install 'pipeplan[torch]' to profile and to run"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "CPU only"
+    return ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+
+
+def _conflicts() -> list[str]:
+    found = []
+    if _version("highspy") != "not installed":
+        found.append(
+            "highspy is installed: next to ortools it breaks whichever of the two is imported second, and PuLP imports "
+            "it by itself. Remedy: pip uninstall highspy"
+        )
+    return found
+
+
+def _as_text(facts: Mapping[str, object], healthy: bool) -> str:
+    lines = [f"pipeplan doctor: {'all is well' if healthy else 'something is wrong'}"]
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            lines.append(f"{key}:")
+            lines += [f"  {name:12} {state}" for name, state in value.items()]
+        elif isinstance(value, list):
+            lines.append(f"{key}: {'none' if not value else ''}")
+            lines += [f"  {item}" for item in value]
+        else:
+            lines.append(f"{key}: {value}")
+    return "\n".join(lines)
+
+
+command = Command("doctor", "versions, solvers, conflicts, devices: one block to paste", configure, run)

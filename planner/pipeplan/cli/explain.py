@@ -1,0 +1,109 @@
+"""``pipeplan explain``: what binds, the critical path in words, what changes would bring, why nothing fits."""
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeplan.cli.base import Command
+from pipeplan.cli.questions import (
+    add_limits,
+    add_questions,
+    limits,
+    read_cluster,
+    read_job,
+    read_model,
+    refuse_given,
+)
+from pipeplan_formulations.common.signals import listening
+
+if TYPE_CHECKING:
+    from pipeplan.analysis.explain import Explanation, Remedies
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``explain``."""
+    add_questions(parser)
+    add_limits(parser)
+    parser.epilog = (
+        "A plan that solve -o wrote may stand in the place of MODEL, alone: it is explained as it is. With a question, "
+        "changes of it are solved afresh too, and where nothing fits the smallest change that does is looked for."
+    )
+    parser.add_argument(
+        "--each", type=float, default=20.0, metavar="SECONDS", help="time for each change that is tried (20)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+@listening()
+def run(options: Namespace) -> int:
+    """Explain a plan, an answer, or why there is none; 1 in the last case."""
+    from pipeplan.analysis.explain import Remedies
+
+    found = _plan(options) if _is_plan(options.model) else _question(options)
+    print(json.dumps(found.as_json(), indent=2) if options.json else found)
+    return 1 if isinstance(found, Remedies) else 0
+
+
+def _plan(options: Namespace) -> "Explanation":
+    from pipeplan.analysis.explain import explain_plan
+    from pipeplan.core.errors import InputError
+    from pipeplan.core.plan import Plan
+
+    if options.cluster is not None or options.batch is not None:
+        raise InputError(
+            f"{options.model} is a plan and is explained by itself; to see what changes would bring, give MODEL and "
+            "CLUSTER and --batch instead"
+        )
+    rest = [name for name in options.defaults if name not in ("help", "model", "json")]
+    refuse_given(options, rest, f"{options.model} is a plan and is explained by itself, without a question")
+    return explain_plan(Plan.load(options.model))
+
+
+def _question(options: Namespace) -> "Explanation | Remedies":
+    from pipeplan.analysis.explain import explain, remedies
+    from pipeplan.cli.progress import solving
+    from pipeplan.core.errors import InfeasibleError, InputError
+    from pipeplan.core.options import asked_limits
+    from pipeplan.solve import solve
+
+    if options.objective != "step":
+        raise InputError("an explanation is about one step, which --objective bottleneck does not have; leave it out")
+    each = {name: value for name, value in limits(options).items() if name not in ("time_limit", "gap")}
+    asked_limits(options.each)
+    model = read_model(options)
+    cluster = read_cluster(options, model)
+    job = read_job(options, model)
+
+    def tell(what: str) -> None:
+        if not options.json:
+            print(f"trying  {what}", file=sys.stderr)
+
+    try:
+        with solving(quiet=options.json) as watch:
+            result = solve(
+                model,
+                cluster,
+                job=job,
+                **limits(options),
+                watch=watch,
+            )
+    except InfeasibleError:
+        found = remedies(model, cluster, job, time_limit=options.each, **each, progress=tell)
+        if found is None:
+            raise
+        return found
+    return explain(result, model, cluster, time_limit=options.each, gap=options.gap, **each, progress=tell)
+
+
+def _is_plan(name: str) -> bool:
+    """Whether a file says of itself that it is a plan."""
+    path = Path(name)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'"pipeplan-plan/' in file.read(4096)
+
+
+command = Command("explain", "what binds, what changes would bring, why nothing fits", configure, run)

@@ -1,0 +1,76 @@
+"""``pipeplan frontier``: step time against memory, number of devices or price."""
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeplan.cli.base import Command
+from pipeplan.cli.outputs import STDOUT, show, try_outputs
+from pipeplan.cli.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+
+if TYPE_CHECKING:
+    from pipeplan.analysis.frontier.answers import Answer
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``frontier``."""
+    add_questions(parser)
+    add_limits(parser)
+    parser.add_argument("--over", default="memory", choices=("memory", "devices", "price"))
+    parser.add_argument("--points", type=int, metavar="N", help="look at N limits only, where most is open")
+    parser.add_argument("--fewest", action="store_true", help="only the fewest devices that fit, with the proof")
+    parser.add_argument("-o", "--output", metavar="FILE", help="keep the answers here as they come; go on from there")
+    parser.add_argument("--csv", metavar="FILE", help="write the points as a table; - prints it")
+    parser.add_argument("--plot", metavar="FILE", help="draw it (.svg or .png)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def run(options: Namespace) -> int:
+    """Ask for every point; print, then write and draw."""
+    from pipeplan.analysis.frontier import fewest_devices, frontier
+    from pipeplan.core.errors import InputError
+    from pipeplan.io.atomic import write_whole
+
+    if options.fewest and (options.csv or options.plot or options.points is not None or options.over == "price"):
+        raise InputError(
+            "--fewest answers with one plan on the fewest devices; --points, --csv, --plot and --over price belong to "
+            "a whole frontier"
+        )
+    try_outputs(options, files=("output", "csv"), pictures=("plot",), inputs=("model", "cluster"))
+    if options.output == STDOUT:
+        raise InputError("--output keeps answers, which are read again; name a file, or print a table with --csv -")
+    model = read_model(options)
+    cluster = read_cluster(options, model)
+    job = read_job(options, model)
+    how = limits(options) | {"path": options.output, "told": _quiet if options.json else _tell}
+    if options.fewest:
+        fewest = fewest_devices(model, cluster, job, **how)
+        print(json.dumps(fewest.as_json(), indent=2) if options.json else fewest)
+        return 0
+    found = frontier(model, cluster, job, options.over, points=options.points, **how)
+    show(json.dumps(found.as_json(), indent=2) if options.json else found, options, "csv")
+    if options.csv:
+        write_whole(Path(options.csv), found.as_csv())
+    if options.plot:
+        from pipeplan.report.plot.frontier import save_frontier
+
+        save_frontier(options.plot, found)
+    return 0
+
+
+def _tell(asked: str, answer: "Answer") -> None:
+    from pipeplan.core.units import format_time
+
+    found = answer.verdict.value
+    if answer.plan is not None:
+        found = f"plan {format_time(answer.value)}   bound {format_time(answer.bound)}"
+    print(f"asked {asked:>16}   {found}", file=sys.stderr)
+
+
+def _quiet(asked: str, answer: "Answer") -> None:
+    """Say nothing."""
+
+
+command = Command("frontier", "step time against memory, devices or price; the fewest devices that fit", configure, run)

@@ -1,0 +1,60 @@
+"""The ``pipeplan`` program: finds its commands, runs one, turns errors into exit codes.
+
+0: an answer. 1: no plan fits, or a run failed. 2: bad input. Explanations go to standard error.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from pipeplan.cli.base import Command
+from pipeplan.core.errors import InputError, PipeplanError
+
+OWN = ("profile", "solve", "compare", "simulate", "sweep", "explain", "frontier", "doctor")
+DESCRIPTION = "Plan distributed training: provably good partitions and schedules, explained, and run with torch."
+
+
+def commands() -> list[Command]:
+    """This package's commands, then those that other packages announce."""
+    own: list[Command] = [import_module(f"pipeplan.cli.{name}").command for name in OWN]
+    announced = sorted(entry_points(group="pipeplan.commands"), key=lambda point: point.name)
+    return own + [point.load() for point in announced]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser with every command."""
+    from pipeplan import __version__
+
+    top = argparse.ArgumentParser(prog="pipeplan", description=DESCRIPTION)
+    top.add_argument("--version", action="version", version=f"pipeplan {__version__}")
+    sub = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in commands():
+        one = sub.add_parser(command.name, help=command.summary, description=command.summary)
+        command.configure(one)
+        defaults = {action.dest: one.get_default(action.dest) for action in one._actions}
+        one.set_defaults(run=command.run, defaults=defaults)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except InputError as error:
+        print(f"pipeplan: {error}", file=sys.stderr)
+        return 2
+    except PipeplanError as error:
+        print(f"pipeplan: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("pipeplan: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""``pipeplan profile``: measure a torch model layer by layer."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from pipeplan.cli.base import Command
+from pipeplan.cli.outputs import show, try_outputs
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``profile``."""
+    parser.add_argument("workload", metavar="MODULE:FUNCTION", help="builds and returns the model")
+    parser.add_argument("--batch", required=True, metavar="N,N", help="micro-batch sizes to measure, like 1,2,4,8")
+    parser.add_argument(
+        "--input", metavar="SPEC", help="one sample of a plain module: float32:3x224x224, int64:128@50257"
+    )
+    parser.add_argument(
+        "--front-end",
+        choices=("auto", "chain", "graph"),
+        default="auto",
+        help="layers are modules that pass one tensor on (chain), or runs of torch.export's graph (graph); auto: the "
+        "chain where the model is one",
+    )
+    parser.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="a module whose path or class is like this is one layer: 'blocks.*', Bottleneck; may be given again",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--kind", metavar="NAME", help="name of the device kind that the numbers belong to")
+    parser.add_argument("--threads", type=int, default=1, help="of a CPU worker (1)")
+    parser.add_argument(
+        "--crowd",
+        type=int,
+        default=1,
+        metavar="N",
+        help="CPU workers that are busy at once, this one included: as many as will train on this machine (1)",
+    )
+    parser.add_argument("--precision", choices=("bf16", "fp16"), help="measure under autocast")
+    parser.add_argument("--repeats", type=int, default=7, help="of which the median is taken (7)")
+    parser.add_argument("--optimizer", default="sgd", help="whose update is timed: sgd, momentum or adam")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "-o", "--output", metavar="MODEL", required=True, help="write the profiled model here; - prints it"
+    )
+
+
+def run(options: Namespace) -> int:
+    """Measure and write."""
+    from pipeplan.cli.questions import numbers
+    from pipeplan.frontend.profile import profile_workload
+    from pipeplan.io.model_file import write_model
+
+    try_outputs(options, files=("output",))
+    model = profile_workload(
+        options.workload,
+        input_spec=options.input,
+        seed=options.seed,
+        progress=lambda text: print(f"profiling  {text}", file=sys.stderr),
+        micro_batches=numbers(options.batch, "--batch"),
+        repeats=options.repeats,
+        optimizer=options.optimizer,
+        device=options.device,
+        device_name=options.kind,
+        threads=options.threads,
+        crowd=options.crowd,
+        group=options.group,
+        front_end=options.front_end,
+        precision=options.precision,
+        name=options.workload.partition(":")[2],
+    )
+    write_model(model, options.output)
+    text = f"{model.name}: {len(model.layers)} layers, {len(model.profiles)} profiles, written to {options.output}"
+    show(text, options, "output")
+    return 0
+
+
+command = Command("profile", "measure a torch model layer by layer", configure, run)

@@ -1,0 +1,54 @@
+"""``pipeplan simulate``: a plan's time line, as text, picture or trace."""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from pipeplan.cli.base import Command
+from pipeplan.cli.outputs import show, try_outputs
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``simulate``."""
+    parser.add_argument("plan", metavar="PLAN", help="a file that solve -o wrote")
+    parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto (ui.perfetto.dev); - prints it")
+    parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def run(options: Namespace) -> int:
+    """Simulate, print, write, draw."""
+    from pipeplan.core.plan import Plan
+    from pipeplan.core.units import format_bytes, format_time
+    from pipeplan.report.plot.labels import device_labels
+    from pipeplan.simulate import simulate
+
+    try_outputs(options, files=("trace",), pictures=("plot",), inputs=("plan",))
+    plan = Plan.load(options.plan)
+    timeline = simulate(plan.schedule, plan.pipeline)
+    labels = device_labels(plan)
+    rows = [
+        {"device": plan.ranks[rank], "busy_s": timeline.busy(rank) / 1e9, "peak_bytes": timeline.peaks[rank]}
+        for rank in range(len(plan.ranks))
+    ]
+    if options.json:
+        lines = [json.dumps({"step_time_s": timeline.makespan / 1e9, "devices": rows}, indent=2)]
+    else:
+        lines = [f"{plan.model} on {plan.cluster}: one step takes {format_time(timeline.makespan)} on paper"]
+        for rank, device in enumerate(plan.ranks):
+            share = timeline.busy(rank) / timeline.makespan if timeline.makespan else 0.0
+            peak = format_bytes(timeline.peaks[rank])
+            lines.append(f"  {labels[rank]}, {plan.device_kinds[device]}: busy {share:.1%}, peak {peak}")
+    show("\n".join(lines), options, "trace")
+    if options.trace:
+        from pipeplan.report.trace import write_trace
+
+        write_trace(options.trace, {"predicted": timeline}, labels)
+    if options.plot:
+        from pipeplan.report.plot.gantt import save_gantt
+
+        drawn = {plan.schedule.family: timeline}
+        save_gantt(options.plot, drawn, limits=plan.pipeline.limits, devices=labels)
+    return 0
+
+
+command = Command("simulate", "time a plan on paper; draw it, or write a trace", configure, run)

@@ -1,0 +1,104 @@
+"""``pipeplan solve``: the best plan, with its proof."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from pipeplan.cli.base import Command
+from pipeplan.cli.outputs import show, try_outputs
+from pipeplan.cli.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+
+if TYPE_CHECKING:
+    from pipeplan.search.robust import Robust
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``solve``."""
+    add_questions(parser)
+    add_limits(parser)
+    parser.add_argument(
+        "--rule",
+        default="own",
+        choices=("own", "published"),
+        help="what a stage's load is: pipeplan's rule, or for a PipeDream, dnn-partitioning or Piper file its authors'",
+    )
+    parser.add_argument(
+        "--processors", type=int, metavar="N", help="with --rule published, dnn-partitioning: slow processors beside"
+    )
+    parser.add_argument(
+        "--robust", metavar="SPREAD", help="times vary by so much, like 5%%: choose by the mean of disturbed steps"
+    )
+    parser.add_argument("--quantile", type=float, metavar="Q", help="with --robust: choose by this quantile, like 0.95")
+    parser.add_argument(
+        "--slow-devices", metavar="SPREAD", help="with --robust: each device's speed varies from step to step, like 3%%"
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="with --robust: disturbed steps of each plan (1000)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here; - prints it")
+    parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
+
+
+def run(options: Namespace) -> int:
+    """Solve; print, then save and draw."""
+    from pipeplan.cli.progress import solving
+    from pipeplan.core.errors import InputError
+    from pipeplan.solve import solve
+
+    robust = read_robust(options)
+    if options.rule != "published" and options.processors is not None:
+        raise InputError(f"--processors {options.processors} belongs to --rule published; leave it out")
+    try_outputs(options, files=("output",), pictures=("plot",), inputs=("model", "cluster"))
+    if options.rule == "published":
+        from pipeplan.cli.published import run_published
+
+        return run_published(options)
+    model = read_model(options)
+    cluster = read_cluster(options, model)
+    job = read_job(options, model)
+    with solving(quiet=options.json) as watch:
+        result = solve(
+            model,
+            cluster,
+            job=job,
+            **limits(options),
+            robust=robust,
+            watch=watch,
+        )
+    show(json.dumps(result.as_json(), indent=2) if options.json else result, options, "output")
+    if options.output:
+        result.plan.save(options.output)
+    if options.plot:
+        from pipeplan.report.plot.gantt import save_gantt
+        from pipeplan.report.plot.labels import device_labels
+
+        save_gantt(
+            options.plot,
+            {result.plan.schedule.family: result.timeline},
+            limits=result.plan.pipeline.limits,
+            devices=device_labels(result.plan),
+        )
+    return 0
+
+
+def read_robust(options: Namespace) -> "Robust | None":
+    """How much times vary, if anybody asks."""
+    from pipeplan.core.errors import InputError
+    from pipeplan.core.perturbation import Robust, parse_share
+
+    beside = {"--quantile": options.quantile, "--slow-devices": options.slow_devices, "--samples": options.samples}
+    given = [f"{name} {value}" for name, value in beside.items() if value is not None]
+    if options.robust is None:
+        if given:
+            raise InputError(f"{given[0]} belongs to --robust; say how much times vary, like --robust 5%")
+        return None
+    if options.rule == "published":
+        raise InputError("--robust compares steps, and the published rules know none; leave out one of the two")
+    return Robust(
+        spread=parse_share(options.robust, "--robust"),
+        device_spread=parse_share(options.slow_devices or "0", "--slow-devices"),
+        quantile=options.quantile,
+        samples=options.samples,
+    )
+
+
+command = Command("solve", "find the best plan, and prove how good it is", configure, run)

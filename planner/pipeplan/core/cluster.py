@@ -1,0 +1,195 @@
+"""The second question: on what it is trained. Devices of some kinds, in nodes, joined by links.
+
+::
+
+    node 0                     node 1
+    ┌───────────────┐          ┌───────────────┐
+    │ d0 ═ d1 ═ d2  │──card────card── d3 ═ d4  │      ═  the node's own link, one per pair of devices
+    └───────────────┘  network └───────────────┘      ─  the network, one card a node, shared by its devices
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import LARGEST, MOST_DEVICES, real, whole
+
+
+class Overlap(StrEnum):
+    """What a device does while it sends.
+
+    ``NONE``: it waits (a synchronous device without overlap). ``COPY``: it computes; a tensor leaves when its action
+    has ended. ``STREAM``: it computes, and a tensor leaves while it is being made (BaPipe's asynchronous accelerators).
+    """
+
+    NONE = "none"
+    COPY = "copy"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """One kind of device.
+
+    Attributes
+    ----------
+    name : str
+    memory : int or None
+        Bytes a plan may use; None is no limit.
+    peak : mapping of str to int
+        Floating-point operations per second, by number format (``'float32'``, ``'bfloat16'`` …).
+    bandwidth : int or None
+        Bytes per second between the processor and its memory.
+    efficiency : float
+        Fraction of the peaks that an analytic estimate assumes to be reached.
+    overhead : int
+        Nanoseconds that every layer costs besides (kernel launches), in an analytic estimate.
+    timed_as : str or None
+        The kind whose profile this one uses; None is its own name.
+    speed : float
+        How many times as fast as the profile of ``timed_as``, or as the estimate from its figures, says.
+    runtime : int
+        Bytes that the runtime takes on a device before any layer is there.
+    price : float or None
+        Per device and hour, in any currency that all kinds of a cluster share.
+    on_chip : int or None
+        Bytes of on-chip memory (FPGAs).
+    source : str
+        Where the figures come from.
+    """
+
+    name: str
+    memory: int | None = None
+    peak: Mapping[str, int] = field(default_factory=dict)
+    bandwidth: int | None = None
+    efficiency: float = 0.5
+    overhead: int = 0
+    timed_as: str | None = None
+    speed: float = 1.0
+    runtime: int = 0
+    price: float | None = None
+    on_chip: int | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        what = f"device kind {self.name!r}: "
+        real(self.speed, what + "speed", above=True)
+        real(self.efficiency, what + "efficiency", most=1.0, above=True)
+        whole(self.overhead, what + "overhead")
+        whole(self.runtime, what + "runtime")
+        for name, least in (("memory", 0), ("bandwidth", 1), ("on_chip", 0)):
+            if getattr(self, name) is not None:
+                whole(getattr(self, name), what + name, least)
+        for number_format, rate in self.peak.items():
+            whole(rate, f"{what}peak of {number_format}", 1)
+        if self.price is not None:
+            real(self.price, what + "price")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Bytes per second (None: free) and nanoseconds before the first byte arrives.
+
+    ``collective_efficiency`` is the share of the bandwidth that each member of a ring all-reduce reaches, where that
+    was measured: libraries copy and add between one round and the next. Above 1 where the network itself adds.
+    """
+
+    bandwidth: int | None = None
+    latency: int = 0
+    collective_efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        real(self.collective_efficiency, "collective_efficiency", above=True)
+        whole(self.latency, "latency of a link")
+        if self.bandwidth is not None:
+            whole(self.bandwidth, "bandwidth of a link (bytes per second; None is a free link)", 1)
+
+    def occupancy(self, size: int) -> int:
+        """Nanoseconds that ``size`` bytes keep the link busy (rounded up)."""
+        return 0 if self.bandwidth is None else -(-size * 10**9 // self.bandwidth)
+
+    @property
+    def in_collectives(self) -> "Link":
+        """The link as the rounds of a collective find it."""
+        if self.bandwidth is None or self.collective_efficiency == 1.0:
+            return self
+        return Link(max(min(round(self.bandwidth * self.collective_efficiency), LARGEST), 1), self.latency)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Devices that share a box: the kind of each, and the link between any two of them."""
+
+    kinds: tuple[str, ...]
+    link: Link = Link()
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of a cluster: its position, its kind, its node."""
+
+    index: int
+    kind: DeviceKind
+    node: int
+
+    @property
+    def label(self) -> str:
+        """For tables: ``'d3 v100 (node 1)'``."""
+        return f"d{self.index} {self.kind.name} (node {self.node})"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Kinds, nodes and the network between the nodes.
+
+    Raises
+    ------
+    InputError
+        If a node names an unknown kind, there is no device, there are more than `MOST_DEVICES`, or several nodes have
+        no network.
+    """
+
+    name: str
+    kinds: Mapping[str, DeviceKind]
+    nodes: tuple[Node, ...]
+    network: Link | None = None
+    overlap: Overlap = Overlap.NONE
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not any(node.kinds for node in self.nodes):
+            raise InputError(f"cluster {self.name!r} has no devices")
+        count = sum(len(node.kinds) for node in self.nodes)
+        if count > MOST_DEVICES:
+            raise InputError(
+                f"cluster {self.name!r} has {count} devices; {MOST_DEVICES} are the most that can be taken"
+            )
+        for number, node in enumerate(self.nodes):
+            for kind in node.kinds:
+                if kind not in self.kinds:
+                    known = ", ".join(sorted(self.kinds))
+                    raise InputError(f"cluster {self.name!r}: node {number} names kind {kind!r}; known are {known}")
+        if len(self.nodes) > 1 and self.network is None:
+            raise InputError(f"cluster {self.name!r} has {len(self.nodes)} nodes; give the network between them")
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """Every device, node by node."""
+        pairs = [(self.kinds[kind], number) for number, node in enumerate(self.nodes) for kind in node.kinds]
+        return tuple(Device(index, kind, node) for index, (kind, node) in enumerate(pairs))
+
+    def link(self, source: Device, target: Device) -> Link:
+        """The link that a tensor from ``source`` to ``target`` takes."""
+        if source.node == target.node:
+            return self.nodes[source.node].link
+        assert self.network is not None
+        return self.network
+
+    @staticmethod
+    def uniform(count: int, kind: DeviceKind, link: Link | None = None, overlap: Overlap = Overlap.COPY) -> "Cluster":
+        """``count`` equal devices in one node."""
+        whole(count, "the number of devices", 1, MOST_DEVICES)
+        node = Node(kinds=(kind.name,) * count, link=link or Link())
+        return Cluster(name=f"{count} x {kind.name}", kinds={kind.name: kind}, nodes=(node,), overlap=overlap)

@@ -1,0 +1,181 @@
+"""The third question: how it is trained, and what the answer must respect."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import MOST_SAMPLES, shown, whole
+from pipeplan.core.model import Model
+
+OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
+"""Copies of the parameters that each optimiser keeps as state."""
+
+
+class Objective(StrEnum):
+    """``STEP``: time of one synchronous step. ``BOTTLENECK``: the largest stage load of an endless pipeline."""
+
+    STEP = "step"
+    BOTTLENECK = "bottleneck"
+
+
+class Recompute(StrEnum):
+    """Activations computed again in the backward: of no layer, of those that it takes to fit, or of every layer."""
+
+    NONE = "none"
+    CHOOSE = "choose"
+    FULL = "full"
+
+
+class Order(StrEnum):
+    """``SEARCH``: any order of unlike devices. ``GIVEN``: stages take devices as they are listed, d0 first.
+
+    With ``GIVEN`` no device is left out but those behind the last stage. To leave one out, take it off the list.
+    """
+
+    SEARCH = "search"
+    GIVEN = "given"
+
+
+def default_batch(model: Model) -> int:
+    """One micro-batch of the smallest profiled size: enough for a bottleneck, which knows no steps."""
+    return min((profile.micro_batch for profile in model.profiles), default=1)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Batch, optimiser, limits and wishes.
+
+    Attributes
+    ----------
+    batch : int
+        Samples in one step, over all micro-batches.
+    micro_batches : tuple of int
+        Numbers of micro-batches to consider; empty is every one that the profiles allow.
+    optimizer : str
+        A key of `OPTIMIZER_STATE`.
+    schedules : tuple of str
+        Schedule families to consider; empty is every one that suits the cluster. ``'any'`` adds every order at all,
+        with backwards split or not, on stages of one width.
+    depths : tuple of int
+        Numbers of stages to consider; empty is 1 up to the number of devices.
+    memory : int or None
+        Bytes a device may use, where that is less than the device has.
+    objective : Objective
+    extrapolate : bool
+        Allow micro-batch sizes outside the measured ones (costs grow linearly with the size).
+    replicas : tuple of int
+        Numbers of devices that may share a stage; empty is every one, ``(1,)`` is no replication.
+    equal_replicas : bool
+        One number of replicas for all stages.
+    recompute : Recompute
+    zero1 : bool
+        Replicas share the optimiser's state out among them (Rajbhandari et al., ZeRO, 2020, stage 1).
+    order : Order
+        Of devices along the pipeline; see `Order`.
+    together : tuple of tuple of str
+        Layers that one stage must hold: every layer from the first of them to the last.
+    no_cut_after : tuple of str
+        Layers that may not be the last of their stage.
+    pin : tuple of (str, str)
+        A layer and where it must lie: a kind of device, or one device, like ``'d3'``.
+    intra_layer : bool
+        A layer at the end of a stage may be divided between neighbours (devices whose tensors leave while they are
+        made, only).
+
+    Raises
+    ------
+    InputError
+        If a field is none of what it may be, or two of them contradict each other whatever the model and the cluster.
+    """
+
+    batch: int
+    micro_batches: tuple[int, ...] = ()
+    optimizer: str = "sgd"
+    schedules: tuple[str, ...] = ()
+    depths: tuple[int, ...] = ()
+    memory: int | None = None
+    objective: Objective = Objective.STEP
+    extrapolate: bool = False
+    replicas: tuple[int, ...] = ()
+    equal_replicas: bool = False
+    recompute: Recompute = Recompute.CHOOSE
+    zero1: bool = False
+    order: Order = Order.SEARCH
+    together: tuple[tuple[str, ...], ...] = ()
+    no_cut_after: tuple[str, ...] = ()
+    pin: tuple[tuple[str, str], ...] = ()
+    intra_layer: bool = False
+
+    def __post_init__(self) -> None:
+        for name, words in (("objective", Objective), ("recompute", Recompute), ("order", Order)):
+            value = getattr(self, name)
+            if value not in list(words):
+                raise InputError(f"{name} {value!r} is not known; choose from {', '.join(words)}")
+            self._set(name, words(value))
+        self._set("batch", whole(self.batch, "the batch (samples of one step)", 1, MOST_SAMPLES))
+        if self.memory is not None:
+            self._set("memory", whole(self.memory, "memory (bytes that a device may use)"))
+        for name in ("extrapolate", "equal_replicas", "zero1", "intra_layer"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is either True or False, not {shown(getattr(self, name))}")
+        for name, what in (
+            ("micro_batches", "numbers of micro-batches"),
+            ("depths", "depths asked for (a pipeline has at least one stage)"),
+            ("replicas", "replicas asked for (a stage has at least one)"),
+        ):
+            values = tuple(whole(value, what, 1, MOST_SAMPLES) for value in _several(getattr(self, name), name))
+            self._set(name, tuple(dict.fromkeys(values)))
+        self._set("schedules", tuple(dict.fromkeys(_names(self.schedules, "schedules"))))
+        self._set("no_cut_after", tuple(dict.fromkeys(_names(self.no_cut_after, "no_cut_after"))))
+        self._set("together", tuple(_names(names, "together") for names in _several(self.together, "together")))
+        self._set("pin", _pins(_several(self.pin, "pin")))
+        if any(not names for names in self.together):
+            raise InputError("together names no layer; name those that one stage must hold, or leave it out")
+        if self.optimizer not in list(OPTIMIZER_STATE):
+            raise InputError(
+                f"optimizer {shown(self.optimizer)} is not known; choose from {', '.join(OPTIMIZER_STATE)}"
+            )
+        for count in self.micro_batches:
+            if self.batch % count:
+                raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+def _several(values: Any, name: str) -> tuple[Any, ...]:
+    """A list or tuple as a tuple."""
+    if not isinstance(values, list | tuple):
+        raise InputError(f"{name} takes several values, like a tuple, not {shown(values)}")
+    return tuple(values)
+
+
+def _names(values: Any, name: str) -> tuple[str, ...]:
+    names = _several(values, name)
+    for each in names:
+        if not isinstance(each, str) or not each:
+            raise InputError(f"{name} takes names, and {shown(each)} is none")
+    return names
+
+
+def _pins(pins: tuple[Any, ...]) -> tuple[tuple[str, str], ...]:
+    """Each layer with its place, once.
+
+    Raises
+    ------
+    InputError
+        If a layer has two places.
+    """
+    found: dict[str, str] = {}
+    for pin in pins:
+        pair = _names(pin, "pin")
+        if len(pair) != 2:
+            raise InputError(f"pin takes pairs of a layer and where it must lie, not {shown(pin)}")
+        layer, where = pair
+        if found.setdefault(layer, where) != where:
+            raise InputError(
+                f"layer {layer!r} is pinned to {found[layer]!r} and to {where!r}; a layer has one place, keep one of "
+                "the two"
+            )
+    return tuple(found.items())

@@ -1,0 +1,241 @@
+"""The first question: what is trained. Layers in topological order, and what each of them costs.
+
+::
+
+    layers    l0 ──▶ l1 ──▶ l2 ──▶ l3 ──▶ l4          index order is a topological order
+                │                   ▲
+                └───────────────────┘                   an edge may jump
+    cuts          0      1      2      3               cut c lies between layer c and layer c + 1
+
+What crosses cut c is the output of every layer ≤ c that some layer > c reads, each counted once.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
+from typing import Literal
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, whole
+from pipeplan.core.wording import hint
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """What one layer costs on one kind of device, for one micro-batch.
+
+    Attributes
+    ----------
+    forward, backward : int
+        Nanoseconds. ``backward`` is the joined one (input and weight gradients together).
+    input_gradient, weight_gradient : int
+        Nanoseconds of the split backward. Their sum is seldom ``backward``: it may be more or less.
+    saved : int
+        Bytes that stay alive from this layer's forward to its backward, its output included, its input and its
+        parameters not (they belong to the layer that made them).
+    output : int
+        Bytes of the output.
+    workspace : int
+        Peak of the bytes that live only while the layer computes.
+    update : int
+        Nanoseconds of the optimiser step on this layer's parameters.
+    """
+
+    forward: int
+    backward: int
+    input_gradient: int
+    weight_gradient: int
+    saved: int
+    output: int
+    workspace: int = 0
+    update: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one layer does for one sample, whatever device it runs on: the input of the analytic estimate.
+
+    Floating-point operations count a multiply-add as two; ``output`` and ``saved`` are bytes (see `LayerCost`).
+    """
+
+    forward_flops: int
+    input_gradient_flops: int
+    weight_gradient_flops: int
+    output: int
+    saved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer: the smallest thing that a plan moves.
+
+    Attributes
+    ----------
+    name : str
+        A module path for a torch model, a node id for an imported graph.
+    parameters : int
+        Bytes of trainable parameters; what it shares with an earlier layer (see `Tie`) counts there.
+    inputs : tuple of str
+        The layers whose outputs this one reads; empty for a layer that reads only the batch.
+    work : Work or None
+        Present where an analytic estimate is possible.
+    kind : str
+        What the layer is, for people: a module class, an operator.
+    """
+
+    name: str
+    parameters: int
+    inputs: tuple[str, ...] = ()
+    work: Work | None = None
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """Layers that share weights, like a language model's embedding and its head.
+
+    Attributes
+    ----------
+    layers : tuple of str
+        At least two, in the model's order. What they share counts as the first one's.
+    parameters : int
+        Bytes of the weights that they share.
+    """
+
+    layers: tuple[str, ...]
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a profile's numbers come from."""
+
+    how: Literal["measured", "imported", "analytic"]
+    source: str
+    when: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The cost of every layer on one kind of device at one micro-batch size."""
+
+    device: str
+    micro_batch: int
+    costs: tuple[LayerCost, ...]
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        whole(self.micro_batch, f"the micro-batch of the profile for {self.device!r}", 1, MOST_SAMPLES)
+        for number, cost in enumerate(self.costs):
+            for name in _FIGURES:
+                whole(getattr(cost, name), f"{name} of layer {number} in the profile for {self.device!r}")
+
+
+_FIGURES = tuple(each.name for each in fields(LayerCost))
+
+
+@dataclass(frozen=True)
+class Model:
+    """Layers in topological order, the profiles known of them, and which of them share weights.
+
+    Raises
+    ------
+    InputError
+        If there are more than `MOST_LAYERS`, a figure is no whole number of nought or more, names repeat, an input is
+        not an earlier layer, a profile has not one cost for each layer, or a tie names layers that are not there or
+        shares more than its first layer has.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    profiles: tuple[Profile, ...] = ()
+    dtype: str = "float32"
+    notes: tuple[str, ...] = ()
+    ties: tuple[Tie, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise InputError(f"model {self.name!r} has no layers")
+        if len(self.layers) > MOST_LAYERS:
+            raise InputError(
+                f"model {self.name!r} has {len(self.layers)} layers; {MOST_LAYERS} are the most that can be taken"
+            )
+        seen: set[str] = set()
+        for layer in self.layers:
+            if layer.name in seen:
+                raise InputError(f"model {self.name!r}: two layers are called {layer.name!r}; names must differ")
+            for source in layer.inputs:
+                if source not in seen:
+                    raise InputError(
+                        f"model {self.name!r}: layer {layer.name!r} reads {source!r}, which is not an earlier layer; "
+                        "list the layers in topological order"
+                    )
+            seen.add(layer.name)
+            whole(layer.parameters, f"model {self.name!r}: parameters of layer {layer.name!r}")
+            if layer.work is not None:
+                for name in Work.__slots__:
+                    whole(getattr(layer.work, name), f"model {self.name!r}: {name} of layer {layer.name!r}")
+        for profile in self.profiles:
+            if len(profile.costs) != len(self.layers):
+                raise InputError(
+                    f"model {self.name!r}: the profile for {profile.device!r} at micro-batch {profile.micro_batch} "
+                    f"has {len(profile.costs)} layers, the model has {len(self.layers)}"
+                )
+        for complaint in tie_faults(self.layers, self.ties):
+            raise InputError(f"model {self.name!r}: {complaint}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Layer names, in order."""
+        return tuple(layer.name for layer in self.layers)
+
+    @property
+    def profiled_devices(self) -> tuple[str, ...]:
+        """Kinds of device that have a profile, in order of first appearance."""
+        return tuple(dict.fromkeys(profile.device for profile in self.profiles))
+
+    def crossing(self, cut: int) -> tuple[int, ...]:
+        """Indices of the layers whose outputs cross the cut between layer ``cut`` and layer ``cut + 1``."""
+        index = {name: i for i, name in enumerate(self.names)}
+        readers = self.layers[cut + 1 :]
+        return tuple(sorted({index[source] for layer in readers for source in layer.inputs if index[source] <= cut}))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what a plan relies on: the layers' names, parameters, edges and ties (not their costs)."""
+        body: list[object] = [(layer.name, layer.parameters, layer.inputs) for layer in self.layers]
+        body += [(tie.layers, tie.parameters) for tie in self.ties]
+        return hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data, for files and tests."""
+        return asdict(self)
+
+
+def tie_faults(layers: tuple[Layer, ...], ties: tuple[Tie, ...]) -> Iterator[str]:
+    """What is wrong with ties of these layers, one sentence each."""
+    place = {layer.name: i for i, layer in enumerate(layers)}
+    shared: dict[str, int] = {}
+    for tie in ties:
+        named = " and ".join(map(repr, tie.layers))
+        unknown = next((name for name in tie.layers if name not in place), None)
+        if unknown is not None:
+            yield f"a tie names layer {unknown!r}, which is not there{hint(unknown, place)}"
+        elif len(tie.layers) < 2:
+            yield f"a tie names {named or 'no layer'}; it takes two layers or more to share weights"
+        elif any(place[a] >= place[b] for a, b in pairwise(tie.layers)):
+            yield f"a tie names {named}; list its layers once each and in the model's order"
+        elif tie.parameters < 1:
+            yield f"{named} share {tie.parameters} bytes; drop the tie, or say how many bytes of weights they share"
+        else:
+            first = tie.layers[0]
+            shared[first] = shared.get(first, 0) + tie.parameters
+            has = layers[place[first]].parameters
+            if shared[first] > has:
+                yield (
+                    f"{named} share {shared[first]} bytes, but {first!r} has {has} bytes of parameters; what layers "
+                    "share counts as the first one's, and as no other's"
+                )

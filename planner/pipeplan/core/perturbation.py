@@ -1,0 +1,124 @@
+"""How much times vary, and by what a plan is then chosen."""
+
+import re
+from dataclasses import dataclass
+from math import ceil
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown, whole
+
+SAMPLES = 1000
+"""Disturbed steps of each plan, unless told otherwise."""
+SHOWN = 0.95
+"""The quantile that is shown where plans are chosen by their mean."""
+BEYOND = 10
+"""Samples that must lie beyond a quantile, so that it does not rest on a few of them."""
+MOST = 10**6
+"""Samples that can be asked for."""
+WIDEST = 1.0
+"""The largest relative spread."""
+
+_SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(%?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Robust:
+    """A question about plans whose times vary.
+
+    Attributes
+    ----------
+    spread : float
+        Standard deviation of the time of an action or a transfer, over its mean: 0.05 is 5 %.
+    device_spread : float
+        The same of a factor that each device draws once a step: how much slower or faster it is today.
+    quantile : float or None
+        Choose by this quantile of the step time; None chooses by its mean.
+    samples : int or None
+        Disturbed steps of each plan. None is `SAMPLES`, or as many as the quantile needs; fewer where every one of them
+        must be simulated by itself and takes long.
+
+    Raises
+    ------
+    InputError
+        If a number makes no sense; the text says which would.
+    """
+
+    spread: float
+    device_spread: float = 0.0
+    quantile: float | None = None
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("spread", self.spread), ("device_spread", self.device_spread)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= WIDEST:
+                raise InputError(
+                    f"{name} {shown(value)} is not a relative spread of times; give the standard deviation over the "
+                    f"mean, between 0% and {WIDEST:.0%}, like 5% or 0.05"
+                )
+        if self.quantile is not None and not (isinstance(self.quantile, int | float) and 0 < self.quantile < 1):
+            raise InputError(
+                f"quantile {shown(self.quantile)} lies outside (0, 1); 0.95 chooses by the time that 95 of 100 steps "
+                "keep"
+            )
+        if self.least_samples > MOST:
+            raise InputError(f"quantile {self.quantile!r} would need {self.least_samples} samples; {MOST} are the most")
+        if self.samples is not None:
+            whole(self.samples, "samples (disturbed steps of each plan)", 0, MOST)
+        if self.samples is not None and self.samples < self.least_samples:
+            raise InputError(
+                f"{self.samples} samples leave {self.samples * self._beyond:.1f} beyond the quantile {self.shown:g}; "
+                f"ask for {self.least_samples} or more"
+            )
+
+    @property
+    def shown(self) -> float:
+        """The quantile that is told beside the mean."""
+        return SHOWN if self.quantile is None else self.quantile
+
+    @property
+    def least_samples(self) -> int:
+        """With fewer the quantile would rest on less than `BEYOND` of them."""
+        return ceil(BEYOND / self._beyond - 1e-9)
+
+    @property
+    def wanted(self) -> int:
+        """How many samples are drawn where they cost little."""
+        return max(SAMPLES, self.least_samples) if self.samples is None else self.samples
+
+    @property
+    def words(self) -> str:
+        """``'mean'`` or ``'quantile 0.95'``."""
+        return "mean" if self.quantile is None else f"quantile {self.quantile:g}"
+
+    @property
+    def _beyond(self) -> float:
+        """The part of all samples on the smaller side of the quantile."""
+        return min(self.shown, 1 - self.shown)
+
+
+def as_robust(wish: "Robust | float | str") -> Robust:
+    """A question from what a user writes: ``Robust(…)``, ``0.05`` or ``'5%'``.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    return wish if isinstance(wish, Robust) else Robust(parse_share(wish, "robust"))
+
+
+def parse_share(text: str | float, name: str) -> float:
+    """``'5%'`` or ``'0.05'`` as 0.05.
+
+    Raises
+    ------
+    InputError
+        If it is neither; the text uses ``name``.
+    """
+    match = _SHARE.fullmatch(str(text))
+    if match is None:
+        raise InputError(f"{name} {text!r} is not a share; write it like 5% or 0.05")
+    share = float(match[1]) / (100 if match[2] else 1)
+    if not match[2] and share > WIDEST:
+        raise InputError(f"{name} {text} is {share:.0%}; if {share:g} per cent are meant, write {share:g}%")
+    return share

@@ -1,0 +1,139 @@
+"""Stages on devices, with their times, memory and transfers: what a schedule runs on.
+
+::
+
+    stage 0 ──transfers[0]──▶ stage 1 ──transfers[1]──▶ stage 2
+            ◀──returns[0]────         ◀──returns[1]────
+
+A stage may have several *replicas*, each on a device of its own. They share out the micro-batches: micro-batch m runs
+on replica m mod r. Who sends to whom therefore repeats after the least common multiple of two neighbours' replicas:
+
+::
+
+    stage 0, r = 2      d0 ── 0 2 4 …     m = 0: d0 ▶ d2   1: d1 ▶ d3   2: d0 ▶ d4
+                        d1 ── 1 3 5 …     m = 3: d1 ▶ d2   4: d0 ▶ d3   5: d1 ▶ d4   then again from the front
+    stage 1, r = 3      d2 d3 d4
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import lcm
+
+from pipeplan.core.cluster import Overlap
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Times (nanoseconds) and memory (bytes) of one replica of a stage, per micro-batch unless said otherwise.
+
+    Attributes
+    ----------
+    forward, backward, input_gradient, weight_gradient : int
+    update : int
+        Once a step.
+    reduce : int
+        Once a step: how long the summing of gradients takes, among replicas and with stages that hold copies of the
+        same weights, once all of them have come to it.
+    resident : int
+        Bytes that stay for the whole step: parameters, gradients, optimiser state.
+    held : int
+        Bytes that a micro-batch keeps from its forward on (saved tensors and the received input).
+    held_after_input_gradient : int or None
+        What of ``held`` is still there between input and weight gradient; None if all of it is.
+    workspace : int
+        Bytes that live only while an action of this stage runs.
+    forward_workspace : int or None
+        Those of a forward, where a backward needs more since it computes layers again; None if it is the same.
+    """
+
+    forward: int
+    backward: int
+    input_gradient: int = 0
+    weight_gradient: int = 0
+    update: int = 0
+    reduce: int = 0
+    resident: int = 0
+    held: int = 0
+    held_after_input_gradient: int | None = None
+    workspace: int = 0
+    forward_workspace: int | None = None
+
+    @property
+    def beside(self) -> int:
+        """Bytes that a forward needs while a backward runs on the other lane."""
+        return self.workspace if self.forward_workspace is None else self.forward_workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One tensor's way between the devices of two neighbouring stages.
+
+    ``occupancy`` nanoseconds each of ``resources`` is busy (one direction of a link, or the network cards of two
+    nodes, which all transfers through them share in turn); ``latency`` more until the tensor is there.
+    """
+
+    size: int = 0
+    occupancy: int = 0
+    latency: int = 0
+    resources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Everything about a plan that the simulator needs, but for the order of actions.
+
+    Attributes
+    ----------
+    stages : tuple of Stage
+    placement : tuple of tuple of int
+        The devices (0 … devices − 1) of each stage, one a replica.
+    transfers, returns : tuple of tuple of Transfer
+        One tuple a boundary: activations forward, gradients back. Micro-batch m takes entry m mod length, and the
+        length is the least common multiple of the replicas on both sides. A transfer inside one device costs nothing.
+    overlap : Overlap
+    runtime : tuple of int
+        Bytes, one a device, that its runtime takes.
+    limits : tuple of int
+        Bytes, one a device (`pipeplan.costs.chain.UNLIMITED` for none).
+    tied : tuple of tuple of int
+        Disjoint groups of stages that hold copies of the same weights: the reductions of a group are one collective.
+    """
+
+    stages: tuple[Stage, ...]
+    placement: tuple[tuple[int, ...], ...]
+    transfers: tuple[tuple[Transfer, ...], ...]
+    returns: tuple[tuple[Transfer, ...], ...]
+    overlap: Overlap
+    runtime: tuple[int, ...]
+    limits: tuple[int, ...]
+    tied: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return len(self.limits)
+
+    @cached_property
+    def replicas(self) -> tuple[int, ...]:
+        """Number of replicas of each stage."""
+        return tuple(len(devices) for devices in self.placement)
+
+    @cached_property
+    def periods(self) -> tuple[int, ...]:
+        """For each boundary, the number of micro-batches after which the pairs of devices repeat."""
+        return tuple(lcm(a, b) for a, b in pairwise(self.replicas))
+
+    @cached_property
+    def stages_on(self) -> tuple[tuple[int, ...], ...]:
+        """The stages of which each device has a replica."""
+        found: list[list[int]] = [[] for _ in range(self.devices)]
+        for stage, devices in enumerate(self.placement):
+            for device in devices:
+                found[device].append(stage)
+        return tuple(map(tuple, found))
+
+    def device_of(self, stage: int, micro_batch: int) -> int:
+        """The device on which a stage runs a micro-batch."""
+        devices = self.placement[stage]
+        return devices[micro_batch % len(devices)]

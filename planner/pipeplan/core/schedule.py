@@ -1,0 +1,114 @@
+"""The centre of pipeplan: a schedule is a list of actions for each device.
+
+::
+
+    stage 1   .  0F0 ...          device 0:  0F0 0F1 0B0 0F2 0B1 0B2 0U
+                                  device 1:  1F0 1B0 1F1 1B1 1F2 1B2 1U      (one forward, one backward)
+
+Families write one, solvers find one, the simulator times it, the validator checks it, the executor runs it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from pipeplan.core.errors import InputError
+
+
+class Kind(StrEnum):
+    """What an action does."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    INPUT_GRADIENT = "I"
+    WEIGHT_GRADIENT = "W"
+    REDUCE = "R"
+    UPDATE = "U"
+
+    __hash__ = str.__hash__  # an Enum has its own, slower and at odds with str.__eq__
+
+    @property
+    def per_micro_batch(self) -> bool:
+        """False for the reduction and the update, which a stage does once a step."""
+        return self not in (Kind.REDUCE, Kind.UPDATE)
+
+
+_ACTION = re.compile(r"(\d+)([FBIWRU])(\d+)?(?:\.(\d+))?")
+
+
+class Action(NamedTuple):
+    """One thing a device does: ``2F5`` is the forward of micro-batch 5 on stage 2, ``2F5.1`` of its token slice 1."""
+
+    kind: Kind
+    stage: int
+    micro_batch: int = 0
+    slice: int = 0
+
+    def __str__(self) -> str:
+        if not self.kind.per_micro_batch:
+            return f"{self.stage}{self.kind}"
+        suffix = f".{self.slice}" if self.slice else ""
+        return f"{self.stage}{self.kind}{self.micro_batch}{suffix}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Action":
+        """Read what ``str`` writes."""
+        match = _ACTION.fullmatch(text.strip())
+        if match is None or (match[3] is None and Kind(match[2]).per_micro_batch):
+            raise InputError(f"{text!r} is not an action; write stage, kind and micro-batch, like 2F5, or 2U")
+        return cls(Kind(match[2]), int(match[1]), int(match[3] or 0), int(match[4] or 0))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """For every device, the order of its actions.
+
+    Attributes
+    ----------
+    family : str
+        Who wrote it (``'gpipe'``, ``'1f1b-so'`` …).
+    orders : tuple of tuple of Action
+        One tuple a device.
+    two_lanes : bool
+        A device runs forwards on one lane and all other actions on a second one at the same time, each lane in
+        list order (BaPipe's FBP); a runtime with one lane may run the list as it stands.
+    """
+
+    family: str
+    orders: tuple[tuple[Action, ...], ...]
+    two_lanes: bool = False
+
+    @property
+    def stages(self) -> int:
+        """Number of stages that appear."""
+        return 1 + max((action.stage for action in self.actions()), default=-1)
+
+    @property
+    def micro_batches(self) -> int:
+        """Number of micro-batches that appear."""
+        return 1 + max((a.micro_batch for a in self.actions() if a.kind.per_micro_batch), default=-1)
+
+    def actions(self) -> Iterator[Action]:
+        """Every action, device by device."""
+        for order in self.orders:
+            yield from order
+
+    @property
+    def homes(self) -> tuple[tuple[int, ...], ...]:
+        """The devices in whose lists each stage appears, in the order of their numbers."""
+        found: list[list[int]] = [[] for _ in range(self.stages)]
+        for device, order in enumerate(self.orders):
+            for stage in {action.stage for action in order}:
+                found[stage].append(device)
+        return tuple(map(tuple, found))
+
+    def as_text(self) -> tuple[str, ...]:
+        """One line of actions a device, for files and people."""
+        return tuple(" ".join(map(str, order)) for order in self.orders)
+
+    @classmethod
+    def from_text(cls, family: str, lines: Iterable[str], two_lanes: bool = False) -> "Schedule":
+        """Read what `as_text` writes."""
+        return cls(family, tuple(tuple(map(Action.parse, line.split())) for line in lines), two_lanes)

@@ -1,0 +1,163 @@
+"""The space over which a bound holds, and what lies outside it: every sentence about either stands here.
+
+::
+
+    Space ──▶ pipeplan.search.scope ──▶ Searched ──▶ in_words()     "1 to 4 stages of contiguous layers; …"
+                                     └──────▶ not_searched   "several stages per device": where it is true, only
+"""
+
+from dataclasses import dataclass, replace
+
+from pipeplan.core.job import Order, Recompute
+from pipeplan.core.wording import listed, wrapped
+
+CONTIGUOUS = "contiguous layers in the listed order, every layer once"
+DOWNSETS = "any layers that read from no later stage, whatever the listed order; every layer once"
+DIVIDED = (
+    "{whole}, weights streamed for every micro-batch; and layers divided between neighbours of an unreplicated line, "
+    "weights on chip where they fit"
+)
+"""What a stage may hold."""
+
+ALONE = "one device per stage"
+PACKED = "devices of one kind per stage, packed in the cluster's order"
+TILED = "devices of one kind and one kind of node per stage, packed in the cluster's order or in equal tiles of nodes"
+LISTED = "devices of one kind per stage, taken in the listed order"
+"""Which devices share a stage."""
+
+FALLING = "1f1b holds any numbers of micro-batches from SNO's to SO's that fall along the pipeline"
+OWN = "each schedule holds what its family says"
+ALL_COUNTS = "any number of micro-batches in flight where any order is searched"
+"""How many micro-batches a stage holds."""
+
+WRITTEN = "as each family writes its lists"
+ANY_ORDER = (
+    "as each family writes its lists, and every order of one lane per device, each stage's backwards split or joined, "
+    "where all stages have the same number of replicas"
+)
+ENDLESS = "which only says how much a stage holds: the order does not change its load"
+"""Which orders of forwards and backwards."""
+
+RECOMPUTED = {
+    Recompute.NONE: "no recomputation",
+    Recompute.CHOOSE: "recomputation of the layers that it takes to fit",
+    Recompute.FULL: "every layer recomputed",
+}
+
+TENSOR = "tensor, sequence and context parallelism"
+BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
+DIVIDED_REPLICAS = (
+    "divided layers on replicated stages, recomputed, or between kinds of device whose profiles differ in bytes"
+)
+DISTANT_PARTS = "a part of a layer on distant devices"
+INTERLEAVED = "several stages per device (interleaving)"
+NOT_CONTIGUOUS = "other orders of the model's layers than the listed one"
+BRANCHES = "skips sent directly to the stage that reads them, branches side by side"
+ONE_MICRO_BATCH = "stages with replicas (they share the micro-batches of --batch, and there is one)"
+UNLIKE_KINDS = "replicas of unlike kinds in one stage"
+UNLIKE_NODES = "replicas in nodes with unlike links in one stage"
+PLACEMENTS = "other placements of like devices on the nodes"
+OTHER_WIDTHS = "other numbers of replicas per stage (too many to look at)"
+FIRST_DEVICES = "other choices among like devices than the first of them in the cluster's order"
+ONE_WIDTH = "stages that differ in their number of replicas"
+OVERLAPPED = "overlapped gradient reduction"
+SHARDED = "sharded gradients or parameters (ZeRO-2, ZeRO-3, FSDP)"
+STATE = "sharded optimiser state (ZeRO-1; --zero1 searches it)"
+OTHER_COUNTS = "in-flight counts of 1F1B below SNO's, above SO's, or not falling along the pipeline"
+OTHER_ORDERS = "other orders, split backwards"
+ASKED_FOR = f"{OTHER_ORDERS} (--schedules any searches them on stages of one width)"
+UNEQUAL_ORDERS = "orders outside the listed families on stages of unequal widths"
+TWO_LANES = "orders of two lanes per device outside the listed families"
+OTHER_HOLDING = "schedules that hold fewer micro-batches than the listed one"
+STALE = "stale weights (PipeDream, 2BW)"
+SLICES = "token slices of a micro-batch"
+UNEQUAL_SIZES = "micro-batches of unequal sizes"
+OTHER_SIZES = "micro-batches of other or unequal sizes"
+UNPROFILED_SIZES = "micro-batches of sizes that no profile covers (--extrapolate searches them), or unequal ones"
+CHECKPOINTS = "recomputation that keeps less than every layer's output"
+OFFLOADING = "offloading to host memory"
+"""What is not searched; `pipeplan.search.scope` says when each is true, and makes those with numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The space over which the bound holds, and what lies outside it.
+
+    Attributes
+    ----------
+    micro_batch_sizes : tuple of int
+    schedules : tuple of str
+    opened : int
+        Nodes of the search that were advanced.
+    recompute, order : str
+        As the job asks.
+    depths, widths : str
+        Numbers of stages, and of devices per stage: ``'1 to 4'``.
+    partitions, replicas, in_flight, schedules_reach : str
+        What a stage may hold, which devices share one, how many micro-batches it holds, in which order it works.
+    unlike : bool
+        Whether there are devices of several classes, whose order is a choice.
+    wishes : tuple of str
+        Options that narrow the space further.
+    not_searched : tuple of str
+    """
+
+    micro_batch_sizes: tuple[int, ...]
+    schedules: tuple[str, ...]
+    opened: int
+    recompute: str
+    order: str
+    depths: str = ""
+    widths: str = ""
+    partitions: str = CONTIGUOUS
+    in_flight: str = OWN
+    schedules_reach: str = WRITTEN
+    replicas: str = ALONE
+    unlike: bool = False
+    wishes: tuple[str, ...] = ()
+    not_searched: tuple[str, ...] = ()
+
+    def in_words(self) -> str:
+        """One sentence without its full stop."""
+        stages = "1 stage" if self.depths == "1" else f"{self.depths} stages"
+        shared = self.replicas if self.replicas == ALONE else f"{self.widths} {self.replicas}"
+        parts = [f"{stages} of {self.partitions}", shared]
+        if self.unlike:
+            parts.append(f"unlike devices in {'any' if self.order == Order.SEARCH else 'the given'} order")
+        parts.append(f"micro-batches of {listed(self.micro_batch_sizes)}")
+        named = [name for name in self.schedules if name != "any"]
+        parts.append(f"schedule{'s' * (len(named) > 1)} {', '.join(named)}, {self.schedules_reach}")
+        parts += [self.in_flight] * (self.in_flight == FALLING)
+        parts.append(RECOMPUTED[Recompute(self.recompute)])
+        if self.wishes:
+            parts.append(f"with {', '.join(self.wishes)}")
+        return "; ".join(parts)
+
+    def without(self, sentence: str) -> "Searched":
+        """The same with one more sentence about what is not searched."""
+        return replace(self, not_searched=(*self.not_searched, sentence))
+
+    def lines(self) -> list[str]:
+        """What the bound holds for, and what it does not speak of, wrapped for people."""
+        return [
+            *wrapped(f"searched (the bound holds for these plans): {self.in_words()}"),
+            *wrapped(f"not searched (may be faster): {'; '.join(self.not_searched)}"),
+        ]
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {
+            "depths": self.depths,
+            "micro_batch_sizes": list(self.micro_batch_sizes),
+            "schedules": list(self.schedules),
+            "schedules_reach": self.schedules_reach,
+            "partitions": self.partitions,
+            "widths": self.widths,
+            "replicas": self.replicas,
+            "in_flight": self.in_flight,
+            "recompute": self.recompute,
+            "device_order": self.order,
+            "wishes": list(self.wishes),
+            "opened": self.opened,
+            "not_searched": list(self.not_searched),
+        }

@@ -1,0 +1,91 @@
+"""Quantities at the file edge: ``80GiB``, ``300GB/s``, ``5us`` in, integers out.
+
+Inside pipeplan a time is an integer of nanoseconds, a size an integer of bytes, a rate an integer per second.
+"""
+
+import re
+from math import isfinite
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import LARGEST, shown
+
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_PREFIX = {**_DECIMAL, **_BINARY}
+_TIME = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s]*)\s*")
+
+
+def _split(text: str | int | float, meaning: str, example: str) -> tuple[float, str]:
+    match = None if isinstance(text, int) and abs(text) > LARGEST else _NUMBER.fullmatch(str(text))
+    if match is None:
+        raise InputError(f"{shown(text)} is not a {meaning}; write it like {example}")
+    return float(match[1]), match[2]
+
+
+def _whole(text: str | int | float, value: float) -> int:
+    """The quantity in its inner unit."""
+    if not isfinite(value) or value > LARGEST:
+        raise InputError(f"{shown(text)} is too large; in bytes, nanoseconds or per second it may be at most {LARGEST}")
+    return round(value)
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes of ``'16GiB'``, ``'100MB'``, ``'512B'`` or a plain integer."""
+    number, unit = _split(text, "size", "16GiB, 100MB or 512B")
+    prefix = unit.removesuffix("B")
+    if prefix not in _PREFIX:
+        raise InputError(f"{text!r} is not a size; write it like 16GiB, 100MB or 512B")
+    return _whole(text, number * _PREFIX[prefix])
+
+
+def parse_time(text: str | int) -> int:
+    """Nanoseconds of ``'5us'``, ``'1.5ms'``, ``'2s'`` or a plain integer of nanoseconds."""
+    number, unit = _split(text, "time", "5us, 1.5ms or 2s")
+    if unit and unit not in _TIME:
+        raise InputError(f"{text!r} is not a time; write it like 5us, 1.5ms or 2s")
+    return _whole(text, number * _TIME[unit or "ns"])
+
+
+def parse_bandwidth(text: str | int) -> int:
+    """Bytes per second of ``'300GB/s'``, ``'10Gbit/s'`` or a plain integer of bytes per second."""
+    number, unit = _split(text, "bandwidth", "300GB/s or 10Gbit/s")
+    body = unit.removesuffix("/s")
+    if unit and body == unit and not unit.endswith("bps"):
+        raise InputError(f"{text!r} is not a bandwidth; write it like 300GB/s or 10Gbit/s")
+    divisor = 1
+    for suffix in ("bit", "bps"):
+        if body.endswith(suffix):
+            body, divisor = body.removesuffix(suffix), 8
+    prefix = body.removesuffix("B")
+    if prefix not in _PREFIX:
+        raise InputError(f"{text!r} is not a bandwidth; write it like 300GB/s or 10Gbit/s")
+    value = _whole(text, number * _PREFIX[prefix] / divisor)
+    if value <= 0:
+        raise InputError(f"{text!r}: a bandwidth must be above zero; leave it out for a free link")
+    return value
+
+
+def parse_rate(text: str | int | float) -> int:
+    """Operations per second of ``'125TFLOP/s'``, ``'125TFLOPS'`` or a plain number."""
+    number, unit = _split(text, "rate", "125TFLOP/s")
+    prefix = re.sub(r"(FLOP/s|FLOPS|FLOP)$", "", unit)
+    if prefix not in _DECIMAL:
+        raise InputError(f"{text!r} is not a rate; write it like 125TFLOP/s")
+    return _whole(text, number * _DECIMAL[prefix])
+
+
+def format_bytes(value: int) -> str:
+    """A size for people: ``'1.50 GiB'``."""
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(value) >= factor:
+            return f"{value / factor:.2f} {unit}"
+    return f"{value} B"
+
+
+def format_time(value: int | float) -> str:
+    """A time for people, from nanoseconds: ``'12.3 ms'``."""
+    for unit, factor in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value:.4g} ns"

@@ -1,0 +1,216 @@
+"""Does a plan agree with itself? What it claims is derived again from the tables that it carries.
+
+::
+
+    orders + pipeline ──▶ simulator ──────────▶ step_time (or the largest load of an endless pipeline)
+    orders            ──▶ most in flight ─────▶ stages[].in_flight ──▶ memory.activations
+    pipeline.stages   ──▶ resident, workspace ▶ memory.weights + gradients + optimizer, memory.workspace
+    transfers         ◀─▶ returns               one tensor, the same way there and back
+
+Whether it belongs to a model and a cluster is `validate_plan`'s question.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.job import OPTIMIZER_STATE
+from pipeplan.core.pipeline import Transfer
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Kind
+from pipeplan.core.validate.memory import most_in_flight, validate_memory
+from pipeplan.core.validate.order import validate_schedule
+from pipeplan.core.validate.violations import refuse
+from pipeplan.simulate import makespan
+
+_ROUNDING = 64
+"""Bytes a layer by which optimiser state may differ from its share of the weights: every layer is rounded."""
+
+
+def validate_claims(plan: Plan) -> None:
+    """Check a plan's times, memory and bound against its own tables.
+
+    Raises
+    ------
+    PlanError
+        Listing every contradiction.
+    """
+    what = f"the plan for {plan.model!r}"
+    refuse(what, [*_names(plan), *_places(plan), *_ways(plan)])
+    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
+    refuse(what, [*_lists(plan), *_memory(plan), *_times(plan)])
+    validate_memory(plan.schedule, plan.pipeline)
+
+
+def _names(plan: Plan) -> Iterator[str]:
+    if not plan.stages:
+        yield "it has no stages"
+    if plan.optimizer not in OPTIMIZER_STATE:
+        yield f"its optimizer {plan.optimizer!r} is not known; known are {', '.join(OPTIMIZER_STATE)}"
+    counts = Counter(name for stage in plan.stages for name in set(stage.layers))
+    parts: dict[str, list[float]] = {}
+    for number, stage in enumerate(plan.stages):
+        for name, share in stage.shares:
+            parts.setdefault(name, []).append(share)
+        if not stage.layers:
+            yield f"stage {number} has no layers; drop it"
+        for name, count in Counter(stage.layers).items():
+            if count > 1:
+                yield f"stage {number} lists layer {name!r} {count} times"
+        for title, named in (("recomputes", stage.recompute), ("divides", tuple(name for name, _ in stage.shares))):
+            for name in dict.fromkeys(named):
+                if name not in stage.layers:
+                    yield f"stage {number} {title} {name!r}, which is not one of its layers"
+                if named.count(name) > 1:
+                    yield f"stage {number} {title} {name!r} {named.count(name)} times; once is enough"
+    for name, count in counts.items():
+        shares = parts.get(name, [])
+        if count > 1 and len(shares) != count:
+            yield f"layer {name!r} is in {count} stages, and {len(shares)} of them say which part they hold"
+        if shares and abs(sum(shares) - 1) > 1e-6:
+            yield f"the parts of layer {name!r} come to {sum(shares):g}, not to the whole"
+
+
+def _places(plan: Plan) -> Iterator[str]:
+    """Ranks, devices and what each kind of device may hold."""
+    used = [device for stage in plan.stages for device in stage.devices]
+    for device, count in Counter(used).items():
+        if count > 1:
+            yield f"it uses device {device} {count} times; a device holds one stage"
+    if sorted(plan.ranks) != sorted(used):
+        yield f"its ranks run on devices {sorted(plan.ranks)}, its stages on {sorted(used)}"
+    limits: dict[str, set[int]] = {}
+    for number, (stage, homes) in enumerate(zip(plan.stages, plan.pipeline.placement, strict=True)):
+        on = tuple(plan.ranks[rank] for rank in homes)
+        kinds = {plan.device_kinds[device] for device in stage.devices}
+        if not stage.devices:
+            yield f"stage {number} has no device"
+        if on != stage.devices:
+            yield f"stage {number} is timed on devices {list(on)}, but says that it is on {list(stage.devices)}"
+        if len(kinds) > 1:
+            yield f"stage {number} has replicas on {' and '.join(sorted(kinds))}; its times hold for one kind only"
+        for rank in homes:
+            limits.setdefault(plan.device_kinds[plan.ranks[rank]], set()).add(plan.pipeline.limits[rank])
+            if plan.pipeline.runtime[rank] != stage.memory.runtime:
+                yield (
+                    f"rank {rank} has a runtime of {plan.pipeline.runtime[rank]} bytes, its stage {number} counts "
+                    f"{stage.memory.runtime}"
+                )
+    for kind, found in limits.items():
+        if len(found) > 1:
+            yield f"devices of kind {kind!r} may hold {' and '.join(map(str, sorted(found)))} bytes; it is one number"
+
+
+def _ways(plan: Plan) -> Iterator[str]:
+    """A tensor takes the same time there and its gradient back, over wires between the devices of its stages."""
+    rows = zip(plan.pipeline.transfers, plan.pipeline.returns, pairwise(plan.stages), strict=True)
+    node: dict[int, str] = {}
+    for boundary, (there, back, (left, right)) in enumerate(rows):
+        sizes = {way.size for way in (*there, *back)}
+        if len(sizes) > 1:
+            yield f"boundary {boundary} is crossed by {' and '.join(map(str, sorted(sizes)))} bytes; it is one number"
+        for m, (out, home) in enumerate(zip(there, back, strict=True)):
+            a, b = left.devices[m % left.replicas], right.devices[m % right.replicas]
+            if (out.occupancy, out.latency) != (home.occupancy, home.latency):
+                yield f"boundary {boundary}, micro-batch {m}: there and back take different times over one link"
+            for way, source, target in ((out, a, b), (home, b, a)):
+                yield from _wires(f"boundary {boundary}, micro-batch {m}", way, source, target, node)
+
+
+def _wires(where: str, way: Transfer, source: int, target: int, node: dict[int, str]) -> Iterator[str]:
+    """The wires of a transfer: its own within a node, the two nodes' cards between them."""
+    if way.resources == (f"d{source} to d{target}",) or way == Transfer():  # nothing is said of it
+        return
+    words = [wire.split() for wire in way.resources]
+    if [word[::2] for word in words] != [["node", "card"], ["node", "card"]] or [w[-1] for w in words] != ["out", "in"]:
+        yield f"{where}: the wires {list(way.resources)} do not lead from device {source} to device {target}"
+        return
+    for device, word in zip((source, target), words, strict=True):
+        if node.setdefault(device, word[1]) != word[1]:
+            yield f"{where}: device {device} lies in node {word[1]}, and in node {node[device]} elsewhere"
+    if words[0][1] == words[1][1]:
+        yield f"{where}: a way from node {words[0][1]} to itself takes no network"
+
+
+def _lists(plan: Plan) -> Iterator[str]:
+    """What the action lists say of stages: how much they hold, and who sums gradients."""
+    if plan.schedule.micro_batches != plan.micro_batches:
+        yield f"its lists run {plan.schedule.micro_batches} micro-batches, it says {plan.micro_batches}"
+    tied = {stage for group in plan.pipeline.tied for stage in group}
+    for group in plan.pipeline.tied:
+        if len(group) < 2 or list(group) != sorted(set(group)):
+            yield f"the group {list(group)} of tied stages is not ascending, or has less than two"
+    reduced = {action.stage for action in plan.schedule.actions() if action.kind is Kind.REDUCE}
+    for number, (stage, homes) in enumerate(zip(plan.stages, plan.pipeline.placement, strict=True)):
+        held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in homes)
+        if held > stage.in_flight:
+            yield f"stage {number} says that it holds {stage.in_flight} micro-batches; its list makes it hold {held}"
+        if number in reduced and stage.replicas == 1 and number not in tied:
+            yield f"stage {number} has one replica and no tied weights, but a reduction of gradients"
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    state = OPTIMIZER_STATE[plan.optimizer]
+    for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
+        parts = stage.memory
+        claimed = {
+            "weights, gradients and optimizer": (parts.weights + parts.gradients + parts.optimizer, priced.resident),
+            "activations": (parts.activations, stage.in_flight * priced.held),
+            "workspace": (parts.workspace, priced.workspace + (priced.beside if plan.schedule.two_lanes else 0)),
+            "gradients": (parts.gradients, parts.weights),
+        }
+        if priced.beside > priced.workspace:
+            yield f"stage {number} needs more workspace for forwards alone ({priced.beside}) than for all actions"
+        rounded = _ROUNDING * (len(stage.layers) + len(stage.shares)) * (1 + state)
+        for what, (has, needs) in claimed.items():
+            if has != needs:
+                yield f"stage {number} counts {has} bytes of {what}; by its tables these are {needs}"
+        sharing = stage.replicas if plan.zero1 else 1
+        ways = (state * parts.weights, (2 + 2 * state) * parts.weights)  # 16-bit weights have a master copy
+        if all(abs(sharing * parts.optimizer - whole) > sharing * rounded for whole in ways):
+            yield (
+                f"stage {number} counts {parts.optimizer} bytes of optimiser state for {parts.weights} bytes of "
+                f"weights, {stage.replicas} replicas, zero1 {str(plan.zero1).lower()}: not what {plan.optimizer} keeps"
+            )
+
+
+def _times(plan: Plan) -> Iterator[str]:
+    for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
+        if (stage.forward, stage.backward) != (priced.forward, priced.backward):
+            yield (
+                f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with "
+                f"{priced.forward} and {priced.backward}"
+            )
+    if plan.bound > plan.step_time:
+        yield f"its proven bound of {plan.bound} ns lies above its step time of {plan.step_time} ns"
+    simulated = makespan(plan.schedule, plan.pipeline)
+    if plan.step_time != simulated and plan.step_time not in largest_loads(plan):
+        yield (
+            f"it promises {plan.step_time} ns, and its tables say {simulated} ns for a step (or "
+            f"{max(largest_loads(plan))} ns a sample for an endless pipeline)"
+        )
+
+
+def largest_loads(plan: Plan) -> tuple[int, int]:
+    """Nanoseconds a sample of an endless pipeline, links rounded down (as the search does) and up (divided layers)."""
+    many, samples = plan.micro_batches, plan.batch
+    sends = [min(way.occupancy for way in row) for row in plan.pipeline.transfers]
+    waits = [0, *sends, 0] if plan.pipeline.overlap is Overlap.NONE else [0] * (len(plan.stages) + 1)
+    stages = max(
+        -(-(-(-many // stage.replicas) * (own.forward + own.backward + before + behind) + own.reduce) // samples)
+        for stage, own, (before, behind) in zip(plan.stages, plan.pipeline.stages, pairwise(waits), strict=True)
+    )
+    if plan.pipeline.overlap is Overlap.NONE:
+        return stages, stages
+    busy = [_busiest(row, many) * send for row, send in zip(plan.pipeline.transfers, sends, strict=True)]
+    return max([stages, *(time // samples for time in busy)]), max([stages, *(-(-time // samples) for time in busy)])
+
+
+def _busiest(row: tuple[Transfer, ...], many: int) -> int:
+    """Micro-batches that pass the busiest wire of a boundary in a step."""
+    counts = Counter[str]()
+    for m, way in enumerate(row):
+        for wire in way.resources:
+            counts[wire] += -(-(many - m) // len(row))
+    return max(counts.values(), default=0)

@@ -1,0 +1,227 @@
+"""Does a plan belong to its model and its cluster, and is what it claims consistent?"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.model import Model
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Kind
+from pipeplan.core.shared_weights import tied_stages
+from pipeplan.core.units import format_bytes
+from pipeplan.core.validate.memory import most_in_flight, validate_memory
+from pipeplan.core.validate.order import validate_schedule
+from pipeplan.core.validate.violations import refuse
+
+
+def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
+    """Check a plan against the questions it answers.
+
+    First that it belongs here: fingerprint, layers, devices, replicas, ranks. Then its schedule, then its memory and
+    its claims, each recounted from the action lists.
+
+    Raises
+    ------
+    PlanError
+        Listing every violation.
+    """
+    what = f"the plan for {plan.model!r}"
+    refuse(what, [*_layers(plan, model), *_shares(plan), *_devices(plan, cluster), *_shape(plan)])
+    refuse(what, [*_ranks(plan), *_tied(plan, model)])
+    validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
+    refuse(what, [*_claims(plan), *_memory(plan, cluster)])
+    validate_memory(plan.schedule, plan.pipeline)
+
+
+def _layers(plan: Plan, model: Model) -> Iterator[str]:
+    if plan.fingerprint != model.fingerprint:
+        yield (
+            f"it was made for another model: its fingerprint is {plan.fingerprint}, that of {model.name!r} is "
+            f"{model.fingerprint}; solve again for this model"
+        )
+    counts = Counter(name for stage in plan.stages for name in stage.layers)
+    missing = [name for name in model.names if name not in counts]
+    divided = _divided(plan)
+    doubled = [name for name, count in counts.items() if count > 1 and name not in divided]
+    known = set(model.names)
+    unknown = [name for name in counts if name not in known]
+    for names, fault in ((missing, "in no stage"), (doubled, "in several stages"), (unknown, "not in the model")):
+        if names:
+            yield f"{len(names)} layers are {fault}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
+    if not (missing or doubled or unknown):
+        yield from _order(plan, model)
+    for number, stage in enumerate(plan.stages):
+        if not stage.layers:
+            yield f"stage {number} has no layers; drop it"
+        for name, count in Counter(stage.recompute).items():
+            if name not in stage.layers:
+                yield f"stage {number} recomputes {name!r}, which is not one of its layers"
+            if count > 1:
+                yield f"stage {number} recomputes {name!r} {count} times; once is enough"
+
+
+def _order(plan: Plan, model: Model) -> Iterator[str]:
+    """A stage lists its layers in the model's order, and reads nothing from a later stage."""
+    place = {name: i for i, name in enumerate(model.names)}
+    first = {name: s for s, stage in reversed(list(enumerate(plan.stages))) for name in stage.layers}
+    for number, stage in enumerate(plan.stages):
+        for a, b in pairwise(stage.layers):
+            if place[a] > place[b]:
+                yield f"its stages leave the model's order at layer {b!r}; stage {number} lists {a!r} before it"
+                return
+        for name in stage.layers:
+            for source in model.layers[place[name]].inputs:
+                if first[source] > number:
+                    yield (
+                        f"layer {name!r} on stage {number} reads {source!r}, which lies on stage {first[source]}; "
+                        "tensors go forward only"
+                    )
+                    return
+
+
+def _divided(plan: Plan) -> set[str]:
+    """Layers whose parts on neighbouring stages, last of one and first of the next, make up the whole."""
+    parts: dict[str, list[tuple[int, float]]] = {}
+    for number, stage in enumerate(plan.stages):
+        for name, share in stage.shares:
+            parts.setdefault(name, []).append((number, share))
+    found = set()
+    for name, own in parts.items():
+        numbers = [number for number, _ in own]
+        joined = numbers == [n for n, stage in enumerate(plan.stages) if name in stage.layers] and all(
+            b == a + 1 and plan.stages[a].layers[-1:] == (name,) and plan.stages[b].layers[:1] == (name,)
+            for a, b in pairwise(numbers)
+        )
+        if joined and abs(sum(share for _, share in own) - 1) < 1e-6:
+            found.add(name)
+    return found
+
+
+def _shares(plan: Plan) -> Iterator[str]:
+    divided = _divided(plan)
+    for number, stage in enumerate(plan.stages):
+        for name, share in stage.shares:
+            if name not in divided:
+                yield (
+                    f"stage {number} holds {share:g} of {name!r}, and the parts on it and its neighbours do not make "
+                    "up the whole layer"
+                )
+
+
+def _devices(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    kinds = tuple(device.kind.name for device in cluster.devices)
+    if plan.device_kinds != kinds:
+        yield f"it was made for devices {', '.join(plan.device_kinds)}; the cluster has {', '.join(kinds)}"
+    used = Counter(device for stage in plan.stages for device in stage.devices)
+    for device, count in sorted(used.items()):
+        if not 0 <= device < len(kinds):
+            yield f"it uses device {device}; the cluster has devices 0 to {len(kinds) - 1}"
+        if count > 1:
+            yield f"it uses device {device} {count} times; a device holds one stage"
+    for number, stage in enumerate(plan.stages):
+        if not stage.devices:
+            yield f"stage {number} has no device"
+        replicated = sorted({kinds[device] for device in stage.devices if 0 <= device < len(kinds)})
+        if len(replicated) > 1:
+            yield (
+                f"stage {number} has replicas on {' and '.join(replicated)}, but its times and bytes hold for one kind "
+                "of device only, and the slower kind would hold up the other; give each kind stages of its own"
+            )
+
+
+def _shape(plan: Plan) -> Iterator[str]:
+    """Lists, ranks, stages and numbers of micro-batches must agree before anything else can be looked at."""
+    used = sorted(device for stage in plan.stages for device in stage.devices)
+    if sorted(plan.ranks) != used:
+        yield f"its ranks run on devices {sorted(plan.ranks)}, its stages on {used}"
+    if len(plan.schedule.orders) != len(plan.ranks):
+        yield f"it has {len(plan.schedule.orders)} lists of actions for {len(plan.ranks)} ranks; write one a rank"
+    if plan.pipeline.devices != len(plan.ranks) or len(plan.pipeline.stages) != len(plan.stages):
+        yield (
+            f"its times are for {len(plan.pipeline.stages)} stages on {plan.pipeline.devices} devices, it has "
+            f"{len(plan.stages)} stages on {len(plan.ranks)}"
+        )
+    for number, (stage, homes) in enumerate(zip(plan.stages, plan.pipeline.placement, strict=False)):
+        if stage.replicas != len(homes) or not all(0 <= rank < len(plan.ranks) for rank in homes):
+            yield (
+                f"stage {number} has {stage.replicas} replicas, its times are for {_named('rank', homes)} of "
+                f"{len(plan.ranks)}"
+            )
+    if plan.micro_batch < 1:
+        yield f"its micro-batches hold {plan.micro_batch} samples; they need at least one"
+    if plan.schedule.micro_batches != plan.micro_batches:
+        batch = f"{plan.micro_batches} of {plan.micro_batch} samples make its batch of {plan.batch}"
+        yield f"its lists run {plan.schedule.micro_batches} micro-batches, but {batch}"
+
+
+def _ranks(plan: Plan) -> Iterator[str]:
+    for number, stage in enumerate(plan.stages):
+        homes = plan.pipeline.placement[number]
+        on = tuple(plan.ranks[rank] for rank in homes)
+        if on != stage.devices:
+            yield (
+                f"stage {number} is timed for {_named('rank', homes)} on {_named('device', on)}, but says that it is "
+                f"on {_named('device', stage.devices)}"
+            )
+
+
+def _tied(plan: Plan, model: Model) -> Iterator[str]:
+    """Stages that share weights sum their gradients, and nobody else does."""
+    wanted = tied_stages((tie.layers for tie in model.ties), [stage.layers for stage in plan.stages])
+    if plan.pipeline.tied != wanted:
+        yield (
+            f"stages {_listed(plan.pipeline.tied)} sum the gradients of shared weights; by the model's ties these are "
+            f"stages {_listed(wanted)}"
+        )
+
+
+def _listed(groups: Sequence[Sequence[int]]) -> str:
+    return "; ".join(" and ".join(map(str, group)) for group in groups) or "none"
+
+
+def _claims(plan: Plan) -> Iterator[str]:
+    if plan.bound > plan.step_time:
+        yield f"its proven bound of {plan.bound} ns lies above its step time of {plan.step_time} ns"
+    split = {action.stage for action in plan.schedule.actions() if action.kind is Kind.WEIGHT_GRADIENT}
+    for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
+        backward = priced.input_gradient + priced.weight_gradient if number in split else priced.backward
+        if (stage.forward, stage.backward) != (priced.forward, priced.backward):
+            yield (
+                f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with "
+                f"{priced.forward} and {priced.backward}"
+            )
+        # A bottleneck is the time per sample, and its replicas take turns.
+        if stage.forward + backward > stage.replicas * plan.micro_batch * plan.step_time:
+            yield f"stage {number} alone takes longer than the step time of {plan.step_time} ns"
+        held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in plan.pipeline.placement[number])
+        if held > stage.in_flight:
+            yield f"stage {number} says that it holds {stage.in_flight} micro-batches; its list makes it hold {held}"
+
+
+def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    for number, stage in enumerate(plan.stages):
+        priced, parts = plan.pipeline.stages[number], stage.memory
+        runtime = max(plan.pipeline.runtime[rank] for rank in plan.pipeline.placement[number])
+        workspace = priced.workspace + (priced.beside if plan.schedule.two_lanes else 0)
+        needed = priced.resident + stage.in_flight * priced.held + workspace + runtime
+        if needed > parts.total:
+            yield (
+                f"stage {number} counts {format_bytes(parts.total)}; with {stage.in_flight} micro-batches in flight it "
+                f"needs {format_bytes(needed)}"
+            )
+        for device in stage.devices:
+            limit = cluster.devices[device].kind.memory
+            if limit is not None and parts.total > limit:
+                yield (
+                    f"stage {number} needs {format_bytes(parts.total)} of device {device}'s {format_bytes(limit)}: "
+                    f"weights {format_bytes(parts.weights)}, gradients {format_bytes(parts.gradients)}, optimiser "
+                    f"{format_bytes(parts.optimizer)}, activations {format_bytes(parts.activations)} "
+                    f"({stage.in_flight} in flight), workspace {format_bytes(parts.workspace)}, runtime "
+                    f"{format_bytes(parts.runtime)}; hold fewer micro-batches, make them smaller, or move layers"
+                )
+
+
+def _named(what: str, numbers: Sequence[int]) -> str:
+    """``'rank 3'``, ``'devices 0, 1'``."""
+    return f"{what if len(numbers) == 1 else what + 's'} {', '.join(map(str, numbers))}"

@@ -1,0 +1,136 @@
+"""Plays all lists at once, without any times; whatever still stands at the end waits in a circle.
+
+::
+
+    device 0   0F0  0F1  ▏0B0           played up to the bar; 0B0 waits for 1B0,
+    device 1   1F0  ▏1B1  1B0           which stands behind 1B1, which waits for 1F1 …
+"""
+
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+
+from pipeplan.core.schedule import Action, Kind, Schedule
+
+_BACKWARDS = (Kind.BACKWARD, Kind.INPUT_GRADIENT)
+
+
+def backwards_too_early(schedule: Schedule) -> Iterator[str]:
+    """Backwards that stand ahead of what they need in their own device's list."""
+    for device, order in enumerate(schedule.orders):
+        place: dict[Action, int] = {}
+        for position, action in enumerate(order):
+            place.setdefault(action, position)
+        for action, position in place.items():
+            needed = Kind.INPUT_GRADIENT if action.kind is Kind.WEIGHT_GRADIENT else Kind.FORWARD
+            if _returns(action):
+                first = Action(needed, *action[1:])
+                if place.get(first, -1) > position:
+                    yield f"{action} stands ahead of {first} in device {device}'s list; exchange them"
+
+
+def stuck(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Iterator[str]:
+    """One line for every device that cannot finish its list."""
+    game = _Game(schedule, tied)
+    game.play()
+    for device, order in enumerate(schedule.orders):
+        if game.position[device] < len(order):
+            action = order[game.position[device]]
+            yield f"device {device} waits at {action} for {game.missing(device)}, which waits in turn; move it ahead"
+
+
+class _Game:
+    """How far every device has come."""
+
+    def __init__(self, schedule: Schedule, tied: Sequence[Sequence[int]]) -> None:
+        self.orders = schedule.orders
+        self.position = [0] * len(schedule.orders)
+        self.last_stage = schedule.stages - 1
+        self.last_slice = max((action.slice for action in schedule.actions()), default=0)
+        self.done: set[Action] = set()
+        self.backwards_left = Counter(
+            (device, action.stage) for device, order in enumerate(self.orders) for action in order if _returns(action)
+        )
+        group_of = {stage: tuple(group) for group in tied for stage in group}
+        found = [(d, a) for d, order in enumerate(self.orders) for a in order if a.kind is Kind.REDUCE]
+        of_stage: dict[int, list[tuple[int, Action]]] = {}
+        for entry in found:
+            of_stage.setdefault(entry[1].stage, []).append(entry)
+        self.reduces = {  # stage -> all reductions that go with its own
+            stage: [entry for other in group_of.get(stage, (stage,)) for entry in of_stage.get(other, ())]
+            for stage in of_stage
+        }
+        self.reduced: set[tuple[int, int]] = set()  # device, stage
+
+    def play(self) -> None:
+        """Let every device run as far as it can, until none can."""
+        moved = True
+        while moved:
+            moved = False
+            for device, order in enumerate(self.orders):
+                while self.position[device] < len(order) and self.ready(device, order[self.position[device]]):
+                    action = order[self.position[device]]
+                    if action.kind is Kind.REDUCE:
+                        self.reduced.add((device, action.stage))
+                    self.done.add(action)
+                    self.backwards_left[device, action.stage] -= _returns(action)
+                    self.position[device] += 1
+                    moved = True
+
+    def ready(self, device: int, action: Action) -> bool:
+        """Whether a device's next action may run: nothing is missing."""
+        kind, stage, m, part = action
+        done: Container[object] = self.done  # a plain tuple is found as an action is, and made in less time
+        if kind is Kind.FORWARD:
+            here = not part or (kind, stage, m, part - 1) in done
+            return here and (not stage or (kind, stage - 1, m, part) in done)
+        if kind in _BACKWARDS and not part and not self.last_slice:
+            behind = stage == self.last_stage or any((each, stage + 1, m, 0) in done for each in _BACKWARDS)
+            return behind and (Kind.FORWARD, stage, m, 0) in done
+        return not self.missing(device)
+
+    def missing(self, device: int) -> str:
+        """What a device's next action still waits for, in words; empty if it may run."""
+        action = self.orders[device][self.position[device]]
+        if not action.kind.per_micro_batch:
+            left = self.backwards_left[device, action.stage]
+            if left:
+                return f"{left} more backward actions of stage {action.stage}"
+            if action.kind is Kind.REDUCE:
+                absent = next((each for each in self.reduces[action.stage] if not self.has_come(*each)), None)
+                return "" if absent is None else f"{absent[1]} on device {absent[0]}"
+            own = device, Action(Kind.REDUCE, action.stage)
+            waits = own in self.reduces.get(action.stage, ()) and (device, action.stage) not in self.reduced
+            return str(Action(Kind.REDUCE, action.stage)) if waits else ""
+        for alternatives in self._needs(action):
+            if not any(each in self.done for each in alternatives):
+                return " or ".join(map(str, alternatives))
+        return ""
+
+    def has_come(self, device: int, reduction: Action) -> bool:
+        """Whether a device has nothing before a reduction any more: replicas and tied stages begin it together."""
+        order, position = self.orders[device], self.position[device]
+        stands_there = position < len(order) and order[position] == reduction
+        ready = stands_there and not self.backwards_left[device, reduction.stage]
+        return ready or (device, reduction.stage) in self.reduced
+
+    def _needs(self, action: Action) -> Iterator[list[Action]]:
+        """Groups of actions, one of each of which must have run."""
+        kind, stage, m, part = action
+        if kind is Kind.FORWARD:
+            if stage > 0:
+                yield [Action(kind, stage - 1, m, part)]
+            if part > 0:
+                yield [Action(kind, stage, m, part - 1)]
+        elif kind is Kind.WEIGHT_GRADIENT:
+            yield [Action(Kind.INPUT_GRADIENT, stage, m, part)]
+        else:
+            yield [Action(Kind.FORWARD, stage, m, part)]
+            if stage < self.last_stage:
+                yield [Action(each, stage + 1, m, part) for each in _BACKWARDS]
+            if part < self.last_slice:
+                yield [Action(each, stage, m, part + 1) for each in _BACKWARDS]
+
+
+def _returns(action: Action) -> bool:
+    """Whether the action is part of a backward."""
+    return action.kind in _BACKWARDS or action.kind is Kind.WEIGHT_GRADIENT

@@ -1,0 +1,239 @@
+"""A model priced on a row of stages, for one micro-batch size: what balancers cut and formulations minimise.
+
+Row s of each table belongs to stage s, which one device runs or several replicas of one kind share; times and bytes are
+those of one replica. Column i belongs to layer i; cut c lies between layers c and c + 1.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan.core.cluster import Device, Overlap
+from pipeplan_formulations.partition.tie import Tie, copied, left
+
+Array = NDArray[np.int64]
+Boundaries = tuple[int, ...]
+"""``(0, …, n)``: stage s holds layers ``boundaries[s]`` up to, not including, ``boundaries[s + 1]``."""
+
+UNLIMITED: int = 2**62
+"""Stands for the memory of a device that has no limit."""
+
+
+@dataclass(frozen=True)
+class SharedWeights:
+    """Weights that several layers of a chain share; they are part of the first one's numbers.
+
+    Attributes
+    ----------
+    layers : tuple of int
+        Ascending.
+    parameters : int
+        Bytes.
+    optimizer, update : array, shape (S,)
+        Bytes of optimiser state and nanoseconds of the optimiser step of a copy on each stage's device.
+    reduced : array, shape (S,)
+        Nanoseconds that they are of what the first layer's gradients add to the stage's own all-reduce.
+    together : array, shape (S,)
+        Nanoseconds of the all-reduce over all replicas of the stages with copies, this one among them: the least over
+        the stages that may be the others.
+    """
+
+    layers: tuple[int, ...]
+    parameters: int
+    optimizer: Array
+    update: Array
+    reduced: Array
+    together: Array
+
+    @property
+    def resident(self) -> Array:
+        """Bytes of a copy: parameters, gradients, optimiser state; shape (S,)."""
+        return 2 * self.parameters + self.optimizer
+
+    def copied(self, a: int, b: int) -> bool:
+        """Whether a stage on the layers a … b − 1 has a copy of its own, beside that of the first layer's stage."""
+        return bool(copied(self.layers, a, b))
+
+    def left(self, a: int, b: int) -> bool:
+        """Whether a stage on the layers a … b − 1 has the first layer, and another stage a copy."""
+        return bool(left(self.layers, a, b))
+
+    def home(self, together: Array) -> Array:
+        """What the sum costs the first layer's stage beyond its own all-reduce, given its nanoseconds there."""
+        found: Array = np.maximum(together - self.reduced, 0)
+        return found
+
+    def as_tie(self) -> Tie:
+        """The same as the partition problem knows it."""
+        rows = (self.resident, self.update, self.together, self.home(self.together))
+        return Tie(self.layers, *(tuple(row.tolist()) for row in rows))
+
+    def select(self, rows: list[int]) -> "SharedWeights":
+        """On some of the stages, where others may share."""
+        least = np.full(len(rows), self.together.min())
+        return SharedWeights(
+            self.layers, self.parameters, self.optimizer[rows], self.update[rows], self.reduced[rows], least
+        )
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Times in nanoseconds, sizes in bytes.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Layer names.
+    groups : tuple of tuple of Device
+        The row: the devices of ``groups[s]`` are the replicas of stage s, all of one kind.
+    micro_batch : int
+        Samples.
+    forward, backward, input_gradient, weight_gradient, update : array, shape (S, n)
+    parameters : array, shape (n,)
+        Bytes of trainable parameters.
+    gradients : array, shape (n,)
+        Bytes that each layer's gradients take.
+    optimizer : array, shape (S, n)
+        Bytes of optimiser state that a replica keeps.
+    reduce : array, shape (S, n)
+        Nanoseconds that a layer's gradients add to the all-reduce among the replicas of its stage.
+    reduce_base : array, shape (S,)
+        Nanoseconds that an all-reduce takes besides, however little there is to reduce.
+    saved, output, workspace, forward_workspace : array, shape (S, n)
+        Bytes kept for backward per micro-batch in flight; bytes of the output; bytes that live only while the layer
+        computes, and those of its forward alone (see `pipeplan.core.pipeline.Stage`).
+    recomputable : array of bool, shape (n,)
+        Layers that may keep their output only, and be computed again in the backward.
+    boundary : array, shape (S − 1, n − 1)
+        Bytes that cross each cut on each link, in either direction, as the kind of device before the link has them.
+    send : array, shape (S − 1, n − 1)
+        Nanoseconds that the bytes of a cut keep link s busy, in either direction; the least over pairs of replicas.
+    latency : array, shape (S − 1,)
+        The least over pairs of replicas.
+    turns : tuple of (int, tuple of int)
+        For each link: after how many micro-batches L it is the same replicas' turn again, and for which remainders of
+        a micro-batch's number by L the busiest wire of the link is used.
+    limit, runtime : array, shape (S,)
+        Bytes a device has (`UNLIMITED` where it has no limit), and bytes its runtime takes of them.
+    overlap : Overlap
+    forward_flops : array, shape (n,)
+        Per micro-batch; the forward times of the first device where the model knows no FLOPs.
+    shared : tuple of SharedWeights
+    """
+
+    names: tuple[str, ...]
+    groups: tuple[tuple[Device, ...], ...]
+    micro_batch: int
+    forward: Array
+    backward: Array
+    input_gradient: Array
+    weight_gradient: Array
+    update: Array
+    parameters: Array
+    gradients: Array
+    optimizer: Array
+    reduce: Array
+    reduce_base: Array
+    saved: Array
+    output: Array
+    workspace: Array
+    forward_workspace: Array
+    recomputable: NDArray[np.bool_]
+    boundary: Array
+    send: Array
+    latency: Array
+    turns: tuple[tuple[int, tuple[int, ...]], ...]
+    limit: Array
+    runtime: Array
+    overlap: Overlap
+    forward_flops: Array
+    shared: tuple[SharedWeights, ...] = ()
+
+    @property
+    def stages(self) -> int:
+        """S: the length of the row."""
+        return len(self.groups)
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """r of each stage."""
+        return tuple(len(group) for group in self.groups)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Every device of the row, stage by stage, replica by replica."""
+        return tuple(device for group in self.groups for device in group)
+
+    @property
+    def layers(self) -> int:
+        """n."""
+        return len(self.names)
+
+    @property
+    def resident(self) -> Array:
+        """Bytes of each layer that stay on a replica for the whole step: parameters, gradients, optimiser state.
+
+        Shape (S, n).
+        """
+        return self.parameters + self.gradients + self.optimizer
+
+    @property
+    def ends_tied(self) -> bool:
+        """Whether the first and the last layer share weights, so that the first and the last of several stages do."""
+        return any((shared.layers[0], shared.layers[-1]) == (0, self.layers - 1) for shared in self.shared)
+
+    def copies(self, a: int, b: int) -> tuple[SharedWeights, ...]:
+        """What a stage on the layers a … b − 1 has copies of, beside those of other stages."""
+        return tuple(shared for shared in self.shared if shared.copied(a, b))
+
+    def stays(self, s: int, a: int, b: int) -> int:
+        """Bytes that stay on a replica of stage s with the layers a … b − 1, copies of shared weights included."""
+        own = int((self.parameters + self.gradients + self.optimizer[s])[a:b].sum())
+        return own + sum(int(shared.resident[s]) for shared in self.copies(a, b))
+
+    def link_counts(self, micro_batches: int) -> Array:
+        """Micro-batches that pass the busiest wire of each link in a step, shape (S − 1,)."""
+        counts = [sum(-(-(micro_batches - m) // turn) for m in busiest) for turn, busiest in self.turns]
+        return np.maximum(np.array(counts, np.int64), 1)  # where that wire's turn does not come, another one's does
+
+    def head(self, stages: int) -> "Chain":
+        """The same chain on the first ``stages`` stages of the row."""
+        return self.select(tuple(range(stages)))
+
+    def select(self, rows: tuple[int, ...]) -> "Chain":
+        """The same chain on some stages of the row. Between two that were not neighbours lies the slower way.
+
+        A guess, for balancers: what a plan costs is priced on the devices that it takes.
+        """
+        kept = list(rows)
+        hops = [slice(a, b) for a, b in pairwise(kept)]
+        return replace(
+            self,
+            groups=tuple(self.groups[s] for s in kept),
+            optimizer=self.optimizer[kept],
+            reduce=self.reduce[kept],
+            reduce_base=self.reduce_base[kept],
+            forward=self.forward[kept],
+            backward=self.backward[kept],
+            input_gradient=self.input_gradient[kept],
+            weight_gradient=self.weight_gradient[kept],
+            update=self.update[kept],
+            saved=self.saved[kept],
+            output=self.output[kept],
+            workspace=self.workspace[kept],
+            forward_workspace=self.forward_workspace[kept],
+            boundary=self.boundary[kept[:-1]],
+            send=np.array([self.send[hop].max(axis=0) for hop in hops], np.int64).reshape(len(hops), self.layers - 1),
+            latency=np.array([self.latency[hop].max() for hop in hops], np.int64),
+            turns=tuple(min(self.turns[hop], key=_carried) for hop in hops),
+            limit=self.limit[kept],
+            runtime=self.runtime[kept],
+            shared=tuple(weights.select(kept) for weights in self.shared),
+        )
+
+
+def _carried(turns: tuple[int, tuple[int, ...]]) -> float:
+    """Share of the micro-batches that the busiest wire carries."""
+    return len(turns[1]) / turns[0]

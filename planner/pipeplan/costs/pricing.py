@@ -1,0 +1,319 @@
+"""From the questions to numbers: layers priced on groups of devices, and a partition of them as a pipeline."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate, pairwise
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job, Recompute
+from pipeplan.core.model import Layer, LayerCost, Model
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.shared_weights import holders, tied_stages
+from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
+from pipeplan.costs.layers import layer_costs
+from pipeplan.costs.memory import optimizer_bytes
+from pipeplan.costs.network import Ring, least_together, rings, together, transfer
+from pipeplan.costs.scale import require_room, slowest_links, total
+from pipeplan.search.space.device_groups import Groups
+
+TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
+
+
+def price(
+    model: Model, cluster: Cluster, devices: Sequence[Device | tuple[Device, ...]], micro_batch: int, job: Job
+) -> Chain:
+    """The model's layers on ``devices``: stage s on the s-th of them, or on the s-th group of replicas.
+
+    Raises
+    ------
+    InputError
+        If the model has no costs for one of the devices at this micro-batch size.
+    """
+    groups = tuple(entry if isinstance(entry, tuple) else (entry,) for entry in devices)
+    return Prices(model, cluster, job).chain(groups, micro_batch)
+
+
+class Prices:
+    """A model's costs on a cluster's kinds of device, looked up once each.
+
+    Raises
+    ------
+    InputError
+        When a table is asked for that the model has no costs for.
+    """
+
+    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
+        self.model, self.cluster, self.job = model, cluster, job
+        self._tables: dict[tuple[str, int], Table] = {}
+
+    def table(self, kind: DeviceKind, micro_batch: int) -> "Table":
+        """Every layer's cost on a kind of device at a micro-batch size."""
+        key = kind.name, micro_batch
+        if key not in self._tables:
+            job = self.job
+            costs = layer_costs(self.model, kind, micro_batch, extrapolate=job.extrapolate, optimizer=job.optimizer)
+            try:
+                table = Table(self.model, costs, job.recompute is Recompute.FULL)
+            except OverflowError as error:
+                raise InputError(
+                    f"{self.model.name} on {kind.name}: a micro-batch of {micro_batch} samples costs more than 64 bits "
+                    "of nanoseconds or bytes; make it smaller, or check speeds and sizes"
+                ) from error
+            self._require_room(table, kind, micro_batch)
+            self._tables[key] = table
+        return self._tables[key]
+
+    def _require_room(self, table: "Table", kind: DeviceKind, micro_batch: int) -> None:
+        """Refuse costs whose sums over a step would not be exact."""
+        count, name = self.job.batch // micro_batch, f"{self.model.name} on {kind.name}"
+        stages = min(len(self.cluster.devices), len(self.model.layers))
+        per_byte, latency = self._slowest
+        times = (table.forward, table.backward, table.input_gradient, table.weight_gradient)
+        crossing = float(table.boundary.max()) if len(table.boundary) else 0.0
+        each = f"the {count} micro-batches of {micro_batch} samples of a step"
+        remedy = "ask for a smaller batch or larger micro-batches, or check the profile"
+        require_room(name, f"{each}", (count + stages) * total(*times), "ns of computation", remedy)
+        require_room(name, f"what {each} save", count * total(table.saved, table.workspace), "bytes", remedy)
+        moved = (count + stages) * (crossing * per_byte + latency)
+        require_room(name, f"the transfers of {each}", 2 * moved, "ns", "check bandwidths and latencies")
+        reduced = 4 * len(self.cluster.devices) * latency + 4 * self._parameters * per_byte
+        require_room(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
+        require_room(name, "parameters, gradients and optimiser state", 8 * self._parameters, "bytes", "check them")
+        require_room(name, "the optimiser step", total(table.update), "ns", "check the profile")
+
+    @cached_property
+    def _slowest(self) -> tuple[float, int]:
+        return slowest_links(self.cluster)
+
+    @cached_property
+    def _parameters(self) -> float:
+        return float(sum(layer.parameters for layer in self.model.layers))
+
+    def occupancy(self, link: Link, sizes: Array) -> Array:
+        """Nanoseconds that each of these numbers of bytes keeps a link busy."""
+        of_size = {size: link.occupancy(size) for size in set(sizes.tolist())}
+        return _array([of_size[size] for size in sizes.tolist()])
+
+    @cached_property
+    def parameters(self) -> Array:
+        """Bytes of trainable parameters of each layer."""
+        return _array([layer.parameters for layer in self.model.layers])
+
+    @cached_property
+    def optimizer(self) -> Array:
+        """Bytes of optimiser state of each layer, before any sharing."""
+        sizes = {layer.parameters for layer in self.model.layers}
+        state = {size: optimizer_bytes(size, self.model.dtype, self.job.optimizer) for size in sizes}
+        return _array([state[layer.parameters] for layer in self.model.layers])
+
+    def shared(
+        self, groups: Groups, tables: "Sequence[Table]", rings: Sequence[Ring], shares: Array
+    ) -> tuple[SharedWeights, ...]:
+        """What the model's ties cost on a row of stages; optimiser state is divided by ``shares``, shape (S,)."""
+        index = {name: i for i, name in enumerate(self.model.names)}
+        found = []
+        for tie in self.model.ties:
+            layers = tuple(index[name] for name in tie.layers)
+            first, size = layers[0], tie.parameters
+            whole = int(self.parameters[first])
+            state = optimizer_bytes(size, self.model.dtype, self.job.optimizer)
+            updates = _array([int(table.update[first]) * size // whole for table in tables])
+            sizes = _array([whole, whole - size])
+            reduced = [int(a - b) for a, b in (ring.times(sizes) for ring in rings)]
+            found.append(
+                SharedWeights(
+                    layers=layers,
+                    parameters=size,
+                    optimizer=-(-state // shares),
+                    update=-(-updates // shares),
+                    reduced=np.maximum(_array(reduced), 0),
+                    together=least_together(
+                        self.cluster, groups, size, ends=(0, len(index) - 1) == (first, layers[-1])
+                    ),
+                )
+            )
+        return tuple(found)
+
+    @cached_property
+    def recomputable(self) -> NDArray[np.bool_]:
+        """Layers of which the search may decide that they are computed again."""
+        return np.full(len(self.model.layers), self.job.recompute is Recompute.CHOOSE)
+
+    def chain(self, groups: Groups, micro_batch: int) -> Chain:
+        """The model's layers on a row of stages."""
+        tables = [self.table(group[0].kind, micro_batch) for group in groups]
+        shares = np.array([len(group) if self.job.zero1 else 1 for group in groups], np.int64)[:, None]
+        per_cut = len(groups) - 1, len(self.model.layers) - 1
+        boundary = np.array([table.boundary for table in tables[:-1]], np.int64).reshape(per_cut)
+        links = [_links(self.cluster, a, b) for a, b in pairwise(groups)]
+        send = [
+            np.minimum.reduce([self.occupancy(link, sizes) for link in own])
+            for own, sizes in zip(links, boundary, strict=True)
+        ]
+        around = rings(self.cluster, groups)
+        work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
+
+        def rows(name: str) -> Array:
+            return np.stack([getattr(table, name) for table in tables])
+
+        return Chain(
+            names=self.model.names,
+            groups=groups,
+            micro_batch=micro_batch,
+            forward=rows("forward"),
+            backward=rows("backward"),
+            input_gradient=rows("input_gradient"),
+            weight_gradient=rows("weight_gradient"),
+            update=-(-rows("update") // shares),
+            parameters=self.parameters,
+            gradients=self.parameters,
+            optimizer=-(-self.optimizer // shares),
+            reduce=np.stack([ring.times(self.parameters) for ring in around]),
+            reduce_base=_array([ring.base for ring in around]),
+            saved=rows("saved"),
+            output=rows("output"),
+            workspace=rows("workspace"),
+            forward_workspace=rows("forward_workspace"),
+            recomputable=self.recomputable,
+            boundary=boundary,
+            send=np.array(send, np.int64).reshape(per_cut),
+            latency=_array([min(link.latency for link in own) for own in links]),
+            turns=tuple(_turns(self.cluster, a, b) for a, b in pairwise(groups)),
+            limit=_array([device_limit(group[0].kind, self.job) for group in groups]),
+            runtime=_array([group[0].kind.runtime for group in groups]),
+            overlap=self.cluster.overlap,
+            forward_flops=_array(work) if len(work) == len(self.model.layers) else rows("forward")[0],
+            shared=self.shared(groups, tables, around, shares[:, 0]),
+        )
+
+
+class Table:
+    """One kind of device at one micro-batch size: arrays of shape (n,), and the bytes over each cut.
+
+    ``again``: every layer is computed again in its backward.
+    """
+
+    def __init__(self, model: Model, costs: tuple[LayerCost, ...], again: bool) -> None:
+        self.forward, self.backward, self.input_gradient, self.weight_gradient, self.update = (
+            _array([getattr(cost, name) for cost in costs]) for name in TIMES
+        )
+        self.saved, self.output, self.workspace = (
+            _array([getattr(cost, name) for cost in costs]) for name in ("saved", "output", "workspace")
+        )
+        self.forward_workspace = self.workspace
+        self.boundary = crossing_bytes(model.layers, costs)
+        if again:
+            self.backward, self.input_gradient = self.backward + self.forward, self.input_gradient + self.forward
+            self.workspace, self.saved = self.workspace + self.saved, self.output
+
+
+def crossing_bytes(layers: tuple[Layer, ...], costs: tuple[LayerCost, ...]) -> Array:
+    """Bytes over each cut: the output of every layer before it that some layer behind it reads, each counted once."""
+    index = {layer.name: i for i, layer in enumerate(layers)}
+    last_reader = list(range(len(layers)))
+    for i, layer in enumerate(layers):
+        for source in layer.inputs:
+            last_reader[index[source]] = i
+    change = [0] * (len(layers) + 1)
+    for i, reader in enumerate(last_reader):
+        change[i] += costs[i].output if reader > i else 0
+        change[reader] -= costs[i].output if reader > i else 0
+    return _array(list(accumulate(change))[: len(layers) - 1])
+
+
+def assemble(
+    chain: Chain, cluster: Cluster, boundaries: Boundaries, recompute: Sequence[Sequence[int]] | None = None
+) -> Pipeline:
+    """The pipeline that a partition of the chain makes.
+
+    Parameters
+    ----------
+    recompute : sequence of sequence of int, optional
+        For each stage the layers that are computed again in the backward; none if left out.
+    """
+    spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
+    again = [set(recompute[s]) if recompute is not None else set() for s, _, _ in spans]
+    groups = chain.groups
+    hops = list(zip(pairwise(groups), [int(chain.boundary[s, b - 1]) for s, _, b in spans[:-1]], strict=True))
+    first = list(accumulate((len(group) for group in groups), initial=0))
+    held = [range(a, b) for _, a, b in spans]
+    sums = [together(cluster, groups, holders(w.layers, held), w.parameters) for w in chain.shared]
+    return Pipeline(
+        stages=tuple(_stage(chain, s, a, b, layers, sums) for (s, a, b), layers in zip(spans, again, strict=True)),
+        placement=tuple(tuple(range(a, b)) for a, b in pairwise(first)),
+        transfers=tuple(_ways(cluster, a, b, size) for (a, b), size in hops),
+        returns=tuple(_ways(cluster, b, a, size) for (a, b), size in hops),
+        overlap=chain.overlap,
+        runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans for _ in chain.groups[s]),
+        limits=tuple(int(chain.limit[s]) for s, _, _ in spans for _ in chain.groups[s]),
+        tied=tied_stages((weights.layers for weights in chain.shared), held),
+    )
+
+
+def _ways(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], size: int) -> tuple[Transfer, ...]:
+    """One transfer for each remainder of the micro-batch's number."""
+    turns = lcm(len(source), len(target))
+    return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(turns))
+
+
+def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence[int]) -> Stage:
+    """``sums``: what adding up the gradients of each shared weight takes."""
+    copies = chain.copies(a, b)
+    tied = [time for shared, time in zip(chain.shared, sums, strict=True) if shared.copied(a, b)]
+    tied += [int(w.home(np.array(time))[s]) for w, time in zip(chain.shared, sums, strict=True) if w.left(a, b)]
+    received = int(chain.boundary[s - 1, a - 1]) if a else 0
+    repeated = sum(int(chain.forward[s, i]) for i in again)
+    freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
+    rebuilt = [int(chain.saved[s, i] + chain.workspace[s, i]) for i in again]
+    reduced = bool(chain.reduce[s, a:b].any())
+    return Stage(
+        forward=int(chain.forward[s, a:b].sum()),
+        backward=int(chain.backward[s, a:b].sum()) + repeated,
+        input_gradient=int(chain.input_gradient[s, a:b].sum()) + repeated,
+        weight_gradient=int(chain.weight_gradient[s, a:b].sum()),
+        update=int(chain.update[s, a:b].sum() + sum(shared.update[s] for shared in copies)),
+        reduce=sum(tied) + (int(chain.reduce[s, a:b].sum() + chain.reduce_base[s]) if reduced else 0),
+        resident=chain.stays(s, a, b),
+        held=int(chain.saved[s, a:b].sum()) + received - freed,
+        workspace=max(int(chain.workspace[s, a:b].max()), *rebuilt, 0),
+        forward_workspace=int(chain.forward_workspace[s, a:b].max()),
+    )
+
+
+def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> set[Link]:
+    """The links between the replicas that meet over some micro-batch."""
+    turns = lcm(len(source), len(target))
+    return {cluster.link(source[m % len(source)], target[m % len(target)]) for m in range(turns)}
+
+
+def _turns(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> tuple[int, tuple[int, ...]]:
+    """After how many micro-batches the replicas' turns repeat, and which of these the busiest wire carries."""
+    turns = lcm(len(source), len(target))
+    users: dict[str, list[int]] = {}
+    for m in range(turns):
+        for wire in transfer(cluster, source[m % len(source)], target[m % len(target)], 0).resources:
+            users.setdefault(wire, []).append(m)
+    busiest: list[int] = max(users.values(), key=lambda own: len(own), default=[0])
+    return turns, tuple(busiest)
+
+
+def device_room(kind: DeviceKind, job: Job) -> int:
+    """Bytes that a plan may use of a device of the kind beside its runtime; `UNLIMITED` if nothing says."""
+    limit = device_limit(kind, job)
+    return limit if limit == UNLIMITED else max(limit - kind.runtime, 0)
+
+
+def device_limit(kind: DeviceKind, job: Job) -> int:
+    """Bytes that a device of the kind may use, its runtime included; `UNLIMITED` if nothing says."""
+    limits = [limit for limit in (kind.memory, job.memory) if limit is not None]
+    return min(limits, default=UNLIMITED)
+
+
+def _array(values: list[int] | list[list[int]], shape: tuple[int, ...] | None = None) -> Array:
+    array = np.array(values, dtype=np.int64)
+    return array if shape is None else array.reshape(shape)

@@ -1,7 +1,0 @@
-"""Why a plan is as fast as it is: what binds, its critical path in words, what would change it; why nothing fits."""
-
-from pipeplan.explain.explanation import Explanation
-from pipeplan.explain.question import explain, explain_plan
-from pipeplan.explain.remedies import Remedies, Remedy, remedies
-
-__all__ = ["Explanation", "Remedies", "Remedy", "explain", "explain_plan", "remedies"]

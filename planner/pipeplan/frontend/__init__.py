@@ -1,0 +1,1 @@
+"""From a torch module to a `Model`: capture, profile, split backward."""

@@ -1,0 +1,183 @@
+"""A captured module, ready to be cut into layers."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from pipeplan.core.errors import InputError
+from pipeplan.frontend.batch import Batch
+from pipeplan.frontend.capture.graph.calls import calls_of
+from pipeplan.frontend.capture.graph.crossing import Crossings
+from pipeplan.frontend.capture.graph.cuts import module_cuts, place_cuts, whole_calls
+from pipeplan.frontend.capture.graph.export import Captured, export
+from pipeplan.frontend.capture.graph.inplace import functionalise
+from pipeplan.frontend.capture.graph.layer import GraphLayer
+from pipeplan.frontend.capture.graph.modes import join, only_as_captured
+from pipeplan.frontend.capture.graph.naming import layer_kind, layer_names
+from pipeplan.frontend.capture.graph.sorts import sort_nodes, touches_state
+from pipeplan.frontend.capture.graph.spare import is_persistent, keep_unused
+from pipeplan.frontend.capture.graph.tables import Shelf
+from pipeplan.frontend.capture.graph.write import Source, constants_of, maker_of, module_of, names_inside, ordered
+from pipeplan.frontend.capture.private import pytree
+from pipeplan.frontend.capture.row import Row
+from pipeplan.frontend.profile.ties import named_tensors
+
+
+class CapturedModel:
+    """The graph of a module for one size of micro-batch.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        On any device; only shapes and types are read. Its parameters and buffers are those of the layers.
+    inputs : tensor, tuple or list of tensors, or dict
+        One micro-batch.
+    both_modes : bool
+        Whether the layers are to follow ``train()`` and ``eval()``; otherwise they know the module's present mode only.
+
+    Raises
+    ------
+    InputError
+        If torch.export cannot capture it.
+    """
+
+    def __init__(self, module: nn.Module, inputs: Batch, *, both_modes: bool = True) -> None:
+        self._module = module
+        self._tensors = dict(named_tensors(module))
+        captured = {module.training: export(module, inputs, training=module.training)}
+        if both_modes:
+            with suppress(InputError):  # a model that only one mode can be captured of is a model all the same
+                captured[not module.training] = export(module, inputs, training=not module.training)
+        pins = {mode: functionalise(found.graph) for mode, found in captured.items()}
+        self._either = either = _joined(captured[True], captured[False]) if len(captured) == 2 else None
+        mode = module.training if either is None else True
+        self._captured, self._pins = captured[mode], pins[mode]
+        graph = self._captured.graph
+        nodes = sort_nodes(graph, self._tensors, self._pins)
+        transient = {name for name in self._tensors if not is_persistent(module, name)} | set(self._captured.constants)
+        self._source = Source(nodes, {**self._tensors, **self._captured.constants}, either or {}, transient)
+        self._results = tuple(result for result in self._captured.outputs if isinstance(result, fx.Node))
+        self._inputs = tuple(node for node in graph.nodes if node.op == "placeholder")
+        self._crossings = Crossings(graph, nodes, self._results)
+        self._root = calls_of(nodes.units, type(module).__name__)
+        self._matrices = [self._read(unit, 2) for unit in nodes.units]
+        if not any(self._matrices):
+            self._matrices = [self._read(unit, 0) for unit in nodes.units]
+
+    def _read(self, unit: Sequence[fx.Node], axes: int) -> int:
+        """How many numbers a unit reads of parameters with so many axes or more."""
+        read = (self._tensors.get(str(p.target)) for n in unit for p in n.all_input_nodes if p.op == "get_attr")
+        return sum(tensor.numel() for tensor in read if isinstance(tensor, nn.Parameter) and tensor.ndim >= axes)
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Where it can be cut: place c lies ahead of the c-th unit of work."""
+        barred = {place for first, last in self._spans() for place in range(first + 1, last + 1)}
+        count = len(self._source.nodes.units)
+        return tuple(place for place in range(1, count) if place not in barred and self._crossings.at(place))
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Units from the first to the last of which nothing may be cut: written memory, and buffers that change."""
+        unit = self._source.nodes.unit
+        users: dict[str, list[int]] = {name: [] for node in unit for name in touches_state(node)}
+        for pin in self._pins:
+            if pin.first.op == "get_attr":
+                users.setdefault(str(pin.first.target), []).append(unit[pin.write])
+            else:
+                yield unit.get(pin.first, 0), unit[pin.write]
+        for node, number in unit.items():
+            for parent in node.all_input_nodes:
+                if parent.op == "get_attr" and parent.target in users:
+                    users[str(parent.target)].append(number)
+        yield from ((min(numbers), max(numbers)) for numbers in users.values())
+
+    def module_cuts(self, group: Sequence[str] = ()) -> tuple[int, ...]:
+        """The places that a planner wants (see `pipeplan.frontend.capture.graph.cuts`).
+
+        Raises
+        ------
+        InputError
+            If there are none.
+        """
+        barred = {place for call in whole_calls(self._root, group) for place in range(call.first + 1, call.end)}
+        allowed = [place for place in self.places if place not in barred]
+        cuts = module_cuts(self._root, self._passing, self._matrices, set(allowed)) or place_cuts(
+            allowed, self._passing, self._matrices
+        )
+        if not cuts:
+            raise InputError(f"{type(self._module).__name__} is a single layer: there is nothing to cut")
+        return cuts
+
+    def _passing(self, place: int) -> int:
+        count = len(self._source.nodes.units)
+        if place == count:
+            return len(self._results)
+        return len(self._crossings.at(place)) if place else len(self._inputs)
+
+    def row(self, cuts: Sequence[int]) -> Row:
+        """Cut it at some of its `places`."""
+        units = self._source.nodes.units
+        borders = [0, *cuts, len(units)]
+        busy = [bool(count) for count in self._matrices]
+        names = layer_names(self._root, cuts, units, busy)
+        shelf = Shelf()
+        layers = []
+        for name, (first, end) in zip(names, pairwise(borders), strict=True):
+            given = self._crossings.at(first) if first else self._inputs
+            results = self._crossings.at(end) if end < len(units) else self._results
+            work = [node for unit in units[first:end] for node in unit]
+            layers.append(self._layer(name, work, given, results, shelf))
+        parameters = [dict(names_inside(layer, self._tensors)) for layer in layers]
+        keep_unused(self._module, layers, parameters)
+        return Row(
+            tuple(names),
+            tuple(layers),
+            tuple(parameters),
+            tuple(layer_kind(self._root, a, b, busy) for a, b in pairwise(borders)),
+            Restore(
+                tuple(_Tensor() if isinstance(result, fx.Node) else result for result in self._captured.outputs),
+                self._captured.structure,
+            ),
+        )
+
+    def _layer(
+        self, name: str, work: Sequence[fx.Node], given: Sequence[fx.Node], results: Sequence[fx.Node], shelf: Shelf
+    ) -> GraphLayer:
+        nodes = ordered(self._source, work, given, results)
+        tables = constants_of(self._source, nodes, results)
+        refused = () if self._either is not None else (only_as_captured, self._module.training, name)
+        body = module_of(self._source, nodes, [*tables, *given], results, refused)
+        maker = maker_of(self._source, tables) if tables else None
+        shapes = [torch.Size(node.meta["val"].shape) for node in given]
+        layer = GraphLayer(name, body, maker, [table.name for table in tables], shelf, shapes)
+        layer.train(self._module.training)
+        return layer
+
+
+def _joined(training: Captured, evaluation: Captured) -> dict[fx.Node, dict[str, Any]] | None:
+    same = training.structure == evaluation.structure
+    return join(training.graph, evaluation.graph) if same else None
+
+
+class _Tensor:
+    """Stands where an output is a tensor."""
+
+
+@dataclass(frozen=True)
+class Restore:
+    """From the last layer's tensors to what the module returns."""
+
+    leaves: tuple[Any, ...]
+    structure: pytree.TreeSpec
+
+    def __call__(self, outputs: Tensor | Collection[Tensor]) -> Any:
+        """See `pipeplan.frontend.capture.row.Row.restore`."""
+        tensors = iter((outputs,) if isinstance(outputs, Tensor) else outputs)
+        leaves = [next(tensors) if isinstance(leaf, _Tensor) else leaf for leaf in self.leaves]
+        return pytree.tree_unflatten(leaves, self.structure)

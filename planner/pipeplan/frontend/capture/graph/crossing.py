@@ -1,0 +1,113 @@
+"""What must pass a cut: the fewest bytes from which everything behind it can be computed.
+
+Work is sent as it is. A view, or what depends on the batch only, may be sent itself or be computed again from something
+smaller, so the choice at each cut is a least cut between what is there and what is wanted, each node as wide as its
+bytes. Of several least ones the nearest to the source is taken: then a tensor that a later cut sends can always be
+computed from what an earlier one did.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from torch import fx
+
+from pipeplan.frontend.capture.graph.sorts import Sort, Sorted, size_of
+
+Node = TypeVar("Node", bound=Hashable)
+
+
+class Crossings:
+    """What is sent at each place.
+
+    Parameters
+    ----------
+    results : iterable of torch.fx.Node
+        What the model returns: wanted behind every cut.
+    """
+
+    def __init__(self, graph: fx.Graph, nodes: Sorted, results: Iterable[fx.Node]) -> None:
+        self._nodes = nodes
+        self._first: dict[fx.Node, int] = {}  # the first place behind which a node is there
+        self._last: dict[fx.Node, int] = {}  # the last place ahead of a reader of it
+        self._known: dict[int, tuple[fx.Node, ...]] = {}
+        returned, unit = set(results), nodes.unit
+        for node in graph.nodes:
+            if node.op == "output" or nodes.sort[node] in (Sort.CONSTANT, Sort.HELD):
+                continue
+            made = max((self._first[parent] for parent in nodes.parents(node)), default=0)
+            self._first[node] = unit[node] + 1 if node in unit else made
+            readers = [unit[user] for user in node.users if user in unit and unit[user] != unit.get(node)]
+            self._last[node] = len(nodes.units) if node in returned else max(readers, default=-1)
+        self._size = {node: size_of(node) for node in self._first}
+
+    def at(self, place: int) -> tuple[fx.Node, ...]:
+        """The nodes that are sent where the graph is cut ahead of unit ``place``, in the graph's order."""
+        if place not in self._known:
+            wanted = [node for node in self._first if self._first[node] <= place <= self._last[node]]
+            if any(self._nodes.parents(node) for node in wanted):
+                chosen = fewest_bytes(wanted, self._nodes.parents, self._size)
+                wanted = [node for node in self._first if node in chosen]
+            self._known[place] = tuple(wanted)
+        return self._known[place]
+
+
+def fewest_bytes(
+    wanted: Collection[Node],
+    parents: Callable[[Node], Sequence[Node]],
+    size: Mapping[Node, int | None],
+) -> set[Node]:
+    """The least cut, nearest to the source, between what has no parents and what is wanted (Ford and Fulkerson).
+
+    Parameters
+    ----------
+    size : mapping
+        None: cannot be sent.
+    """
+    inside, waiting = set[Node](), list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node not in inside:
+            inside.add(node)
+            waiting += parents(node)
+    endless = 1 + sum(size[node] or 0 for node in inside)
+    room: dict[Hashable, dict[Hashable, int]] = defaultdict(dict)
+
+    def pipe(a: Hashable, b: Hashable, width: int) -> None:
+        room[a][b] = width
+        room[b].setdefault(a, 0)
+
+    for node in inside:
+        width = size[node]
+        pipe((node, 0), (node, 1), endless if width is None else width)
+        if not parents(node):
+            pipe("source", (node, 0), endless)
+        for parent in parents(node):
+            pipe((parent, 1), (node, 0), endless)
+    for node in wanted:
+        pipe((node, 1), "sink", endless)
+    while True:
+        way = _reached(room)
+        if "sink" not in way:
+            return {node for node in inside if (node, 0) in way and (node, 1) not in way}
+        steps = []
+        point: Hashable = "sink"
+        while point != "source":
+            steps.append((way[point], point))
+            point = way[point]
+        flow = min(room[a][b] for a, b in steps)
+        for a, b in steps:
+            room[a][b] -= flow
+            room[b][a] += flow
+
+
+def _reached(room: Mapping[Hashable, Mapping[Hashable, int]]) -> dict[Hashable, Hashable]:
+    """Every point with room left on some way from the source, and the point before it on a shortest one."""
+    before: dict[Hashable, Hashable] = {"source": "source"}
+    queue: list[Hashable] = ["source"]
+    for point in queue:
+        for beyond, left in room[point].items():
+            if left > 0 and beyond not in before:
+                before[beyond] = point
+                queue.append(beyond)
+    return before

@@ -1,0 +1,114 @@
+"""Where a planner wants to cut: between modules, where few tensors pass.
+
+A module is opened where both its ends are cuts. Every end of a module inside it is a place for one, and so is, among
+the operations between two of them, where fewest tensors pass. A place is a cut unless fewer tensors pass somewhere
+ahead of it and somewhere behind it:
+
+::
+
+    block        ╭─────────────────────── + ──╮                    + ─
+    x ──────┴─ norm ── attention ─────────╯   ┴─ norm ── perceptron ╯
+    passing   1     2          2            1       2            2    1      so the block is cut in its middle
+
+Skip connections over most of a model would leave it whole (in a U-shaped net all places are so dominated), hence a
+stretch with more than an eighth of all parameters is cut at every place between modules. A layer without a matrix (a
+rectifier, a pooling, a norm) joins a neighbour. It is tensors that are counted, not bytes, so the cuts are the same for
+every micro-batch size.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import accumulate, pairwise
+
+from pipeplan.frontend.capture.graph.calls import Call
+
+STRETCH = 8
+"""A stretch is long if it holds more than one in so many of the model's parameters."""
+MOST = 256
+"""So many layers are enough: of more cuts, those inside small modules go."""
+
+
+def module_cuts(
+    root: Call, passing: Callable[[int], int], matrices: Sequence[int], allowed: Collection[int]
+) -> tuple[int, ...]:
+    """Cuts between modules, in order.
+
+    Parameters
+    ----------
+    passing : callable
+        How many tensors pass a place.
+    matrices : sequence of int
+        How many numbers each unit reads of parameters with two axes or more.
+    allowed : collection of int
+        Places that may be cut.
+    """
+    before = [0, *accumulate(matrices)]
+    depth: dict[int, int] = {}
+    waiting = [(root, 0)]
+    while waiting:
+        call, level = waiting.pop()
+        ends = [p for p in _ends(call, passing, allowed) if p in allowed or p in (call.first, call.end)]
+        kept = set(_kept(ends, {p: passing(p) for p in ends}, before))
+        for place in kept - {call.first, call.end}:
+            depth[place] = min(level, depth.get(place, level))
+        waiting += [(inner, level + 1) for inner in call.inside if inner.first in kept and inner.end in kept]
+    cuts = with_matrices(sorted(depth), passing, matrices)
+    while len(cuts) >= MOST and len({depth[cut] for cut in cuts}) > 1:
+        deepest = max(depth[cut] for cut in cuts)
+        cuts = tuple(cut for cut in cuts if depth[cut] < deepest)
+    return cuts
+
+
+def place_cuts(places: Sequence[int], passing: Callable[[int], int], matrices: Sequence[int]) -> tuple[int, ...]:
+    """Cuts where there are no modules to cut between: among all places by the same rule."""
+    ends = [0, *places, len(matrices)]
+    kept = set(_kept(ends, {p: passing(p) for p in ends}, [0, *accumulate(matrices)]))
+    return with_matrices(sorted(kept - {0, len(matrices)}), passing, matrices)
+
+
+def _ends(call: Call, passing: Callable[[int], int], allowed: Collection[int]) -> list[int]:
+    """Ends of the call and of those in it, and between two of these the place with fewest tensors, if it has fewer."""
+    ends = call.ends()
+    inside = {(inner.first, inner.end) for inner in call.inside}
+    found = list(ends)
+    for a, b in pairwise(ends):
+        own = [p for p in range(a + 1, b) if p in allowed] if (a, b) not in inside else []
+        best = min(own, key=passing, default=a)
+        if passing(best) < min(passing(a), passing(b)):
+            found.append(best)
+    return sorted(found)
+
+
+def _kept(ends: Sequence[int], passing: Mapping[int, int], before: Sequence[int]) -> Iterator[int]:
+    """The two ends, places that are not dominated, and all in long stretches."""
+    ahead = list(accumulate((passing[p] for p in ends), min))
+    behind = list(accumulate((passing[p] for p in reversed(ends)), min))[::-1]
+    free = [i for i, p in enumerate(ends) if passing[p] <= max(ahead[i], behind[i])]
+    yield from (ends[i] for i in free)
+    for a, b in pairwise(free):
+        if (before[ends[b]] - before[ends[a]]) * STRETCH > before[-1]:
+            yield from ends[a + 1 : b]
+
+
+def with_matrices(cuts: Sequence[int], passing: Callable[[int], int], matrices: Sequence[int]) -> tuple[int, ...]:
+    """Fewer cuts, so that every layer has a matrix: one without joins a neighbour, where more tensors pass."""
+    before = [0, *accumulate(matrices)]
+    left = [0, *cuts, len(matrices)]
+    number = 0
+    while number < len(left) - 1:
+        start, end = left[number], left[number + 1]
+        if before[end] > before[start] or len(left) == 2:
+            number += 1
+        elif number == 0 or (end < len(matrices) and passing(end) > passing(start)):
+            del left[number + 1]
+        else:
+            del left[number]
+            number -= 1
+    return tuple(left[1:-1])
+
+
+def whole_calls(root: Call, group: Sequence[str]) -> Iterator[Call]:
+    """The calls that the user wants to keep whole, by patterns of paths or class names."""
+    for call in root.walk():
+        if call.path and any(fnmatchcase(call.path, pattern) or call.kind == pattern for pattern in group):
+            yield call

@@ -1,0 +1,220 @@
+"""One plain graph from torch.export: batch tensors in, tensors out, parameters and buffers by their names."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from pipeplan.core.errors import InputError
+from pipeplan.frontend.batch import Batch, mapped, tensors
+from pipeplan.frontend.capture.blank import fake, on_fake
+from pipeplan.frontend.capture.graph.trouble import explained
+from pipeplan.frontend.capture.private import FakeTensor, FakeTensorMode, pytree
+from pipeplan.frontend.profile.ties import named_tensors
+
+WITHIN = "within"
+"""Key in a node's meta: the contexts that it runs in, outermost first."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A module's graph, with everything inlined.
+
+    Attributes
+    ----------
+    graph : torch.fx.Graph
+        Placeholders are the tensors of a batch, ``get_attr`` nodes parameters, buffers and constants by name. Every
+        node's ``meta`` has ``val`` (a tensor without values), ``nn_module_stack`` and `WITHIN`.
+    constants : mapping
+        Tensors with values that the module made from Python numbers, by name.
+    outputs : tuple
+        The flattened outputs: a node, or a constant such as None.
+    structure : TreeSpec
+        How the module returns them.
+    """
+
+    graph: fx.Graph
+    constants: Mapping[str, Tensor]
+    outputs: tuple[Any, ...]
+    structure: pytree.TreeSpec
+
+
+def export(module: nn.Module, inputs: Batch, training: bool) -> Captured:
+    """Capture the module as it computes on inputs of these shapes.
+
+    Parameters
+    ----------
+    training : bool
+        Its mode. Where the module as a whole is in it, parts may be in the other one.
+
+    Raises
+    ------
+    InputError
+        If torch.export cannot capture it, or what it returns has no tensors.
+    """
+    tensors(inputs)  # or an error that says what else is in the batch
+    mode = FakeTensorMode()
+    blank = on_fake(module, mode, "cpu")
+    if blank.training != training:
+        blank.train(training)
+    given = mapped(inputs, lambda tensor: fake(tensor, mode, "cpu"))
+    args, kwargs = ((), dict(given)) if isinstance(given, Mapping) else (given, {})
+    args = tuple(args) if isinstance(args, tuple | list) else (args,)
+    with explained(type(module).__name__), torch.inference_mode(False), torch.enable_grad():
+        program = torch.export.export(blank, args, kwargs, strict=False)
+    copy = _Copy(module, program)
+    copy.placeholders(given)
+    results = copy.inline(program.graph_module, copy.values, ())
+    kinds = {spec.kind for spec in program.graph_signature.output_specs}
+    if kinds - {OutputKind.USER_OUTPUT}:
+        raise InputError(f"{type(module).__name__} writes into its inputs; return what it writes instead")
+    if not any(isinstance(result, fx.Node) for result in results):
+        raise InputError(f"{type(module).__name__} returns no tensor; a model to train must return one")
+    copy.graph.output(tuple(results))
+    return Captured(copy.graph, copy.constants, tuple(results), program.call_spec.out_spec)
+
+
+@dataclass
+class _Copy:
+    """Copies an exported program into one graph."""
+
+    module: nn.Module
+    program: Any
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    values: list[Any] = field(default_factory=list)  # what each placeholder of the program stands for
+
+    def __post_init__(self) -> None:
+        self._attributes: dict[str, fx.Node] = {}
+        self._aliases = _names_of_each(self.module)
+
+    def placeholders(self, given: Batch) -> None:
+        """Batch tensors in the order of the batch; parameters, buffers and constants by name."""
+        specs = self.program.graph_signature.input_specs
+        found = [node for node in self.program.graph.nodes if node.op == "placeholder"]
+        users = [node for node, spec in zip(found, specs, strict=True) if spec.kind is InputKind.USER_INPUT]
+        args, kwargs = pytree.tree_unflatten(users, self.program.call_spec.in_spec)
+        ordered = [kwargs[name] for name in given] if isinstance(given, Mapping) else args
+        made = {}
+        for node in pytree.tree_leaves(ordered):
+            made[node] = self.graph.placeholder(node.name)
+            made[node].meta = _meta(node, ())
+        for node, spec in zip(found, specs, strict=True):
+            if spec.kind is InputKind.USER_INPUT:
+                self.values.append(spec.arg.value if isinstance(spec.arg, ConstantArgument) else made[node])
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+                self.values.append(_Attribute(spec.target, node.meta["val"]))
+            elif spec.kind is InputKind.CONSTANT_TENSOR:
+                self.values.append(self._constant(spec.target, self.program.constants[spec.target]))
+            else:
+                raise InputError(
+                    f"{type(self.module).__name__} computes with {spec.target}, which is no tensor; keep it out of the "
+                    "forward pass, or give stage modules of your own with Stages"
+                )
+
+    def inline(self, owner: nn.Module, values: Sequence[Any], within: tuple[Any, ...]) -> list[Any]:
+        """Copy a graph whose placeholders have these values; regions in a context are opened. Returns its outputs."""
+        env: dict[fx.Node, Any] = {}
+        given = iter(values)
+        for node in owner.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = next(given)
+            elif node.op == "get_attr":
+                target = operator.attrgetter(node.target)(owner)
+                env[node] = self._constant(node.target, target) if isinstance(target, Tensor) else target
+            elif node.op == "output":
+                return [self._resolved(env[a], node) if isinstance(a, fx.Node) else a for a in node.args[0]]
+            elif node.op == "call_function":
+                env[node] = self._called(node, env, within)
+        raise AssertionError("a graph has an output")
+
+    def _called(self, node: fx.Node, env: dict[fx.Node, Any], within: tuple[Any, ...]) -> Any:
+        name = getattr(node.target, "__name__", "")
+        args = [env[a] if isinstance(a, fx.Node) else a for a in node.args]
+        if name == "wrap_with_set_grad_enabled":
+            return self.inline(args[1], args[2:], (*within, ("grad", args[0])))
+        if name == "wrap_with_autocast":
+            return self.inline(args[4], args[5:], (*within, ("autocast", *args[1:4])))
+        if node.target is operator.getitem and isinstance(args[0], list):
+            return args[0][args[1]]
+        if any(isinstance(a, nn.Module) for a in args):
+            raise InputError(
+                f"{type(self.module).__name__} has {name} inside, whose branches cannot be cut; write it as plain "
+                "tensor operations (torch.where for torch.cond), or give stage modules of your own with Stages"
+            )
+        if _checks_only(node):
+            return None
+
+        def resolved(value: fx.Node) -> Any:
+            return self._resolved(env[value], node)
+
+        copied = self.graph.create_node(
+            "call_function",
+            node.target,
+            fx.node.map_arg(node.args, resolved),
+            fx.node.map_arg(node.kwargs, resolved),
+            node.name,
+        )
+        copied.meta = _meta(node, within)
+        return copied
+
+    def _resolved(self, value: Any, user: fx.Node) -> Any:
+        return self._attribute(value, user) if isinstance(value, _Attribute) else value
+
+    def _attribute(self, attribute: "_Attribute", user: fx.Node) -> fx.Node:
+        """The parameter or buffer, by that of its names which the module that uses it has for it."""
+        names = self._aliases[attribute.name]
+        stack = tuple(user.meta.get("nn_module_stack", {}).values())
+        path = stack[-1][0].partition("@")[0] if stack else ""
+        name = next((name for name in names if name.rpartition(".")[0] == path), names[0])
+        return self._get(name, attribute.value)
+
+    def _constant(self, name: str, value: Tensor) -> fx.Node:
+        if isinstance(value, FakeTensor) or value.is_meta:
+            raise InputError(
+                f"{type(self.module).__name__} uses a tensor that is neither parameter nor buffer and has no values; "
+                "register it with register_buffer"
+            )
+        full = f"constant.{name.replace('.', '_')}"
+        self.constants[full] = value.detach()
+        return self._get(full, value)
+
+    def _get(self, name: str, value: Tensor) -> fx.Node:
+        if name not in self._attributes:
+            first = next(iter(self.graph.nodes), None)
+            place = self.graph.inserting_before(first) if first is not None else self.graph.inserting_before()
+            with place:
+                node = self.graph.create_node("get_attr", name)
+            node.meta = {"val": value, WITHIN: ()}
+            self._attributes[name] = node
+        return self._attributes[name]
+
+
+@dataclass(frozen=True)
+class _Attribute:
+    """A parameter or buffer, by one of its names, and what it looks like."""
+
+    name: str
+    value: Tensor
+
+
+def _meta(node: fx.Node, within: tuple[Any, ...]) -> dict[str, Any]:
+    return {"val": node.meta.get("val"), "nn_module_stack": node.meta.get("nn_module_stack", {}), WITHIN: within}
+
+
+def _checks_only(node: fx.Node) -> bool:
+    """Whether the node only asserts something, which held when it was captured."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and not schema.returns and not schema.is_mutable
+
+
+def _names_of_each(module: nn.Module) -> dict[str, tuple[str, ...]]:
+    """For each name of a parameter or buffer all names of the same one, in order."""
+    groups: dict[int, list[str]] = {}
+    for name, tensor in named_tensors(module):
+        groups.setdefault(id(tensor), []).append(name)
+    return {name: tuple(names) for names in groups.values() for name in names}

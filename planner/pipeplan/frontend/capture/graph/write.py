@@ -1,0 +1,218 @@
+"""Writes nodes of the captured graph into a graph of their own, as the code of one layer.
+
+::
+
+    forward(training, device, table0, …, tensor0, …)      what changes from call to call comes first
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from pipeplan.frontend.capture.graph.contexts import Within
+from pipeplan.frontend.capture.graph.export import WITHIN
+from pipeplan.frontend.capture.graph.modes import TRAINING_ONLY, Either, pick, when
+from pipeplan.frontend.capture.graph.sorts import Sort, Sorted
+from pipeplan.frontend.capture.private import pytree
+
+UNSPLIT = "unsplit name"
+"""Key in the meta of nodes that read a parameter, buffer or constant."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The captured graph and what is known of it.
+
+    Attributes
+    ----------
+    held : mapping
+        Parameters, buffers and constants by the names that ``get_attr`` nodes have.
+    either : mapping
+        Arguments by name of the nodes that have others in evaluation.
+    transient : set of str
+        Names in ``held`` that do not belong to the model's state.
+    """
+
+    nodes: Sorted
+    held: Mapping[str, Tensor]
+    either: Mapping[fx.Node, Mapping[str, Any]]
+    transient: Set[str]
+
+
+def ordered(source: Source, work: Iterable[fx.Node], given: Iterable[fx.Node], results: Iterable[Any]) -> list[fx.Node]:
+    """The nodes that a layer computes, in order: its work, and ahead of it what is computed again for it.
+
+    Constants are not among them.
+    """
+    done = set(given)
+    found: list[fx.Node] = []
+
+    def compute(node: fx.Node) -> None:
+        if node in done or source.nodes.sort[node] in (Sort.HELD, Sort.CONSTANT):
+            return
+        done.add(node)
+        for parent in node.all_input_nodes:
+            compute(parent)
+        found.append(node)
+
+    for node in work:
+        compute(node)
+    for result in results:
+        if isinstance(result, fx.Node):
+            compute(result)
+    return found
+
+
+def constants_of(source: Source, nodes: Iterable[fx.Node], results: Iterable[Any]) -> list[fx.Node]:
+    """The constants that nodes read or that are results, but for those that lie ready as buffers."""
+    read = [parent for node in nodes for parent in node.all_input_nodes]
+    read += [result for result in results if isinstance(result, fx.Node)]
+    return [node for node in dict.fromkeys(read) if source.nodes.sort[node] is Sort.CONSTANT and node.op != "get_attr"]
+
+
+def module_of(
+    source: Source,
+    nodes: Sequence[fx.Node],
+    given: Sequence[fx.Node],
+    results: Sequence[Any],
+    first: Sequence[Any] = (),
+) -> fx.GraphModule:
+    """A module that computes ``results`` from ``given`` and holds what these read.
+
+    ``first``: a function that is called ahead of all else with the mode, and its other arguments.
+    """
+    writer = _Writer(source, given)
+    if first:
+        writer.graph.call_function(first[0], (writer.training, *first[1:]))
+    for contexts, run in groupby(nodes, key=lambda node: node.meta[WITHIN]):
+        row = list(run)
+        if contexts:
+            writer.within(contexts, row, nodes[nodes.index(row[-1]) + 1 :], results)
+        else:
+            for node in row:
+                writer.copy(node)
+    found = tuple(writer.value(result) for result in results)
+    writer.graph.output(found[0] if len(found) == 1 else found)
+    return writer.module()
+
+
+def maker_of(source: Source, tables: Sequence[fx.Node]) -> fx.GraphModule:
+    """A module that makes these constants from nothing but buffers."""
+    found: dict[fx.Node, None] = {}
+
+    def add(node: fx.Node) -> None:
+        if node.op != "get_attr" and node not in found:
+            for parent in node.all_input_nodes:
+                add(parent)
+            found[node] = None
+
+    for table in tables:
+        add(table)
+    writer = _Writer(source, ())
+    for node in found:
+        writer.copy(node)
+    writer.graph.output(tuple(writer.value(table) for table in tables))
+    return writer.module()
+
+
+class _Writer:
+    def __init__(self, source: Source, given: Sequence[fx.Node]) -> None:
+        self._source = source
+        self.graph = fx.Graph()
+        self.training = self.graph.placeholder("training")
+        self._device = self.graph.placeholder("device")
+        self._env = {node: self.graph.placeholder(node.name) for node in given}
+        self._held: dict[str, Tensor | nn.Module] = {}
+
+    def module(self) -> fx.GraphModule:
+        """What was written."""
+        module = fx.GraphModule(self._held, self.graph, "Layer")
+        for node in self.graph.nodes:
+            if node.meta.get(UNSPLIT) in self._source.transient:
+                module._non_persistent_buffers_set.add(node.target)
+        return module
+
+    def value(self, result: Any) -> Any:
+        """The value of a node of the source here."""
+        if not isinstance(result, fx.Node):
+            return result
+        if result not in self._env:
+            assert result.op == "get_attr", f"{result} is not there"
+            name = str(result.target)
+            local = name.replace(".", "_")  # one look-up; a path of modules would cost one each in every pass
+            while local in self._held:
+                local += "_"
+            self._held[local] = self._source.held[name]
+            self._env[result] = self.graph.get_attr(local)
+            self._env[result].meta[UNSPLIT] = name
+        return self._env[result]
+
+    def copy(self, node: fx.Node) -> None:
+        """Write one node."""
+        args: tuple[Any, ...] = node.args
+        kwargs: Mapping[str, Any] = node.kwargs
+        if node in self._source.either:
+            args, kwargs = _by_place(node, self._source.either[node])
+        args, kwargs = pytree.tree_map(self._argument, (args, dict(kwargs)))
+        if node.meta.get(TRAINING_ONLY):
+            self._env[node] = self.graph.call_function(when, (self.training, node.target, *args), kwargs)
+        else:
+            self._env[node] = self.graph.call_function(node.target, args, kwargs)
+        self._env[node].meta["nn_module_stack"] = node.meta["nn_module_stack"]
+
+    def within(
+        self, contexts: Sequence[Any], run: Sequence[fx.Node], later: Sequence[fx.Node], results: Sequence[Any]
+    ) -> None:
+        """Write nodes that run in contexts, as a module of their own."""
+        made = set(run)
+        read = dict.fromkeys(parent for node in run for parent in node.all_input_nodes)
+        given = [node for node in read if node not in made and node.op != "get_attr"]
+        wanted = {parent for node in later for parent in node.all_input_nodes} | {
+            result for result in results if isinstance(result, fx.Node)
+        }
+        left = [node for node in run if node in wanted]
+        writer = _Writer(self._source, given)
+        for node in run:
+            writer.copy(node)
+        writer.graph.output(tuple(writer.value(node) for node in left))
+        name = f"within{len(self._held)}"
+        self._held[name] = Within(writer.module(), contexts)
+        called = self.graph.call_module(name, (self.training, self._device, *(self.value(node) for node in given)))
+        for number, node in enumerate(left):
+            self._env[node] = self.graph.call_function(_item, (called, number))
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return self.value(value)
+        if isinstance(value, torch.device):
+            return self._device
+        if isinstance(value, Either):
+            if (value.training, value.evaluation) == (True, False):
+                return self.training
+            return self.graph.call_function(pick, (self.training, value.training, value.evaluation))
+        return value
+
+
+def _item(values: Sequence[Any], number: int) -> Any:
+    return values[number]
+
+
+def _by_place(node: fx.Node, named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments by name as positional ones and those that the operation takes by keyword only."""
+    schema = node.target._schema.arguments
+    only = {argument.name for argument in schema if argument.kwarg_only}
+    args = tuple(named[argument.name] for argument in schema if argument.name not in only)
+    return args, {name: value for name, value in named.items() if name in only}
+
+
+def names_inside(layer: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+    """What each parameter and buffer of the model is called in a layer, and in the model."""
+    for path, part in layer.named_modules(remove_duplicate=False):
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.nodes:
+                if node.meta.get(UNSPLIT) in tensors:
+                    yield f"{path}.{node.target}" if path else str(node.target), node.meta[UNSPLIT]

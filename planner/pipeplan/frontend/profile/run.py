@@ -1,0 +1,192 @@
+"""Wiring of a profile: find the layers, measure them segment by segment, put the model together."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import MOST_SAMPLES, whole
+from pipeplan.core.job import OPTIMIZER_STATE
+from pipeplan.core.model import Layer, Model, Profile
+from pipeplan.core.options import MOST_WORKERS
+from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.capture.row import FrontEnd, Row, row_of
+from pipeplan.frontend.profile import Progress
+from pipeplan.frontend.profile.batches import batch_of
+from pipeplan.frontend.profile.clock import clock_for
+from pipeplan.frontend.profile.joints import Joints
+from pipeplan.frontend.profile.measure import Measured, Segment, measure
+from pipeplan.frontend.profile.passes import Feed, Loss
+from pipeplan.frontend.profile.precision import autocast
+from pipeplan.frontend.profile.presence import lies_on, present, preserved
+from pipeplan.frontend.profile.provenance import device_label, provenance
+from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
+from pipeplan.frontend.profile.work import work_of
+
+
+@dataclass(frozen=True)
+class Request:
+    """How to measure; the fields are the arguments of `pipeplan.profile.profile`."""
+
+    micro_batches: tuple[int, ...]
+    repeats: int
+    warmup: int
+    optimizer: str
+    device: str
+    device_name: str | None
+    threads: int
+    crowd: int
+    name: str | None
+    loss: Loss | None
+    group: tuple[str, ...]
+    front_end: FrontEnd = "auto"
+    precision: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.micro_batches:
+            raise InputError("micro_batches must be sizes of at least one sample, and none is given")
+        for size in self.micro_batches:
+            whole(size, "micro_batches (sizes of at least one sample)", 1, MOST_SAMPLES)
+        whole(self.threads, "threads", 1, MOST_WORKERS)
+        whole(self.crowd, "crowd (workers that are busy at once)", 0, MOST_WORKERS)
+        if self.repeats < 1 or self.warmup < 0:
+            raise InputError(f"at least 1 repeat and 0 warm-ups are needed, not {self.repeats} and {self.warmup}")
+        if self.optimizer not in OPTIMIZER_STATE:
+            raise InputError(f"optimizer {self.optimizer!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
+        autocast(self.precision, torch.device("cpu"))
+        if self.device not in ("cpu", "cuda"):
+            raise InputError(f"device {self.device!r} cannot be measured; choose cpu or cuda")
+        if self.crowd < 1 or (self.crowd > 1 and self.device != "cpu"):
+            raise InputError(f"crowd counts the workers of a CPU, this one included; {self.crowd} makes no sense here")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError("no CUDA device is at hand; measure on cpu, or use a catalogued device's estimate")
+
+
+def run(module: nn.Module, example_inputs: Any, targets: Any, request: Request, progress: Progress) -> Model:
+    """See `pipeplan.profile.profile`."""
+    device = torch.device(request.device)
+    sizes = tuple(sorted(set(request.micro_batches)))
+    batches = {size: batch_of(example_inputs, targets, size, device) for size in sizes}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(request.threads)
+    try:
+        with preserved(module):
+            return _profile(module, batches, device, request, progress)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _profile(
+    module: nn.Module, batches: dict[int, tuple[Any, Any]], device: torch.device, request: Request, progress: Progress
+) -> Model:
+    smallest = min(batches)
+    rows = _rows(module, {size: inputs for size, (inputs, _) in batches.items()}, request)
+    row = rows[smallest]
+    whole = lies_on(module, device)
+    elsewhere = _counted_elsewhere(module, row)
+    segments = [range(len(row.names))] if whole else [range(n, n + 1) for n in range(len(row.names))]
+    total = len(segments) * len(batches) * (request.repeats + request.warmup)
+    done = 0
+    clock = clock_for(device, request.threads)
+    flowing = {size: tensors(inputs) for size, (inputs, _) in batches.items()}
+    joints = {size: Joints(given) for size, given in flowing.items()}
+    parts: list[Measured] = []
+    work = []
+    for numbers in segments:
+        text = "all layers" if whole else row.names[numbers[0]]
+
+        def tick(detail: str, text: str = text) -> None:
+            nonlocal done
+            done += 1
+            progress(f"{done}/{total}  {text}: {detail}")
+
+        segment = Segment(
+            {size: tuple(rows[size].layers[n] for n in numbers) for size in batches},
+            {
+                size: Feed(
+                    flowing[size],
+                    tuple(tensor.requires_grad for tensor in flowing[size]),
+                    _loss(request.loss, rows[size]) if numbers[-1] == len(row.names) - 1 else None,
+                    batches[size][1],
+                    request.precision,
+                )
+                for size in batches
+            },
+            tuple(elsewhere[n] for n in numbers),
+        )
+        with present(nn.ModuleList(layer for layers in segment.rows.values() for layer in layers), device):
+            measured = measure(
+                segment,
+                clock=clock,
+                device=device,
+                repeats=request.repeats,
+                warmup=request.warmup,
+                optimizer=request.optimizer,
+                crowd=request.crowd,
+                tick=tick,
+            )
+            work += work_of(segment, smallest)
+        for size, held in measured.bytes.items():
+            joints[size].follow(held)
+            flowing[size] = held.outputs
+        parts.append(measured)
+
+    costs = {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}
+    kind = request.device_name or device_label(device)
+    origin = provenance(device, request.threads, request.crowd, request.precision)
+    parameters = [bytes_of(own) for own in own_parameters(module, row.parameters)]
+    return Model(
+        name=request.name or type(module).__name__.lower(),
+        layers=tuple(
+            Layer(
+                name=name,
+                parameters=parameters[n],
+                inputs=(row.names[n - 1],) if n else (),
+                work=replace(work[n], saved=costs[smallest][n].saved // smallest),
+                kind=row.kinds[n],
+            )
+            for n, name in enumerate(row.names)
+        ),
+        profiles=tuple(Profile(kind, size, costs[size], origin) for size in costs),
+        dtype=_dtype(module),
+        notes=(f"update: one step of {request.optimizer}",) + (("the loss is in the last layer",) * bool(request.loss)),
+        ties=find_ties(module, row.names, row.parameters),
+    )
+
+
+def _rows(module: nn.Module, batches: dict[int, Batch], request: Request) -> dict[int, Row]:
+    """The module as a row of layers, at every size; a chain is the same at all of them."""
+    rows: dict[int, Row] = {}
+    for size, inputs in batches.items():
+        row = row_of(module, inputs, group=request.group, front_end=request.front_end, both_modes=False)
+        for other, known in rows.items():
+            if known.names != row.names:
+                raise InputError(
+                    f"with {other} samples the model is a row of {len(known.names)} layers, with {size} samples it is "
+                    f"one of {len(row.names)}, or their names differ; a model must compute alike at every size"
+                )
+        rows[size] = row
+    return rows
+
+
+def _counted_elsewhere(module: nn.Module, row: Row) -> list[frozenset[str]]:
+    """For each layer the parameters, by their names in it, that an earlier layer holds too."""
+    found: list[set[str]] = [set() for _ in row.names]
+    for holders in shared_parameters(module, row.parameters):
+        first = module.get_parameter(holders[0][1])
+        for number, _ in holders[1:]:
+            held = row.layers[number].named_parameters(remove_duplicate=False)
+            found[number].update(name for name, parameter in held if parameter is first)
+    return [frozenset(names) for names in found]
+
+
+def _loss(loss: Loss | None, row: Row) -> Loss | None:
+    """The loss, called with what the unsplit module would return."""
+    return None if loss is None else lambda returned, targets: loss(row.restore(returned), targets)
+
+
+def _dtype(module: nn.Module) -> str:
+    formats = [str(parameter.dtype).removeprefix("torch.") for parameter in module.parameters()]
+    return max(set(formats), key=formats.count, default="float32")

@@ -1,0 +1,81 @@
+"""Makes the layers of a stage leave their weight gradients in a queue, and undoes it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from torch import fx, nn
+
+from pipeplan.frontend.split_backward.graphs import Exchange, exchanges
+from pipeplan.frontend.split_backward.layers import waiting_class
+from pipeplan.frontend.split_backward.queue import WeightQueue
+
+_ATTRIBUTE = "weight_queue"
+
+
+def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], None]:
+    """From now on these modules, and all inside them, leave weight gradients in the queue while it is open.
+
+    Linear, convolving and embedding modules change their class, captured graphs some of their operations. All else is
+    as before. A module that has a queue already uses the new one.
+
+    Returns
+    -------
+    callable
+        Undoes it.
+    """
+    undo: list[Callable[[], None]] = []
+    for part in dict.fromkeys(part for module in modules for part in module.modules()):
+        if hasattr(part, _ATTRIBUTE):
+            undo.append(partial(setattr, part, _ATTRIBUTE, getattr(part, _ATTRIBUTE)))
+            setattr(part, _ATTRIBUTE, queue)
+        elif isinstance(part, fx.GraphModule):
+            undo += _rewrite(part, queue)
+        elif (waiting := waiting_class(type(part))) is not None:  # type: ignore[arg-type]
+            undo.append(partial(_restore_class, part, type(part)))
+            setattr(part, _ATTRIBUTE, queue)
+            part.__class__ = waiting
+
+    def restore() -> None:
+        for step in undo:
+            step()
+
+    return restore
+
+
+@contextmanager
+def attached(queue: WeightQueue, modules: Iterable[nn.Module]) -> Iterator[None]:
+    """The same within a context."""
+    restore = attach(queue, modules)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def _restore_class(part: nn.Module, kind: type[nn.Module]) -> None:
+    part.__class__ = kind
+    delattr(part, _ATTRIBUTE)
+
+
+def _rewrite(part: fx.GraphModule, queue: WeightQueue) -> Iterator[Callable[[], None]]:
+    changes = exchanges(part)
+    if not changes:
+        return
+    setattr(part, _ATTRIBUTE, queue)
+    with part.graph.inserting_before(next(iter(part.graph.nodes))):
+        source = part.graph.create_node("get_attr", _ATTRIBUTE)
+    before = [Exchange(change.node, change.node.target, change.node.args) for change in changes]
+    for node, target, arguments in changes:
+        node.target, node.args, node.kwargs = target, arguments, {**node.kwargs, "queue": source}
+    part.recompile()
+
+    def restore() -> None:
+        for node, target, arguments in before:
+            node.target, node.args = target, arguments
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name != "queue"}
+        part.graph.erase_node(source)
+        delattr(part, _ATTRIBUTE)
+        part.recompile()
+
+    yield restore

@@ -1,0 +1,79 @@
+"""Captured graphs: their operations on parameters, and those that stand for them while weight gradients wait.
+
+::
+
+    weight = self.block_up_weight                  weight = self.block_up_weight
+    y = aten.linear.default(x, weight)      ──▶    y = linear(x, weight, queue=self.weight_queue)
+"""
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from pipeplan.frontend.split_backward.convolutions import convolve, spread
+from pipeplan.frontend.split_backward.lookups import embedding
+from pipeplan.frontend.split_backward.products import addmm, linear, matmul
+
+_ATEN = torch.ops.aten
+OPERATIONS: dict[Callable[..., object], Callable[..., Tensor]] = {
+    _ATEN.linear.default: linear,
+    _ATEN.matmul.default: matmul,
+    _ATEN.mm.default: matmul,
+    _ATEN.addmm.default: addmm,
+    _ATEN.embedding.default: embedding,
+    _ATEN.conv1d.default: convolve,
+    _ATEN.conv2d.default: convolve,
+    _ATEN.conv3d.default: convolve,
+    _ATEN.conv1d.padding: convolve,
+    _ATEN.conv2d.padding: convolve,
+    _ATEN.conv3d.padding: convolve,
+    _ATEN.conv_transpose1d.default: spread,
+    _ATEN.conv_transpose2d.input: spread,
+    _ATEN.conv_transpose3d.input: spread,
+}
+"""Operations that change, with the same arguments."""
+_WEIGHT = {_ATEN.embedding.default: 0, _ATEN.addmm.default: 2}
+"""At which place an operation reads its weight, where that is not 1."""
+
+
+class Exchange(NamedTuple):
+    """A node, and what it calls instead, with what arguments."""
+
+    node: fx.Node
+    target: Callable[..., Tensor]
+    arguments: tuple[Any, ...]
+
+
+def exchanges(part: fx.GraphModule) -> list[Exchange]:
+    """One for each node that multiplies by something that the graph's module holds; what else it reads matters not."""
+    found = []
+    for node in part.graph.nodes:
+        if node.op == "call_function" and node.target in OPERATIONS and not {"alpha", "beta"} & set(node.kwargs):
+            place = _WEIGHT.get(node.target, 1)
+            weight = node.args[place] if place < len(node.args) else None
+            if _is_held(weight):
+                found.append(Exchange(node, OPERATIONS[node.target], node.args))
+            elif node.target in _MATRIX and (turned := _turned(weight, part)) is not None:
+                *bias, x, _ = node.args
+                found.append(Exchange(node, linear, (x, turned, *bias)))
+    return found
+
+
+_MATRIX = (_ATEN.matmul.default, _ATEN.mm.default, _ATEN.addmm.default)
+_TURNS = (_ATEN.t.default, _ATEN.transpose.int, _ATEN.permute.default, _ATEN.numpy_T.default)
+
+
+def _is_held(node: Any) -> bool:
+    return isinstance(node, fx.Node) and node.op == "get_attr"
+
+
+def _turned(node: Any, part: fx.GraphModule) -> fx.Node | None:
+    """The matrix that is held, where the node is its transpose: then the product is a linear map."""
+    if isinstance(node, fx.Node) and node.target in _TURNS and _is_held(node.args[0]):
+        matrix = attrgetter(node.args[0].target)(part)
+        if matrix.ndim == 2 and node.target(matrix, *node.args[1:]).stride() == matrix.stride()[::-1]:
+            return node.args[0]
+    return None

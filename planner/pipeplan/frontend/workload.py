@@ -1,0 +1,107 @@
+"""A torch model together with what is needed to train it for a step: how to draw a batch, and the loss.
+
+``module:function`` on the command line names a function without arguments that returns a `Workload`, or a plain
+``torch.nn.Module`` when ``--input`` tells what its batches look like. It is called once in every process; under
+``torch.device("meta")`` it must build the module without reading data.
+"""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeplan.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step trains on.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+    draw : callable
+        ``draw(samples, generator) -> (inputs, targets)``, drawn with the given ``torch.Generator``: each a tensor, or a
+        tuple, list or dict of tensors (see `pipeplan.frontend.batch`) whose first axis has ``samples`` entries.
+    loss : callable
+        ``loss(outputs, targets) -> scalar tensor``: the mean over the samples it is given. ``outputs`` are what the
+        module returns, whatever their structure.
+    weight : callable, optional
+        ``weight(targets) -> number``: over how much a loss is a mean, where that is not the number of samples: for a
+        mean over words that leaves out padding, the number of words that are none. Micro-batches count in proportion.
+    shards : mapping of str to int, optional
+        How processes may share a rank: by glob patterns of parameters' names, the axis along which they are cut
+        (``pipeplan run --tensor-parallel``).
+    """
+
+    module: Any
+    draw: Callable[[int, Any], tuple[Any, Any]]
+    loss: Callable[[Any, Any], Any]
+    weight: Callable[[Any], float] | None = None
+    shards: Mapping[str, int] | None = None
+
+
+_INPUT = re.compile(r"(float32|float64|int64):(\d+(?:x\d+)*)(?:@(\d+))?")
+
+
+def load_workload(spec: str, input_spec: str | None = None) -> Workload:
+    """Import ``module:function`` (the current folder counts) and call it.
+
+    Parameters
+    ----------
+    spec : str
+        ``'my_project:build_model'``.
+    input_spec : str, optional
+        For a function that returns a plain module: shape of one sample, ``'float32:3x224x224'``, or
+        ``'int64:128@50257'`` for integers below 50257. The loss is then the mean square of the outputs.
+
+    Raises
+    ------
+    InputError
+        If it cannot be imported, is not callable, or returns neither a workload nor a module with ``input_spec``.
+    """
+    import torch
+
+    name, colon, attribute = spec.partition(":")
+    if not colon or not attribute:
+        raise InputError(f"{spec!r} does not name a model; write module:function, like my_project:build_model")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        build = getattr(importlib.import_module(name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"cannot import {spec!r}: {error} (the current folder is {Path.cwd()})") from error
+    if not callable(build):
+        raise InputError(f"{spec!r} is not a function; name one that builds and returns the model")
+    built = build()
+    if isinstance(built, Workload):
+        return built
+    if not isinstance(built, torch.nn.Module):
+        raise InputError(f"{spec!r} returned {type(built).__name__}; return a pipeplan.Workload or a torch.nn.Module")
+    if input_spec is None:
+        raise InputError(
+            f"{spec!r} returned a plain module; say what one sample looks like with --input, "
+            "like --input float32:3x224x224 or --input int64:128@50257, or return a pipeplan.Workload"
+        )
+    return Workload(built, _drawer(input_spec), lambda outputs, _: outputs.square().mean())
+
+
+def _drawer(input_spec: str) -> Callable[[int, Any], tuple[Any, Any]]:
+    match = _INPUT.fullmatch(input_spec)
+    if match is None or (match[1] == "int64") != (match[3] is not None):
+        raise InputError(f"{input_spec!r} does not describe a sample; write float32:3x224x224 or int64:128@50257")
+    shape = [int(size) for size in match[2].split("x")]
+
+    def draw(samples: int, generator: Any) -> tuple[Any, Any]:
+        import torch
+
+        if match[3] is not None:
+            inputs = torch.randint(int(match[3]), (samples, *shape), generator=generator)
+        else:
+            inputs = torch.randn((samples, *shape), generator=generator, dtype=getattr(torch, match[1]))
+        return inputs, torch.zeros(samples)
+
+    return draw

@@ -1,0 +1,137 @@
+"""A file is written whole or not at all; what is no regular file (a device, a FIFO) is written into, never replaced."""
+
+import os
+import stat
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from pipeplan.core.errors import InputError
+
+_SHOWN = 40
+"""Characters of the file's name in that of its temporary file: longer ones would exceed what a name may have."""
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Put ``content`` at ``path``; whoever reads it meanwhile sees the old file or the new one, never a part.
+
+    The bytes go to a temporary file in the same folder (a rename is atomic within one file system only), are forced
+    to the disk, and take the name in one step. A link is followed, so the file it points to is replaced. A device, a
+    FIFO, a socket, and the file that standard output or standard error goes to are written into as they are.
+
+    Raises
+    ------
+    InputError
+        If the folder does not exist or may not be written to. Nothing is left behind then.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        if written_in_place(path):
+            _into(path, data)
+            return
+        target = path.resolve()
+        handle, name = _temporary(target)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _refused(path, error) from error
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(_mode(target))
+        part.replace(target)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    sync_folder(target.parent)
+
+
+def try_to_write(path: Path) -> None:
+    """Find out whether `write_whole` can write here; what is there stays as it is.
+
+    Raises
+    ------
+    InputError
+        If it cannot.
+    """
+    try:
+        if written_in_place(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+            return
+        target = path.resolve()
+        handle, name = _temporary(target)
+        os.close(handle)
+        Path(name).unlink()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _refused(path, error) from error
+
+
+def written_in_place(path: Path) -> bool:
+    """Whether there is something at ``path`` that must not be replaced by a file.
+
+    Raises
+    ------
+    OSError
+        If it is a folder.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(21, "it is a folder")
+    return not stat.S_ISREG(found.st_mode) or _stream(found) is not None
+
+
+def _stream(found: os.stat_result) -> int | None:
+    """The descriptor of standard output or standard error, if that is what a file is."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), found):
+                return descriptor
+    return None
+
+
+def _into(path: Path, data: bytes) -> None:
+    descriptor = _stream(path.stat())
+    sys.stdout.flush()
+    with path.open("wb", buffering=0) if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as file:
+        left = memoryview(data)
+        while left:
+            left = left[file.write(left) :]
+
+
+def _temporary(target: Path) -> tuple[int, str]:
+    """A new file beside ``target``; the name of ``target`` itself is looked up, so that one too long is refused."""
+    with suppress(FileNotFoundError):
+        target.lstat()
+    return tempfile.mkstemp(prefix=f".{target.name[:_SHOWN]}.", suffix=".part", dir=target.parent)
+
+
+def _refused(path: Path, error: Exception) -> InputError:
+    why = getattr(error, "strerror", None) or str(error)
+    advice = "name a file in it" if isinstance(error, IsADirectoryError) else "the folder must exist and be writable"
+    return InputError(f"cannot write {path}: {why}; {advice}")
+
+
+def _mode(target: Path) -> int:
+    """Permissions as an ordinary ``open`` would leave them: those of the file replaced, or what the umask allows."""
+    with suppress(FileNotFoundError):
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the new name survive a power cut, where the file system lets a folder be synced."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,205 @@
+"""A cluster as YAML.
+
+::
+
+    name: 2x4-v100-10gbit
+    devices:                                   # kinds; `use:` takes one from the catalogue and may override fields
+      v100: {use: v100-16gb}
+      slow: {memory: 16GiB, speed: {relative_to: v100-16gb, factor: 0.5}}
+    nodes:
+      - count: 2
+        devices: [{kind: v100, count: 4}]
+        link: {bandwidth: 25GB/s, latency: 5us}          # between devices of one node
+    network: {bandwidth: 10Gbit/s, latency: 50us}        # one card a node, shared by its devices
+    overlap: false                             # true: it computes while it sends; stream: it sends while it computes
+
+A kind with ``speed: {relative_to: X}`` is timed as X, and takes X's figures for analytic estimates (peaks, bandwidth,
+efficiency, overhead) where it gives none itself. ``timed_as: X`` with a plain ``speed`` does the first only.
+
+A link or network may say ``collective_efficiency: 0.6``: the share of its bandwidth that a ring all-reduce was measured
+to reach (``pipeplan machine`` writes it); left out, it is 1.
+"""
+
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from pipeplan.core.cluster import Cluster, Link, Node, Overlap
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import MOST_DEVICES, shown
+from pipeplan.core.wording import hint
+from pipeplan.io.atomic import write_whole
+from pipeplan.io.device_file import DeviceEntry, Number, device_fields
+from pipeplan.io.kinds import Speed, resolve_kinds
+from pipeplan.io.quantity import written_bandwidth, written_time
+from pipeplan.io.schema import Bandwidth, Count, Items, Nanoseconds, Strict, check, listing
+from pipeplan.io.text import Line, Row, lean, parse_data, read_text, yaml_text
+
+_OVERLAP = {False: Overlap.NONE, True: Overlap.COPY} | {overlap.value: overlap for overlap in Overlap}
+_WRITTEN_OVERLAP = {Overlap.NONE: False, Overlap.COPY: True, Overlap.STREAM: "stream"}
+
+
+def _overlap(value: object) -> Overlap:
+    if isinstance(value, bool | str) and value in _OVERLAP:
+        return _OVERLAP[value]
+    raise ValueError(f"{value!r} is not known; write false, true or stream")
+
+
+def _speed(value: object) -> object:
+    """``speed: 2.0`` is short for ``speed: {factor: 2.0}``."""
+    return {"factor": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class SpeedEntry(Strict):
+    """How fast, relative to which kind."""
+
+    relative_to: str | None = None
+    factor: Annotated[Number, Field(gt=0)]
+
+
+class KindEntry(DeviceEntry):
+    """One kind of device: from the catalogue, relative to another, or by its own figures."""
+
+    use: str | None = None
+    timed_as: str | None = None
+    speed: Annotated[SpeedEntry, BeforeValidator(_speed)] | None = None
+
+
+class LinkEntry(Strict):
+    """A link; without bandwidth it is free."""
+
+    bandwidth: Bandwidth | None = None
+    latency: Nanoseconds = 0
+    collective_efficiency: Annotated[Number, Field(gt=0)] = 1.0
+
+    def link(self) -> Link:
+        """The link it describes."""
+        return Link(self.bandwidth, self.latency, self.collective_efficiency)
+
+
+class DevicesEntry(Strict):
+    """Equal devices of one node."""
+
+    kind: str
+    count: Count = 1
+
+
+class NodeEntry(Strict):
+    """Equal nodes."""
+
+    count: Count = 1
+    devices: Items[DevicesEntry]
+    link: LinkEntry = LinkEntry()
+
+    def node(self) -> Node:
+        """One of the nodes it describes."""
+        kinds = tuple(group.kind for group in self.devices for _ in range(group.count))
+        return Node(kinds, self.link.link())
+
+
+class ClusterFile(Strict):
+    """The whole file."""
+
+    name: str
+    devices: dict[str, KindEntry]
+    nodes: Items[NodeEntry]
+    network: LinkEntry | None = None
+    overlap: Annotated[Overlap, BeforeValidator(_overlap)] = Overlap.NONE
+    notes: Items[str] = ()
+
+
+def read_cluster(path: Path) -> Cluster:
+    """The cluster that a YAML file describes.
+
+    Raises
+    ------
+    InputError
+        Naming everything that is wrong, each with its path.
+    """
+    return cluster_from_data(parse_data(read_text(path), str(path)), str(path))
+
+
+def cluster_from_data(data: Any, where: str) -> Cluster:
+    """The cluster that plain data describes; ``where`` is what errors call it."""
+    file = check(ClusterFile, data, where)
+    complaints = [
+        f"nodes[{n}].devices[{d}].kind: {group.kind!r} is not among the kinds under devices"
+        + (hint(group.kind, file.devices) or f"; known are {', '.join(file.devices)}")
+        for n, node in enumerate(file.nodes)
+        for d, group in enumerate(node.devices)
+        if group.kind not in file.devices
+    ]
+    count = sum(node.count * group.count for node in file.nodes for group in node.devices)
+    if count > MOST_DEVICES or len(file.nodes) + sum(node.count for node in file.nodes) > 2 * MOST_DEVICES:
+        complaints.append(f"nodes: {shown(count)} devices are listed; {MOST_DEVICES} are the most that can be taken")
+    kinds, unresolved = resolve_kinds({name: _as_speed(entry) for name, entry in file.devices.items()})
+    if complaints or unresolved:
+        raise InputError(listing(where, unresolved + complaints))
+    try:
+        return Cluster(
+            name=file.name,
+            kinds=kinds,
+            nodes=tuple(entry.node() for entry in file.nodes for _ in range(entry.count)),
+            network=file.network.link() if file.network else None,
+            overlap=file.overlap,
+            notes=file.notes,
+        )
+    except InputError as error:
+        raise InputError(listing(where, [str(error)])) from error
+
+
+def _as_speed(entry: KindEntry) -> Speed:
+    speed = entry.speed
+    return Speed(
+        figures=entry.figures(),
+        use=entry.use,
+        timed_as=entry.timed_as,
+        relative_to=speed.relative_to if speed else None,
+        factor=speed.factor if speed else None,
+    )
+
+
+def write_cluster(cluster: Cluster, path: Path) -> None:
+    """Write what `read_cluster` reads, whole or not at all; every figure in full, none by reference."""
+    write_whole(path, yaml_text(cluster_data(cluster)))
+
+
+def cluster_data(cluster: Cluster) -> dict[str, Any]:
+    """Plain data of a cluster, as a file shows it."""
+    for name, kind in cluster.kinds.items():
+        if name != kind.name:
+            raise InputError(f"cluster {cluster.name!r} lists kind {kind.name!r} under {name!r}; use one name")
+    data = {"name": cluster.name} | lean(
+        devices={
+            name: device_fields(kind) | lean(timed_as=kind.timed_as, speed=None if kind.speed == 1.0 else kind.speed)
+            for name, kind in cluster.kinds.items()
+        },
+        nodes=[_node_data(node, sum(1 for _ in same)) for node, same in groupby(cluster.nodes)],
+        network=None if cluster.network is None else _link_data(cluster.network),
+    )
+    if cluster.network is not None:
+        data["network"] = _link_data(cluster.network)  # an empty one is free, not absent
+    return data | {"overlap": _WRITTEN_OVERLAP[cluster.overlap]} | lean(notes=list(cluster.notes))
+
+
+def _node_data(node: Node, count: int) -> dict[str, Any]:
+    groups = [(kind, sum(1 for _ in same)) for kind, same in groupby(node.kinds)]
+    return {
+        "count": count,
+        "devices": Line([Row(kind=kind, count=number) for kind, number in groups]),
+        "link": _link_data(node.link),
+    }
+
+
+def _link_data(link: Link) -> Row:
+    bandwidth = None if link.bandwidth is None else written_bandwidth(link.bandwidth)
+    efficiency = None if link.collective_efficiency == 1.0 else link.collective_efficiency
+    return Row(
+        lean(
+            bandwidth=bandwidth,
+            latency=written_time(link.latency) if link.latency else None,
+            collective_efficiency=efficiency,
+        )
+    )

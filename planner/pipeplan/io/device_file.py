@@ -1,0 +1,92 @@
+"""The catalogue of device kinds: ``datasets/devices.yaml``, a mapping from a name to its figures.
+
+::
+
+    v100-16gb:
+      memory: 16GiB
+      peak: {float32: 15.7TFLOP/s, float16: 125TFLOP/s}
+      bandwidth: 900GB/s
+      efficiency: 0.5
+      overhead: 5us
+      runtime: 500MiB
+      source: data sheet DA-09079
+"""
+
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, RootModel
+
+from pipeplan.core.cluster import DeviceKind
+from pipeplan.io.datasets import datasets_folder
+from pipeplan.io.quantity import written_bandwidth, written_bytes, written_rate, written_time
+from pipeplan.io.schema import Bandwidth, Bytes, Nanoseconds, Rate, Strict, check
+from pipeplan.io.text import Row, lean, parse_data, read_text
+
+
+def _number(value: object) -> object:
+    """YAML's ``1`` and ``1e0`` are as good as ``1.0``."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) < 2**1023 else inf
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+
+
+class DeviceEntry(Strict):
+    """The figures of one kind; see `pipeplan.DeviceKind` for their meaning and units."""
+
+    memory: Bytes | None = None
+    peak: dict[str, Rate] | None = None
+    bandwidth: Bandwidth | None = None
+    efficiency: Annotated[Number, Field(gt=0, le=1)] | None = None
+    overhead: Nanoseconds | None = None
+    runtime: Bytes | None = None
+    price: Annotated[Number, Field(ge=0)] | None = None
+    on_chip: Bytes | None = None
+    source: str | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """What the entry says, without what it leaves open."""
+        return {name: value for name in DeviceEntry.model_fields if (value := getattr(self, name)) is not None}
+
+
+class Catalogue(RootModel[dict[str, DeviceEntry]]):
+    """Entries by name."""
+
+
+def read_devices(path: Path) -> dict[str, DeviceKind]:
+    """A file of device kinds by name.
+
+    Raises
+    ------
+    InputError
+        Naming everything that is wrong.
+    """
+    entries = check(Catalogue, parse_data(read_text(path), str(path)) or {}, str(path)).root
+    return {name: DeviceKind(name=name, **entry.figures()) for name, entry in entries.items()}
+
+
+@cache
+def catalogue() -> dict[str, DeviceKind]:
+    """The device kinds that come with pipeplan."""
+    path = datasets_folder() / "devices.yaml"
+    return read_devices(path) if path.is_file() else {}
+
+
+def device_fields(kind: DeviceKind) -> dict[str, Any]:
+    """A kind's figures as a file shows them; those that equal the default are left out."""
+    return lean(
+        memory=None if kind.memory is None else written_bytes(kind.memory),
+        peak=Row({name: written_rate(value) for name, value in kind.peak.items()}),
+        bandwidth=None if kind.bandwidth is None else written_bandwidth(kind.bandwidth),
+        efficiency=None if kind.efficiency == 0.5 else kind.efficiency,
+        overhead=written_time(kind.overhead) if kind.overhead else None,
+        runtime=written_bytes(kind.runtime) if kind.runtime else None,
+        price=kind.price,
+        on_chip=None if kind.on_chip is None else written_bytes(kind.on_chip),
+        source=kind.source,
+    )

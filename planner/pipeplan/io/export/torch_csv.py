@@ -1,0 +1,105 @@
+"""Schedules as torch.distributed.pipelining stores them, in CSV.
+
+::
+
+    0F0,0F1,0B0,0B1           one row a rank, one action a cell: stage, kind (F, B, I or W), micro-batch
+    ,1F0,1B0,1F1,1B1          an empty cell is a step in which the rank does nothing
+
+This is the compute-only form, which a torch runtime that adds the transfers itself (``_PipelineScheduleRuntime``)
+reads. What torch dumps unless told otherwise has transfers and sharding steps too (``0SEND_F0``, ``0UNSHARD``); we read
+it without them, as simulator and executor make their own. The reduction and the update of a stage are not part of the
+compute-only form: torch does them after the step. Nor are replicas: a stage belongs to one rank, and
+torch's data parallelism wraps copies of the whole pipeline, which is another plan than stages of unequal widths.
+"""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.io.atomic import write_whole
+from pipeplan.io.schema import listing
+from pipeplan.io.text import read_text
+
+_PAIR = re.compile(r"\((.*)\)OVERLAP_F_B")
+_BESIDES = re.compile(r"\d+(SEND|RECV)_[FB]\d+|\d+(UNSHARD|RESHARD|REDUCE_GRAD)")
+"""What torch's lists hold besides computation."""
+
+
+def write_torch_csv(schedule: Schedule, path: str | Path) -> None:
+    """Write a schedule, whole or not at all; reductions and updates are left out.
+
+    Raises
+    ------
+    InputError
+        If the schedule replicates a stage or cuts micro-batches into token slices, which the dialect cannot say.
+    """
+    write_whole(Path(path), torch_csv_text(schedule))
+
+
+def torch_csv_text(schedule: Schedule) -> str:
+    """The text of the file."""
+    sliced = next((action for action in schedule.actions() if action.slice), None)
+    if sliced is not None:
+        raise InputError(f"torch's schedule files know no token slices, and this schedule has {sliced}")
+    for stage, homes in enumerate(schedule.homes):
+        if len(homes) > 1:
+            raise InputError(
+                f"torch's schedule files give every stage to one rank, and stage {stage} runs on {len(homes)} "
+                f"(ranks {', '.join(map(str, homes))}); solve with replicas of 1, or keep the plan file, which says it"
+            )
+    text = io.StringIO()
+    writer = csv.writer(text)
+    for order in schedule.orders:
+        writer.writerow([str(action) for action in order if action.kind.per_micro_batch])
+    return text.getvalue()
+
+
+def read_torch_csv(path: str | Path, family: str = "torch-csv") -> Schedule:
+    """A schedule from a file: its order of actions, each stage's update at the end of its rank's row.
+
+    Two actions that torch overlaps (``(0F1;1B2)OVERLAP_F_B``) become two in a row; transfers, and steps that gather,
+    drop or sum sharded tensors, are left out.
+
+    Raises
+    ------
+    InputError
+        Naming every cell that holds something else.
+    """
+    return schedule_from_torch_csv(read_text(Path(path)), str(path), family)
+
+
+def schedule_from_torch_csv(text: str, where: str, family: str = "torch-csv") -> Schedule:
+    """The same from text; ``where`` is what errors call it."""
+    orders: list[tuple[Action, ...]] = []
+    complaints: list[str] = []
+    for row_number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
+        order: list[Action] = []
+        for column, cell in enumerate(row, start=1):
+            for part in _parts(cell.strip()):
+                if _BESIDES.fullmatch(part):
+                    continue
+                try:
+                    order.append(_compute(part))
+                except InputError as error:
+                    complaints.append(f"row {row_number}, column {column}: {error}")
+        updates = [Action(Kind.UPDATE, stage) for stage in sorted({action.stage for action in order})]
+        orders.append((*order, *updates))
+    if complaints or not orders:
+        raise InputError(listing(where, complaints or ["there is no row"]))
+    return Schedule(family, tuple(orders))
+
+
+def _parts(cell: str) -> list[str]:
+    match = _PAIR.fullmatch(cell)
+    parts = match[1].split(";") if match else [cell]
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _compute(text: str) -> Action:
+    action = Action.parse(text)
+    if not action.kind.per_micro_batch or action.slice:
+        raise InputError(f"{text!r} is not a compute action; write stage, F, B, I or W, and micro-batch, like 2F5")
+    return action

@@ -1,0 +1,1 @@
+"""Parsers of other projects' workload files."""

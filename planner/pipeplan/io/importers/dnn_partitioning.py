@@ -1,0 +1,270 @@
+"""The JSON workloads of dnn-partitioning (Tarnawski et al., NeurIPS 2020): a graph of operators, and its devices.
+
+::
+
+    {"maxFPGAs": 6, "maxSizePerFPGA": 17179869184, "maxCPUs": 1,
+     "nodes": [{"id": 1, "name": "node1", "fpgaLatency": 0.7, "isBackwardNode": 0, "colorClass": 1, "size": 4096, ...}],
+     "edges": [{"sourceId": 1, "destId": 2, "cost": 0.01, "size": 2048}]}
+
+Nodes of one colour share a device, a backward node thereby its forward mate's. Latencies and costs are
+milliseconds; the cost of an edge is the time that its source's output takes on a link, the same on all its edges.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import MOST_DEVICES
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
+from pipeplan.io.device_file import Number
+from pipeplan.io.importers.dag import components, topological
+from pipeplan.io.importers.pipedream import PROFILED
+from pipeplan.io.schema import check, listing
+from pipeplan.io.text import parse_data, read_text
+
+_FAST = 5 * 10**11
+"""Bytes per second above which a link between such devices cannot be meant; see `corrected`."""
+
+Amount = Annotated[Number, Field(ge=0, le=1e18)]
+Truth = Annotated[bool, BeforeValidator(lambda value: bool(value) if value in (0, 1) else value)]
+
+
+class Foreign(BaseModel):
+    """A part of somebody else's file: what it says beyond our needs is not our business."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+
+class NodeEntry(Foreign):
+    """One operator."""
+
+    id: int
+    name: str = ""
+    fpga_latency: Amount = Field(alias="fpgaLatency")
+    cpu_latency: Amount = Field(alias="cpuLatency", default=0.0)
+    backward: Truth = Field(alias="isBackwardNode")
+    supported: Truth = Field(alias="supportedOnFpga", default=True)
+    color: int | None = Field(alias="colorClass", default=None)
+    size: Amount = 0.0
+
+
+class EdgeEntry(Foreign):
+    """One tensor's way."""
+
+    source: int = Field(alias="sourceId")
+    target: int = Field(alias="destId")
+    cost: Amount = 0.0
+    size: Amount | None = None
+
+
+class WorkloadFile(Foreign):
+    """The whole file."""
+
+    max_size: Amount = Field(alias="maxSizePerFPGA")
+    accelerators: int = Field(alias="maxFPGAs", ge=1, le=MOST_DEVICES)
+    processors: int = Field(alias="maxCPUs", default=0, ge=0, le=MOST_DEVICES)
+    nodes: list[NodeEntry] = Field(min_length=1)
+    edges: list[EdgeEntry]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operators that share a device: one layer. Sorted by id; named after its forward ones where it has any."""
+
+    forward: tuple[NodeEntry, ...]
+    backward: tuple[NodeEntry, ...]
+
+    @property
+    def members(self) -> tuple[NodeEntry, ...]:
+        return self.forward + self.backward
+
+    @property
+    def name(self) -> str:
+        return "+".join(str(node.id) for node in self.forward or self.backward)
+
+
+def read_dnn_partitioning(path: Path, *, corrected: bool = False) -> tuple[Model, Cluster]:
+    """Model and cluster in a file; see `dnn_partitioning_from_data`."""
+    return dnn_partitioning_from_data(
+        parse_data(read_text(path), str(path)), str(path), path.name.split(".")[0], corrected=corrected
+    )
+
+
+def dnn_partitioning_from_data(data: Any, where: str, name: str, *, corrected: bool = False) -> tuple[Model, Cluster]:
+    """Model and cluster that plain data describes.
+
+    Parameters
+    ----------
+    data : mapping
+    where, name : str
+        What errors call the data, and what the model is called.
+    corrected : bool
+        The layer-graph workloads price a transfer a thousand times too low (their cost per byte is that of the operator
+        graphs, with the milliseconds taken for seconds). As written, they are read as written and a note says so; with
+        ``corrected`` the links are a thousand times slower.
+
+    Notes
+    -----
+    A layer is a set of operators that must share a device: those of one colour, joined where they depend on each other
+    in a circle. A backward-only layer is put where the mirror image of its edges wants it. The file's memory rule, the
+    sum of the sizes on a device, is kept by calling half of a layer's size parameters: with their gradients they make
+    the whole.
+
+    Raises
+    ------
+    InputError
+        Naming everything that is wrong, or the operators that no accelerator supports.
+    """
+    file = check(WorkloadFile, data, where)
+    verify(file, where)
+    groups, edges = group_operators(file)
+    order = topological(groups, edges, rank=lambda group: min(node.id for node in group.members))
+    rate, trapped = _bandwidth(file, corrected)
+    outputs = _outputs(file, rate)
+    layers, costs = [], []
+    sources = defaultdict(list)
+    for a, b in edges:
+        sources[b].append(a)
+    position = {group: i for i, group in enumerate(order)}
+    owner = {node.id: group for group in order for node in group.members}
+    leaving = {edge.source for edge in file.edges if owner[edge.source] is not owner[edge.target]}
+    for group in order:
+        inputs = sorted(set(sources[group]), key=position.__getitem__)
+        size = round(sum(node.size for node in group.members))
+        layers.append(
+            Layer(
+                name=group.name,
+                parameters=-(-size // 2),
+                inputs=tuple(source.name for source in inputs),
+                kind=group.members[0].name,
+            )
+        )
+        costs.append(_cost(group, sum(outputs.get(node.id, 0) for node in group.forward if node.id in leaving)))
+    kind = DeviceKind(PROFILED, memory=round(file.max_size), source=f"dnn-partitioning workload {name}")
+    notes = _notes(file, rate, trapped, corrected)
+    model = Model(
+        name=name,
+        layers=tuple(layers),
+        profiles=(Profile(PROFILED, 1, tuple(costs), Provenance("imported", f"dnn-partitioning workload {name}")),),
+        notes=notes,
+    )
+    cluster = Cluster(
+        name=f"{file.accelerators} accelerators of {name}",
+        kinds={PROFILED: kind},
+        nodes=(Node((PROFILED,) * file.accelerators, Link(rate)),),
+        overlap=Overlap.NONE,
+        notes=notes,
+    )
+    return model, cluster
+
+
+def verify(file: WorkloadFile, where: str) -> None:
+    """Refuse ids that stand twice or lead nowhere, and operators that no accelerator supports."""
+    ids = [node.id for node in file.nodes]
+    known, complaints = set(ids), []
+    if len(known) < len(ids):
+        twice = sorted({i for i in ids if ids.count(i) > 1})
+        complaints.append(f"nodes: the ids {', '.join(map(str, twice))} stand twice")
+    for n, edge in enumerate(file.edges):
+        complaints += [
+            f"edges[{n}].{field}: no node has the id {end}"
+            for field, end in (("sourceId", edge.source), ("destId", edge.target))
+            if end not in known
+        ]
+    alone = [node.name or str(node.id) for node in file.nodes if not node.supported]
+    if alone:
+        complaints.append(f"nodes: no accelerator supports {', '.join(alone)}, and plans run on accelerators only")
+    if complaints:
+        raise InputError(listing(where, complaints))
+
+
+def group_operators(file: WorkloadFile) -> tuple[list[Group], list[tuple[Group, Group]]]:
+    """Layers, and the edges between them; see the notes of `dnn_partitioning_from_data`."""
+    color = _colors(file)
+    with_forward = {color[node.id] for node in file.nodes if not node.backward}
+    backward = {node.id: node.backward for node in file.nodes}
+    wanted = []
+    for edge in file.edges:
+        a, b = color[edge.source], color[edge.target]
+        if a == b:
+            continue
+        if not backward[edge.source] and (not backward[edge.target] or b not in with_forward):
+            wanted.append((a, b))
+        elif backward[edge.source] and not {a, b} <= with_forward:
+            wanted.append((b, a))
+    component = components(color.values(), wanted)
+    members: dict[Any, list[NodeEntry]] = defaultdict(list)
+    for node in sorted(file.nodes, key=lambda node: node.id):
+        members[component[color[node.id]]].append(node)
+    group = {
+        label: Group(tuple(n for n in nodes if not n.backward), tuple(n for n in nodes if n.backward))
+        for label, nodes in members.items()
+    }
+    pairs = ((component[a], component[b]) for a, b in wanted)
+    return list(group.values()), list(dict.fromkeys((group[a], group[b]) for a, b in pairs if a != b))
+
+
+def _colors(file: WorkloadFile) -> dict[int, tuple[str, Any]]:
+    """What must share a device: the colour, or for a backward node without one its mate's by name, or itself."""
+    mates = {node.name: node for node in file.nodes if not node.backward and node.name}
+    found: dict[int, tuple[str, Any]] = {}
+    for node in file.nodes:
+        mate = mates.get(node.name.removesuffix("grad"), node) if node.backward and node.color is None else node
+        found[node.id] = ("color", mate.color) if mate.color is not None else ("node", mate.id)
+    return found
+
+
+def _bandwidth(file: WorkloadFile, corrected: bool) -> tuple[int | None, bool]:
+    """Bytes per second of a link, and whether the file shows the unit trap. Without priced edges links are free."""
+    ratios = [edge.size / edge.cost for edge in file.edges if edge.size and edge.cost]
+    if ratios:
+        rate = median(ratios) * 1000
+    elif any(edge.cost for edge in file.edges):
+        rate = 10.0**9  # costs without sizes: any rate will do, as sizes are made to give the costs
+    else:
+        return None, False
+    return max(round(rate / 1000 if corrected else rate), 1), rate > _FAST
+
+
+def _outputs(file: WorkloadFile, rate: int | None) -> dict[int, int]:
+    """Bytes that each operator sends to whoever reads it, once. An edge that costs nothing sends nothing."""
+    found: dict[int, int] = {}
+    for edge in file.edges:
+        size = 0.0
+        if rate is not None and edge.cost:
+            size = edge.size if edge.size is not None else edge.cost / 1000 * rate
+        found[edge.source] = max(found.get(edge.source, 0), round(size))
+    return found
+
+
+def _cost(group: Group, output: int) -> LayerCost:
+    forward = round(sum(node.fpga_latency for node in group.forward) * 10**6)
+    backward = round(sum(node.fpga_latency for node in group.backward) * 10**6)
+    weight_gradient = backward // 2
+    return LayerCost(forward, backward, backward - weight_gradient, weight_gradient, saved=0, output=output)
+
+
+def _notes(file: WorkloadFile, rate: int | None, trapped: bool, corrected: bool) -> tuple[str, ...]:
+    notes = [
+        "one sample is the workload's own mini-batch; the backward time is not split in the file: half of it counts as "
+        "weight gradient",
+        "a device's memory holds the sum of the sizes of its operators, whatever is in flight; half of a layer's size "
+        "is called parameters, as their gradients take the other half (with plain SGD)",
+        "gradients going back are taken to be as large as the activations going forward",
+    ]
+    if file.processors:
+        notes.append(f"{file.processors} slow processor(s) of the file are not used: plans run on the accelerators")
+    if corrected:
+        notes.append(f"links are read a thousand times slower than written: {(rate or 0) / 1e9:.4g} GB/s")
+    elif trapped:
+        notes.append(
+            f"as written, links carry {(rate or 0) / 1e9:.4g} GB/s: this workload prices transfers a thousand times "
+            "lower than its sister workloads, probably a slip of units; corrected reads them a thousand times slower"
+        )
+    return tuple(notes)

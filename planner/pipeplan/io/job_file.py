@@ -1,0 +1,103 @@
+"""A job as YAML.
+
+::
+
+    batch: 512
+    optimizer: adam
+    memory: 16GiB              # what a device may use, where that is less than it has
+    schedules: [1f1b-so]
+    replicas: [1, 2, 4]
+    recompute: choose          # or none, full
+    together: [[embed, head]]
+    no_cut_after: [layer1.conv]
+    pin: {head: d3}            # a device, or a kind of device
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job, Objective, Order, Recompute
+from pipeplan.core.wording import hint
+from pipeplan.io.atomic import write_whole
+from pipeplan.io.quantity import written_bytes
+from pipeplan.io.schema import Bytes, Count, Items, Strict, check, listing
+from pipeplan.io.text import Line, lean, parse_data, read_text, yaml_text
+
+
+def _objective(value: object) -> Objective:
+    known = [objective.value for objective in Objective]
+    if value not in known:
+        raise ValueError(f"{value!r} is not known; choose from {', '.join(known)}{hint(str(value), known)}")
+    return Objective(value)
+
+
+class JobFile(Strict):
+    """The whole file; see `pipeplan.Job`."""
+
+    batch: Count
+    micro_batches: Items[Count] = ()
+    optimizer: str = "sgd"
+    schedules: Items[str] = ()
+    depths: Items[Count] = ()
+    memory: Bytes | None = None
+    objective: Annotated[Objective, BeforeValidator(_objective)] = Objective.STEP
+    extrapolate: bool = False
+    replicas: Items[Count] = ()
+    equal_replicas: bool = False
+    recompute: Literal["none", "choose", "full"] = "choose"
+    zero1: bool = False
+    order: Literal["search", "given"] = "search"
+    together: Items[Items[str]] = ()
+    no_cut_after: Items[str] = ()
+    pin: dict[str, str] = Field(default_factory=dict)
+    intra_layer: bool = False
+
+
+def read_job(path: Path) -> Job:
+    """The job that a YAML file describes.
+
+    Raises
+    ------
+    InputError
+        Naming everything that is wrong, each with its path.
+    """
+    return job_from_data(parse_data(read_text(path), str(path)), str(path))
+
+
+def job_from_data(data: Any, where: str) -> Job:
+    """The job that plain data describes; ``where`` is what errors call it."""
+    file = check(JobFile, data, where)
+    try:
+        fields = {field: getattr(file, field) for field in JobFile.model_fields}
+        return Job(**fields | {"pin": tuple(file.pin.items())})
+    except InputError as error:
+        raise InputError(listing(where, [str(error)])) from error
+
+
+def write_job(job: Job, path: Path) -> None:
+    """Write what `read_job` reads, whole or not at all."""
+    write_whole(path, yaml_text(job_data(job)))
+
+
+def job_data(job: Job) -> dict[str, Any]:
+    """Plain data of a job, as a file shows it."""
+    data = {"batch": job.batch, "optimizer": job.optimizer, "objective": job.objective.value}
+    return data | lean(
+        micro_batches=Line(job.micro_batches),
+        schedules=Line(job.schedules),
+        depths=Line(job.depths),
+        memory=None if job.memory is None else written_bytes(job.memory),
+        extrapolate=job.extrapolate or None,
+        replicas=Line(job.replicas),
+        equal_replicas=job.equal_replicas or None,
+        recompute=None if job.recompute is Recompute.CHOOSE else job.recompute.value,
+        zero1=job.zero1 or None,
+        order=None if job.order is Order.SEARCH else job.order.value,
+        together=[Line(names) for names in job.together],
+        no_cut_after=Line(job.no_cut_after),
+        pin=dict(job.pin),
+        intra_layer=job.intra_layer or None,
+    )

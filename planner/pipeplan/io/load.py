@@ -1,0 +1,155 @@
+"""Whatever a user names: a model or a cluster that comes with pipeplan, or a file known by its content."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InputError
+from pipeplan.core.model import Model
+from pipeplan.core.wording import hint
+from pipeplan.io.cluster_file import cluster_from_data
+from pipeplan.io.datasets import shipped
+from pipeplan.io.importers.dnn_partitioning import dnn_partitioning_from_data
+from pipeplan.io.importers.pipedream import pipedream_from_text
+from pipeplan.io.importers.piper import piper_from_data
+from pipeplan.io.model_file import model_from_data
+from pipeplan.io.series import member
+from pipeplan.io.text import parse_data, read_text
+
+_PIPEDREAM = re.compile(r"^\S+ -- .* -- forward_compute_time=", re.MULTILINE)
+_FILE_SUFFIXES = {".yaml", ".yml", ".json", ".txt"}
+
+
+def load_model(name_or_path: str | Path, **options: Any) -> Model:
+    """A model by its name in the datasets, or from a file.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        ``'gpt2-small'``, or a file whose format is known by its content: pipeplan's own YAML or JSON, a PipeDream
+        ``graph.txt``, a dnn-partitioning JSON, a Piper JSON; or a member of a series, like ``'gnmt-32'``.
+    **options
+        Given to the importer: ``merge_misbooked`` and ``samples`` for PipeDream, ``corrected`` for the two others.
+
+    Raises
+    ------
+    InputError
+        If there is no such name or file, or something in it is wrong; every wrong field is named.
+    """
+    made = _made(name_or_path)
+    if made is not None:
+        if options:
+            raise InputError(f"{name_or_path} is made by pipeplan and has no option {', '.join(options)}; leave it out")
+        return made
+    path = _find(name_or_path, "models", "model")
+    text = read_text(path)
+    if _PIPEDREAM.search(text):
+        found: Model = _call(pipedream_from_text, options, text, _stem(path))
+        return found
+    data = parse_data(text, str(path))
+    workload = _workload(data)
+    if workload is not None:
+        found, _ = _call(workload, options, data, str(path), _stem(path))
+        return found
+    if options:
+        raise InputError(f"{path} is pipeplan's own format, which has no option {', '.join(options)}")
+    _refuse(data, path, "a model", "layers")
+    return model_from_data(data, str(path))
+
+
+def load_cluster(name_or_path: str | Path) -> Cluster:
+    """A cluster by its name in the datasets, or from a file of pipeplan's own, or carried by a workload.
+
+    Raises
+    ------
+    InputError
+        If there is no such name or file, or something in it is wrong; every wrong field is named.
+    """
+    path = _find(name_or_path, "clusters", "cluster")
+    data = parse_data(read_text(path), str(path))
+    workload = _workload(data)
+    if workload is not None:
+        return workload(data, str(path), _stem(path))[1]
+    _refuse(data, path, "a cluster", "nodes")
+    return cluster_from_data(data, str(path))
+
+
+def load_carried_cluster(name_or_path: str | Path, **options: Any) -> Cluster | None:
+    """The cluster that a workload file brings along, or None where it brings none."""
+    if _made(name_or_path) is not None:
+        return None
+    path = _find(name_or_path, "models", "model")
+    text = read_text(path)
+    if _PIPEDREAM.search(text):
+        return None
+    data = parse_data(text, str(path))
+    workload = _workload(data)
+    return None if workload is None else _call(workload, options, data, str(path), _stem(path))[1]
+
+
+def foreign_format(path: Path) -> str | None:
+    """``'pipedream'``, ``'dnn-partitioning'`` or ``'piper'`` for a workload of theirs; None for anything else."""
+    text = read_text(path)
+    if _PIPEDREAM.search(text):
+        return "pipedream"
+    importer = _workload(parse_data(text, str(path)))
+    return (
+        {dnn_partitioning_from_data: "dnn-partitioning", piper_from_data: "piper"}.get(importer) if importer else None
+    )
+
+
+def _made(name_or_path: str | Path) -> Model | None:
+    """The member of a series that is meant; None if it is a file, shipped or not."""
+    return None if str(name_or_path) in shipped("models") else member(str(name_or_path))
+
+
+def _workload(data: Any) -> Callable[..., tuple[Model, Cluster]] | None:
+    """The importer for data that holds a model and its devices."""
+    if isinstance(data, dict) and isinstance(data.get("nodes"), list):
+        if "maxFPGAs" in data:
+            return dnn_partitioning_from_data
+        if "maxDevices" in data:
+            return piper_from_data
+    return None
+
+
+def _call(importer: Callable[..., Any], options: dict[str, Any], *arguments: Any) -> Any:
+    known = getattr(importer, "__kwdefaults__", None) or {}
+    for option in options:
+        if option not in known:
+            raise InputError(f"this format has no option {option!r}; it has {', '.join(known)}{hint(option, known)}")
+    return importer(*arguments, **options)
+
+
+def _find(name_or_path: str | Path, folder: str, what: str) -> Path:
+    """The file that is meant. A plain word is a name first, so that a folder called like it does no harm."""
+    known = shipped(folder)
+    text, path = str(name_or_path), Path(name_or_path)
+    if isinstance(name_or_path, str) and text in known:
+        return known[text]
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise InputError(f"{text} is a folder; name the {what} file in it")
+    if path.suffix in _FILE_SUFFIXES or len(path.parts) > 1:
+        raise InputError(f"there is no file {text} (the current folder is {Path.cwd()})")
+    listed = f"known are {', '.join(known)}" if known else f"no {folder} came with this installation"
+    raise InputError(f"no {what} is called {text!r}{hint(text, known)}; {listed}; or give the path of a file")
+
+
+def _refuse(data: Any, path: Path, wanted: str, key: str) -> None:
+    """A file of another kind is named for what it is, rather than for the fields it lacks."""
+    if not isinstance(data, dict) or key in data:
+        return
+    kinds = {"a plan": "schedule", "a model": "layers", "a cluster": "nodes", "a job": "batch"}
+    other = next((kind for kind, field in kinds.items() if field in data), None)
+    if other is not None:
+        raise InputError(f"{path} looks like {other}; here {wanted} is wanted")
+
+
+def _stem(path: Path) -> str:
+    """``vgg16`` of ``vgg16.graph.txt`` and of ``vgg16/graph.txt``."""
+    stem = path.name.split(".")[0]
+    return path.resolve().parent.name if stem == "graph" else stem

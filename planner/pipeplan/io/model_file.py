@@ -1,0 +1,299 @@
+"""A model as YAML: layers, what they do, and the profiles known of them.
+
+::
+
+    format: pipeplan-model/1
+    name: tiny
+    dtype: float32
+    layers:
+      - {name: embed, kind: Embedding, parameters: 4MiB, work: {forward_flops: 0, ...}}
+      - repeat: 12
+        layers:
+          - {name: 'block.{i}', kind: Block, parameters: 28MiB}       # reads the layer before it, as inputs is left out
+      - {name: head, parameters: 1KiB, inputs: [block.11]}
+    ties:
+      - {layers: [embed, head], parameters: 4MiB}      # counts as embed's; left out where no layers share weights
+    profiles:
+      - device: v100-16gb
+        micro_batch: 8
+        provenance: {how: measured, source: torch 2.13.0}
+        costs:
+          embed: {forward: 120us, backward: 200us, input_gradient: 0, weight_gradient: 200us, saved: 2MiB, output: 2MiB}
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, shown
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work, tie_faults
+from pipeplan.core.wording import hint
+from pipeplan.io.atomic import write_whole
+from pipeplan.io.quantity import written_bytes, written_flops, written_time
+from pipeplan.io.repeat import Group, fold
+from pipeplan.io.schema import Bytes, Count, Flops, Items, Nanoseconds, Strict, check, listing
+from pipeplan.io.text import Line, Row, lean, parse_data, read_text, yaml_text
+
+FORMAT = "pipeplan-model/1"
+
+
+class WorkEntry(Strict):
+    """What a layer does for one sample; see `pipeplan.Work`."""
+
+    forward_flops: Flops
+    input_gradient_flops: Flops
+    weight_gradient_flops: Flops
+    output: Bytes
+    saved: Bytes
+
+
+class PlainLayer(Strict):
+    """One layer. ``inputs`` left out is the layer before it; an empty list is the batch alone."""
+
+    name: str
+    kind: str = ""
+    parameters: Bytes = 0
+    inputs: Items[str] | None = None
+    work: WorkEntry | None = None
+
+
+class LayerEntry(PlainLayer):
+    """One layer, or with ``repeat`` a group of them."""
+
+    name: str | None = None  # type: ignore[assignment]
+    repeat: Count | None = None
+    first: int = 0
+    layers: Items[PlainLayer] | None = None
+
+
+class TieEntry(Strict):
+    """Layers that share weights; see `pipeplan.Tie`."""
+
+    layers: Items[str]
+    parameters: Bytes
+
+
+class ProvenanceEntry(Strict):
+    """Where a profile's numbers come from."""
+
+    how: Literal["measured", "imported", "analytic"]
+    source: str
+    when: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+class CostEntry(Strict):
+    """One row of a profile; see `pipeplan.LayerCost`."""
+
+    forward: Nanoseconds
+    backward: Nanoseconds
+    input_gradient: Nanoseconds
+    weight_gradient: Nanoseconds
+    saved: Bytes
+    output: Bytes
+    workspace: Bytes = 0
+    update: Nanoseconds = 0
+
+    def cost(self) -> LayerCost:
+        """The cost it describes."""
+        return LayerCost(*(getattr(self, field) for field in CostEntry.model_fields))
+
+
+class ProfileEntry(Strict):
+    """One profile: a cost for every layer, by name."""
+
+    device: str
+    micro_batch: Annotated[Count, Field(le=MOST_SAMPLES)]
+    provenance: ProvenanceEntry
+    costs: dict[str, CostEntry]
+
+
+class ModelFile(Strict):
+    """The whole file."""
+
+    format: Literal["pipeplan-model/1"] = "pipeplan-model/1"
+    name: str
+    dtype: str = "float32"
+    notes: Items[str] = ()
+    layers: Items[LayerEntry]
+    ties: Items[TieEntry] = ()
+    profiles: Items[ProfileEntry] = ()
+
+
+def read_model(path: Path) -> Model:
+    """The model that a YAML file describes.
+
+    Raises
+    ------
+    InputError
+        Naming everything that is wrong, each with its path.
+    """
+    return model_from_data(parse_data(read_text(path), str(path)), str(path))
+
+
+def model_from_data(data: Any, where: str) -> Model:
+    """The model that plain data describes; ``where`` is what errors call it."""
+    file = check(ModelFile, data, where)
+    complaints = [text for n, entry in enumerate(file.layers) for text in _form(entry, f"layers[{n}]")]
+    if complaints:
+        raise InputError(listing(where, complaints))
+    count = sum((entry.repeat or 1) * len(entry.layers or (entry,)) for entry in file.layers)
+    if count > MOST_LAYERS:
+        raise InputError(f"{where}: has {shown(count)} layers; {MOST_LAYERS} are the most that can be taken")
+    layers = _layers(file.layers)
+    names = [layer.name for layer in layers]
+    for n, profile in enumerate(file.profiles):
+        path = f"profiles[{n}].costs"
+        complaints += [f"{path}.{name}: missing" for name in names if name not in profile.costs]
+        known = set(names)
+        complaints += [
+            f"{path}.{name}: the model has no such layer{hint(name, names)}"
+            for name in profile.costs
+            if name not in known
+        ]
+    ties = tuple(Tie(entry.layers, entry.parameters) for entry in file.ties)
+    for n, tie in enumerate(ties):
+        complaints += [f"ties[{n}]: {fault}" for fault in tie_faults(tuple(layers), (tie,))]
+    if complaints:
+        raise InputError(listing(where, complaints))
+    profiles = tuple(_profile(entry, names) for entry in file.profiles)
+    try:
+        return Model(file.name, tuple(layers), profiles, file.dtype, file.notes, ties)
+    except InputError as error:
+        raise InputError(listing(where, [str(error)])) from error
+
+
+def _form(entry: LayerEntry, path: str) -> list[str]:
+    """What is wrong with an entry that is neither a layer nor a group."""
+    if entry.repeat is None and entry.layers is None:
+        return [f"{path}.name: missing"] if entry.name is None else []
+    complaints = []
+    if entry.repeat is None:
+        complaints.append(f"{path}.repeat: missing; say how often the group repeats")
+    if not entry.layers:
+        complaints.append(f"{path}.layers: missing; list the layers that repeat")
+    for field in ("name", "kind", "inputs", "work"):
+        if getattr(entry, field):
+            complaints.append(f"{path}.{field}: a group has none; give it to the layers in the group")
+    if entry.repeat and entry.repeat > 1:
+        for n, layer in enumerate(entry.layers or ()):
+            if "{i}" not in layer.name:
+                complaints.append(f"{path}.layers[{n}].name: {layer.name!r} needs {{i}}, as names must differ")
+    return complaints
+
+
+def _layers(entries: Sequence[LayerEntry]) -> list[Layer]:
+    found: list[Layer] = []
+    for entry in entries:
+        turns = range(entry.first, entry.first + (entry.repeat or 1)) if entry.layers else [None]
+        for i in turns:
+            for plain in entry.layers or (entry,):
+                found.append(_layer(plain, i, found[-1:]))
+    return found
+
+
+def _layer(entry: PlainLayer, i: int | None, before: list[Layer]) -> Layer:
+    def named(text: str) -> str:
+        return text if i is None else text.replace("{i}", str(i))
+
+    inputs = tuple(layer.name for layer in before) if entry.inputs is None else tuple(map(named, entry.inputs))
+    work = None if entry.work is None else Work(*(getattr(entry.work, field) for field in WorkEntry.model_fields))
+    return Layer(named(entry.name), entry.parameters, inputs, work, entry.kind)
+
+
+def _profile(entry: ProfileEntry, names: list[str]) -> Profile:
+    source = entry.provenance
+    return Profile(
+        device=entry.device,
+        micro_batch=entry.micro_batch,
+        costs=tuple(entry.costs[name].cost() for name in names),
+        provenance=Provenance(source.how, source.source, source.when, source.versions),
+    )
+
+
+def write_model(model: Model, path: Path) -> None:
+    """Write what `read_model` reads, whole or not at all."""
+    write_whole(Path(path), yaml_text(model_data(model)))
+
+
+def model_data(model: Model) -> dict[str, Any]:
+    """Plain data of a model, as a file shows it."""
+    head = {"format": FORMAT, "name": model.name, "dtype": model.dtype} | lean(notes=list(model.notes))
+    layers = [_entry_data(entry, chained) for entry, chained in _entries(model.layers)]
+    profiles = [_profile_data(profile, model.names) for profile in model.profiles]
+    ties = [Row(layers=Line(tie.layers), parameters=written_bytes(tie.parameters)) for tie in model.ties]
+    return head | {"layers": layers} | lean(ties=ties, profiles=profiles)
+
+
+def _entries(layers: Sequence[Layer]) -> list[tuple[Layer | Group, tuple[bool, ...]]]:
+    """Layers and groups, and for each of their layers whether it just reads the one before it.
+
+    An input that is the layer before is left out, so that the first layer of a block may read the last one of the
+    block before, whose number is one lower. Such inputs are hidden while looking for repetition.
+    """
+    hidden = [_hide(layer, layers[n - 1 : n]) for n, layer in enumerate(layers)]
+    return [
+        (entry, tuple(layer.inputs == _BEFORE for layer in (entry.layers if isinstance(entry, Group) else (entry,))))
+        for entry in fold(hidden)
+    ]
+
+
+_BEFORE = ("\0the layer before",)
+
+
+def _hide(layer: Layer, before: Sequence[Layer]) -> Layer:
+    if layer.inputs == tuple(other.name for other in before):
+        return Layer(layer.name, layer.parameters, _BEFORE, layer.work, layer.kind)
+    return layer
+
+
+def _entry_data(entry: Layer | Group, chained: tuple[bool, ...]) -> dict[str, Any]:
+    if isinstance(entry, Layer):
+        return _layer_data(entry, chained[0])
+    group: dict[str, Any] = {"repeat": entry.count} | ({"first": entry.first} if entry.first else {})
+    return group | {"layers": [_layer_data(layer, one) for layer, one in zip(entry.layers, chained, strict=True)]}
+
+
+def _layer_data(layer: Layer, chained: bool) -> Row:
+    work = None
+    if layer.work is not None:
+        work = Row(
+            forward_flops=written_flops(layer.work.forward_flops),
+            input_gradient_flops=written_flops(layer.work.input_gradient_flops),
+            weight_gradient_flops=written_flops(layer.work.weight_gradient_flops),
+            output=written_bytes(layer.work.output),
+            saved=written_bytes(layer.work.saved),
+        )
+    row = Row(name=layer.name, **lean(kind=layer.kind), parameters=written_bytes(layer.parameters))
+    if not chained:
+        row["inputs"] = Line(layer.inputs)
+    if work is not None:
+        row["work"] = work
+    return row
+
+
+def _profile_data(profile: Profile, names: tuple[str, ...]) -> dict[str, Any]:
+    source = profile.provenance
+    return {
+        "device": profile.device,
+        "micro_batch": profile.micro_batch,
+        "provenance": {"how": source.how, "source": source.source}
+        | lean(when=source.when, versions=Row(source.versions)),
+        "costs": {name: _cost_data(cost) for name, cost in zip(names, profile.costs, strict=True)},
+    }
+
+
+def _cost_data(cost: LayerCost) -> Row:
+    times = {
+        field: written_time(getattr(cost, field))
+        for field in ("forward", "backward", "input_gradient", "weight_gradient")
+    }
+    row = Row(**times, saved=written_bytes(cost.saved), output=written_bytes(cost.output))
+    if cost.workspace:
+        row["workspace"] = written_bytes(cost.workspace)
+    if cost.update:
+        row["update"] = written_time(cost.update)
+    return row

@@ -1,0 +1,250 @@
+"""A plan as JSON: complete, versioned, and readable: every order of actions is one line of text."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import InputError
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.schedule import Action, Schedule
+from pipeplan.io.atomic import write_whole
+from pipeplan.io.plan_replicas import replica_faults
+from pipeplan.io.schema import Count, Items, Strict, Whole, check, listing
+from pipeplan.io.text import json_text, parse_data, read_text
+
+FORMAT = "pipeplan-plan/2"
+
+
+class MemoryEntry(Strict):
+    """Bytes at the peak; see `pipeplan.core.plan.MemoryParts`."""
+
+    weights: Whole
+    gradients: Whole
+    optimizer: Whole
+    activations: Whole
+    workspace: Whole
+    runtime: Whole
+
+
+class ShareEntry(Strict):
+    """The part of a divided layer that lies on a stage."""
+
+    layer: str
+    share: Annotated[float, Field(gt=0, lt=1)]
+
+
+class PlanStageEntry(Strict):
+    """One stage; see `pipeplan.core.plan.PlanStage`."""
+
+    layers: Items[str]
+    devices: Items[Whole]
+    forward: Whole
+    backward: Whole
+    in_flight: Whole
+    memory: MemoryEntry
+    recompute: Items[str] = ()
+    shares: Items[ShareEntry] = ()
+
+
+class ScheduleEntry(Strict):
+    """Who runs what in which order; see `pipeplan.Schedule`."""
+
+    family: str
+    two_lanes: bool = False
+    orders: Items[str]
+
+
+class StageEntry(Strict):
+    """Times in nanoseconds, sizes in bytes; see `pipeplan.core.pipeline.Stage`."""
+
+    forward: Whole
+    backward: Whole
+    input_gradient: Whole = 0
+    weight_gradient: Whole = 0
+    update: Whole = 0
+    reduce: Whole = 0
+    resident: Whole = 0
+    held: Whole = 0
+    held_after_input_gradient: Whole | None = None
+    workspace: Whole = 0
+    forward_workspace: Whole | None = None
+
+
+class TransferEntry(Strict):
+    """One boundary's transfer; see `pipeplan.core.pipeline.Transfer`."""
+
+    size: Whole = 0
+    occupancy: Whole = 0
+    latency: Whole = 0
+    resources: Items[str] = ()
+
+
+class PipelineEntry(Strict):
+    """What the plan was simulated from; see `pipeplan.core.pipeline.Pipeline`."""
+
+    stages: Items[StageEntry]
+    placement: Items[Items[Whole]]
+    transfers: Items[Items[TransferEntry]]
+    returns: Items[Items[TransferEntry]]
+    overlap: Annotated[Overlap, BeforeValidator(Overlap)]
+    runtime: Items[Whole]
+    limits: Items[Whole]
+    tied: Items[Items[Whole]] = ()
+
+
+class PlanFile(Strict):
+    """The whole file."""
+
+    format: Literal["pipeplan-plan/2"]
+    model: str
+    fingerprint: str
+    cluster: str
+    device_kinds: Items[str]
+    micro_batch: Count
+    micro_batches: Count
+    optimizer: str
+    step_time: Whole
+    bound: Whole
+    gap: float | None = None  # what step_time and bound make, so that none of the three can be altered alone
+    ranks: Items[Whole]
+    stages: Items[PlanStageEntry]
+    schedule: ScheduleEntry
+    pipeline: PipelineEntry
+    zero1: bool = False
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write what `read_plan` reads, whole or not at all."""
+    write_whole(path, json_text(plan_data(plan)))
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """Plain data of a plan, as a file shows it."""
+    data = {"format": FORMAT} | {
+        field: getattr(plan, field, None) for field in PlanFile.model_fields if field != "format"
+    }
+    schedule = plan.schedule
+    return data | {
+        "gap": _gap(plan.step_time, plan.bound),
+        "stages": [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages],
+        "schedule": {"family": schedule.family, "two_lanes": schedule.two_lanes, "orders": schedule.as_text()},
+        "pipeline": asdict(plan.pipeline) | {"overlap": plan.pipeline.overlap.value},
+    }
+
+
+def _gap(step_time: int, bound: int) -> float:
+    return (step_time - bound) / step_time if step_time else 0.0
+
+
+def _shares(stage: PlanStage) -> list[dict[str, Any]]:
+    return [{"layer": name, "share": share} for name, share in stage.shares]
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan that a JSON file holds.
+
+    Raises
+    ------
+    InputError
+        Naming everything that is wrong, each with its path.
+    """
+    return plan_from_data(parse_data(read_text(path), str(path)), str(path))
+
+
+def plan_from_data(data: Any, where: str) -> Plan:
+    """The plan that plain data describes; ``where`` is what errors call it."""
+    if isinstance(data, dict) and data.get("format") != FORMAT:
+        found = repr(data["format"]) if "format" in data else "no format"
+        raise InputError(f"{where} is not a plan that this version reads: it has {found}, not {FORMAT!r}")
+    file = check(PlanFile, data, where)
+    orders, complaints = _orders(file.schedule)
+    complaints += _sizes(file)
+    if file.gap not in (None, _gap(file.step_time, file.bound)):
+        complaints.append(
+            f"gap: is {file.gap}, and step_time {file.step_time} and bound {file.bound} make it "
+            f"{_gap(file.step_time, file.bound)}; undo what was changed, or solve again"
+        )
+    if complaints:
+        raise InputError(listing(where, complaints))
+    return Plan(
+        model=file.model,
+        fingerprint=file.fingerprint,
+        cluster=file.cluster,
+        device_kinds=file.device_kinds,
+        micro_batch=file.micro_batch,
+        micro_batches=file.micro_batches,
+        optimizer=file.optimizer,
+        stages=tuple(_stage(entry) for entry in file.stages),
+        schedule=Schedule(file.schedule.family, orders, file.schedule.two_lanes),
+        ranks=file.ranks,
+        step_time=file.step_time,
+        bound=file.bound,
+        pipeline=_pipeline(file.pipeline),
+        zero1=file.zero1,
+    )
+
+
+def _orders(entry: ScheduleEntry) -> tuple[tuple[tuple[Action, ...], ...], list[str]]:
+    orders, complaints = [], []
+    for rank, line in enumerate(entry.orders):
+        order = []
+        for text in line.split():
+            try:
+                order.append(Action.parse(text))
+            except InputError as error:
+                complaints.append(f"schedule.orders[{rank}]: {error}")
+        orders.append(tuple(order))
+    return tuple(orders), complaints
+
+
+def _sizes(file: PlanFile) -> list[str]:
+    """Lists that must be equally long, and indices that must point into them."""
+    pipeline, ranks, stages = file.pipeline, len(file.ranks), len(file.stages)
+    lengths = {
+        "schedule.orders": (len(file.schedule.orders), ranks, "one a rank"),
+        "pipeline.runtime": (len(pipeline.runtime), ranks, "one a rank"),
+        "pipeline.limits": (len(pipeline.limits), ranks, "one a rank"),
+        "pipeline.stages": (len(pipeline.stages), stages, "one a stage"),
+        "pipeline.placement": (len(pipeline.placement), stages, "one a stage"),
+        "pipeline.transfers": (len(pipeline.transfers), max(stages - 1, 0), "one a boundary between stages"),
+        "pipeline.returns": (len(pipeline.returns), max(stages - 1, 0), "one a boundary between stages"),
+    }
+    complaints = [
+        f"{path}: has {found} entries and needs {wanted}, {why}"
+        for path, (found, wanted, why) in lengths.items()
+        if found != wanted
+    ]
+    if not complaints:  # else nobody knows which entry belongs to which stage
+        ways = {"transfers": pipeline.transfers, "returns": pipeline.returns}
+        complaints += replica_faults([stage.devices for stage in file.stages], pipeline.placement, ways)
+    devices = len(file.device_kinds)
+    for path, indices, end in [
+        ("ranks", file.ranks, devices),
+        *[(f"pipeline.placement[{n}]", homes, ranks) for n, homes in enumerate(pipeline.placement)],
+        *[(f"stages[{n}].devices", stage.devices, devices) for n, stage in enumerate(file.stages)],
+        *[(f"pipeline.tied[{n}]", group, stages) for n, group in enumerate(pipeline.tied)],
+    ]:
+        complaints += [f"{path}: there is no number {i}, they end at {end - 1}" for i in indices if i >= end]
+    return complaints
+
+
+def _fields(entry: Strict, *left_out: str) -> dict[str, Any]:
+    return {field: getattr(entry, field) for field in type(entry).model_fields if field not in left_out}
+
+
+def _stage(entry: PlanStageEntry) -> PlanStage:
+    shares = tuple((part.layer, part.share) for part in entry.shares)
+    return PlanStage(memory=MemoryParts(**_fields(entry.memory)), shares=shares, **_fields(entry, "memory", "shares"))
+
+
+def _pipeline(entry: PipelineEntry) -> Pipeline:
+    return Pipeline(
+        stages=tuple(Stage(**_fields(stage)) for stage in entry.stages),
+        transfers=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.transfers),
+        returns=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.returns),
+        **_fields(entry, "stages", "transfers", "returns"),
+    )

@@ -1,0 +1,73 @@
+"""Why no stages fit under a published rule, and the memory with which some were found."""
+
+import time
+from dataclasses import replace
+
+from pipeplan.analysis.explain.least import Least, least
+from pipeplan.core.units import format_bytes
+from pipeplan.core.wording import counted, wrapped
+from pipeplan.io.published.workload import Published
+from pipeplan_formulations import graph
+from pipeplan_formulations.common.report import Limits, Report, Status
+from pipeplan_formulations.graph import UNLIMITED, GraphPartition, Stages
+
+SECONDS = 10.0
+"""Most that looking for the memory takes."""
+KIB = 1024
+ANY = 1.0
+"""The relative gap at which all stages are good enough."""
+
+
+def why_nothing_fits(case: Published, backend: str, seconds: float = SECONDS) -> str:
+    """The devices that there are, the memory that some stages need, and what was searched."""
+    problem = case.problem
+    limits = {mode.limit for mode in problem.modes if mode.limit != UNLIMITED}
+    there = f"{counted(max(problem.pools), 'device')}{_each(limits)}"
+    lines = [f"No stages of {case.name} fit: there are {there}."]
+    found = least_limit(problem, backend, seconds) if limits else None
+    if found is not None:
+        proof = "with less none fit, proved" if found.proved else "the least that was found in the time given"
+        exact = f" ({found.number} B)" if found.number >= KIB else ""
+        lines = [f"{lines[0]} What would fit: {format_bytes(found.number)}{exact} a device; {proof}."]
+    elif limits:
+        lines = [f"{lines[0]} No memory was found to be enough for so many devices."]
+    return "\n".join([*lines, *wrapped(f"searched: {case.searched}")])
+
+
+def least_limit(problem: GraphPartition, backend: str, seconds: float) -> Least | None:
+    """The least bytes for every mode that has a limit; None if none is found to be enough."""
+    until = time.monotonic() + seconds
+
+    def solved(limit: int) -> Report[Stages]:
+        left = max(until - time.monotonic(), 0.0)
+        return graph.solve(_limited(problem, limit), Limits(left, ANY), backend=backend)
+
+    free = solved(UNLIMITED)
+    if free.solution is None:
+        return None
+
+    def fits(limit: int) -> tuple[bool | None, int]:
+        if time.monotonic() >= until:
+            return None, limit
+        report = solved(limit)
+        if report.solution is None:
+            return (False if report.status is Status.INFEASIBLE else None), limit
+        return True, _needed(problem, report.solution)
+
+    now = min(mode.limit for mode in problem.modes)
+    return least(fits, now, _needed(problem, free.solution))
+
+
+def _limited(problem: GraphPartition, limit: int) -> GraphPartition:
+    modes = (mode if mode.limit == UNLIMITED else replace(mode, limit=limit) for mode in problem.modes)
+    return replace(problem, modes=tuple(modes))
+
+
+def _needed(problem: GraphPartition, stages: Stages) -> int:
+    """Bytes of the fullest stage among those whose mode has a limit."""
+    rows = zip(stages, problem.memory(stages), strict=True)
+    return max((size for stage, size in rows if problem.modes[stage.mode].limit != UNLIMITED), default=0)
+
+
+def _each(limits: set[int]) -> str:
+    return f" of {' and '.join(map(format_bytes, sorted(limits)))} each" if limits else ""

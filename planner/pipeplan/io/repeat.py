@@ -1,0 +1,99 @@
+"""Layers that repeat, written once.
+
+::
+
+    - repeat: 96                                    h.0.attention
+      layers:                                       h.0.mlp
+        - {name: "h.{i}.attention", ...}     ⇔      h.1.attention
+        - {name: "h.{i}.mlp", ...}                  ...
+                                                    h.95.mlp
+
+``{i}`` counts from ``first`` (0 if left out), in the names and in the inputs of the group.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pipeplan.core.model import Layer
+
+LONGEST = 64
+"""Most layers that one group may hold when a writer looks for repetition."""
+_INDEX = "{i}"
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Group:
+    """``layers``, ``count`` times, with ``{i}`` from ``first`` on."""
+
+    layers: tuple[Layer, ...]
+    count: int
+    first: int
+
+    def spread(self) -> list[Layer]:
+        """Every layer of every turn."""
+        return [put_index(layer, i) for i in range(self.first, self.first + self.count) for layer in self.layers]
+
+
+def put_index(layer: Layer, i: int) -> Layer:
+    """The layer with ``i`` in the place of every ``{i}``."""
+    inputs = tuple(name.replace(_INDEX, str(i)) for name in layer.inputs)
+    return replace(layer, name=layer.name.replace(_INDEX, str(i)), inputs=inputs)
+
+
+def fold(layers: Sequence[Layer]) -> list[Layer | Group]:
+    """The same layers with repetitions as groups: from the left, the one that saves most, the shorter of equals."""
+    found: list[Layer | Group] = []
+    at = 0
+    while at < len(layers):
+        best: Group | None = None
+        for period in range(1, min(LONGEST, (len(layers) - at) // 2) + 1):
+            group = _group(layers, at, period)
+            if group is not None and (best is None or _saved(group) > _saved(best)):
+                best = group
+        found.append(layers[at] if best is None else best)
+        at += 1 if best is None else len(best.layers) * best.count
+    return found
+
+
+def _saved(group: Group) -> int:
+    return len(group.layers) * (group.count - 1)
+
+
+def _group(layers: Sequence[Layer], at: int, period: int) -> Group | None:
+    """The longest repetition of ``period`` layers from ``at`` on, or None."""
+    first, second = layers[at], layers[at + period]
+    if (first.kind, first.parameters, first.work) != (second.kind, second.parameters, second.work):
+        return None
+    for start in _indices(first.name, second.name):
+        unit = tuple(_take_index(layer, start) for layer in layers[at : at + period])
+        if any(_INDEX in text for layer in layers[at : at + period] for text in (layer.name, *layer.inputs)):
+            continue
+        count = 0
+        while _is_turn(layers[at + count * period : at + (count + 1) * period], unit, start + count):
+            count += 1
+        if count > 1:
+            return Group(unit, count, start)
+    return None
+
+
+def _is_turn(layers: Sequence[Layer], unit: tuple[Layer, ...], i: int) -> bool:
+    return len(layers) == len(unit) and all(
+        layer == put_index(pattern, i) for layer, pattern in zip(layers, unit, strict=True)
+    )
+
+
+def _indices(first: str, second: str) -> list[int]:
+    """The numbers in ``first`` that ``second`` shows one higher."""
+    pairs = zip(_NUMBER.findall(first), _NUMBER.findall(second), strict=False)
+    return list(dict.fromkeys(int(a) for a, b in pairs if int(b) == int(a) + 1 and str(int(a)) == a))
+
+
+def _take_index(layer: Layer, i: int) -> Layer:
+    """``{i}`` in the place of every number ``i``."""
+
+    def hide(text: str) -> str:
+        return _NUMBER.sub(lambda match: _INDEX if match[0] == str(i) else match[0], text)
+
+    return replace(layer, name=hide(layer.name), inputs=tuple(map(hide, layer.inputs)))

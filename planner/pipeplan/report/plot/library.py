@@ -1,0 +1,74 @@
+"""The one place that imports matplotlib, and only when a picture is wanted."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeplan.core.errors import InputError
+from pipeplan.report.plot.colours import INK
+
+SUFFIXES = (".svg", ".png")
+
+_RC = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.fonttype": "none",  # text stays text: it can be searched, and files stay small
+    "svg.hashsalt": "pipeplan",  # the same picture is the same file
+}
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure of ``width`` × ``height`` inches that needs no screen.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is not installed; the text says how to install it.
+    """
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError("pictures need matplotlib; install it with: pip install 'pipeplan[plot]'") from error
+    with matplotlib.rc_context(_RC):
+        figure = Figure(figsize=(width, height))
+        FigureCanvasAgg(figure)
+        return figure
+
+
+def drawing() -> Any:
+    """A context in which text and axes look as in all our pictures."""
+    import matplotlib
+
+    return matplotlib.rc_context(_RC)
+
+
+def check_suffix(path: Path) -> str:
+    """``'svg'`` or ``'png'``.
+
+    Raises
+    ------
+    InputError
+        If the path ends otherwise.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: a picture's name must end in .svg or .png")
+    return path.suffix.lower().removeprefix(".")
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure by its path's suffix, whole or not at all."""
+    import io
+
+    from pipeplan.io.atomic import write_whole
+
+    kind = check_suffix(path)
+    content = io.BytesIO()
+    with drawing():
+        metadata = {"Date": None} if kind == "svg" else {}
+        figure.savefig(content, format=kind, dpi=160, facecolor="white", metadata=metadata)
+    write_whole(path, content.getvalue())

@@ -1,0 +1,160 @@
+"""Options under which a plan fits where none does as asked: each is said with the memory of a plan that was found.
+
+::
+
+    what was asked ──▶ one option changed ──▶ least memory of some plan ──▶ a partition within it: "--zero1: …"
+                       all of them            (searched for `SECONDS`)
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import OPTIMIZER_STATE, Objective, Order, Recompute
+from pipeplan.core.units import format_bytes
+from pipeplan.costs.pricing import device_limit
+from pipeplan.search.any_order import any_orders
+from pipeplan.search.infeasible import enough, explain_infeasible, overfull
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.space import ANY, Space
+from pipeplan_formulations import partition
+from pipeplan_formulations.common.report import Limits
+
+Change = tuple[str, dict[str, Any]]
+"""An option as it is written, and fields of `pipeplan.Job`."""
+SECONDS = 10.0
+"""Most that looking for alternatives takes; each has an equal share of what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A change of the question, and the bytes a device with which a plan was found; ``fits``: the devices have them."""
+
+    option: str
+    need: int
+    fits: bool
+
+    def __str__(self) -> str:
+        if self.fits:
+            return f"{self.option}: a plan fits, with {format_bytes(self.need)} a device"
+        return f"{self.option}: a plan needs {format_bytes(self.need)} a device"
+
+
+def why_infeasible(space: Space, seconds: float = SECONDS) -> str:
+    """Why no plan of a space fits, and what would; the search for it takes so long at most."""
+    until = time.monotonic() + min(seconds, SECONDS)
+    if why := space.impossible:
+        lines, found = [why], alternatives(space, None, until)
+    elif why := overfull(space):
+        lines, found = [why], alternatives(space, None, until, memory=True)
+    else:
+        now = enough(space, time.monotonic() + min(seconds, SECONDS) / 3)
+        lines, found = [explain_infeasible(space, now)], alternatives(space, None if now is None else now[0], until)
+    fitting, others = ([each for each in found if each.fits is fits] for fits in (True, False))
+    if fitting:
+        lines.append(f"Otherwise: {'; '.join(map(str, fitting))}")
+    if others:
+        lines.append(f"Less memory would do with another option: {'; '.join(map(str, others))}")
+    return "\n".join([*lines, "`pipeplan explain` of the same question looks for the smallest change of each kind"])
+
+
+def alternatives(space: Space, least: int | None, until: float, memory: bool = False) -> list[Alternative]:
+    """Every change under which a plan was found that fits, or that needs less; if none fits, all of them together.
+
+    Parameters
+    ----------
+    least : int or None
+        Bytes a device with which some plan of the space itself fits, if any is known.
+    until : float
+        A moment of `time.monotonic`.
+    memory : bool
+        Whether to give up the job's own limit of the memory; otherwise everything else is tried.
+    """
+    given = [(option, changed) for option, changed in changes(space) if ("memory" in changed) == memory]
+    found: list[Alternative] = []
+    for number, (option, changed) in enumerate(given):
+        share = (until - time.monotonic()) / (len(given) - number + 1)
+        found += checked(space, option, changed, share)
+    if len(given) > 1 and not any(each.fits for each in found):
+        found += _together(space, given, until)
+    return [each for each in found if each.fits or (least is not None and each.need < least)]
+
+
+def _together(space: Space, given: Sequence[Change], until: float) -> list[Alternative]:
+    """All changes at once, less those without which a plan still fits; empty if none is found to fit."""
+
+    def tried(kept: Sequence[Change]) -> Alternative | None:
+        whole: dict[str, Any] = {name: value for _, changed in kept for name, value in changed.items()}
+        option = " and ".join(option for option, _ in kept)
+        found = checked(space, option, whole, (until - time.monotonic()) / 2)
+        return next((each for each in found if each.fits), None)
+
+    best = tried(given)
+    if best is None:
+        return []
+    for change in given:
+        rest = [each for each in given if each is not change]
+        fewer = tried(rest)
+        if fewer is not None:
+            given, best = rest, fewer
+    return [best]
+
+
+def changes(space: Space) -> Iterator[Change]:
+    """What else could be asked: restrictions given up, and what is left out unless it is asked for."""
+    job = space.job
+    kinds = {device.kind.name: device.kind for device in space.cluster.devices}.values()
+    shared = any(each.devices[1:] for each in space.classes) and set(job.replicas) != {1}
+    larger = any(device_limit(kind, replace(job, memory=None)) > device_limit(kind, job) for kind in kinds)
+    smaller = bool(space.model.profiles) and not job.extrapolate and not job.micro_batches and min(space.sizes) > 1
+    orders = job.objective is Objective.STEP and not space.any_order and space.deepest > 1
+    for option, applies, changed in (
+        ("without --schedules", bool(set(job.schedules) - {ANY}), {"schedules": ()}),
+        ("--schedules any", orders, {"schedules": (*job.schedules, ANY)}),
+        ("--recompute choose", job.recompute is not Recompute.CHOOSE, {"recompute": Recompute.CHOOSE}),
+        ("--zero1", shared and not job.zero1 and OPTIMIZER_STATE[job.optimizer] > 0, {"zero1": True}),
+        ("without --depths", bool(job.depths), {"depths": ()}),
+        ("without --replicas", bool(job.replicas), {"replicas": ()}),
+        ("without --equal-replicas", job.equal_replicas, {"equal_replicas": False}),
+        ("without --micro-batches", bool(job.micro_batches), {"micro_batches": ()}),
+        ("--extrapolate", smaller, {"extrapolate": True}),
+        ("--order search", job.order is Order.GIVEN, {"order": Order.SEARCH}),
+        ("without --together", bool(job.together), {"together": ()}),
+        ("without --no-cut-after", bool(job.no_cut_after), {"no_cut_after": ()}),
+        ("without --pin", bool(job.pin), {"pin": ()}),
+        ("without --memory", larger, {"memory": None}),
+    ):
+        if applies:
+            yield option, changed
+
+
+def checked(space: Space, option: str, changed: dict[str, Any], seconds: float) -> list[Alternative]:
+    """The alternative, if a plan is found under it: a partition within the memory that it names."""
+    if seconds <= 0:
+        return []
+    until = time.monotonic() + seconds
+    try:
+        other = Space(space.model, space.cluster, replace(space.job, **changed))
+        if other.any_order and next(iter(any_orders(other)), None) is None:
+            return []
+        found = enough(other, until)
+    except InputError:  # there is no such question
+        return []
+    if found is None:
+        return []
+    need, candidate = found
+    limits = [device_limit(group[0].kind, other.job) for group in candidate.chain.groups]
+    if not _partition(candidate, need, max(until - time.monotonic(), 1.0)):
+        return []
+    return [Alternative(option, need, need <= min(limits))]
+
+
+def _partition(candidate: Candidate, need: int, seconds: float) -> bool:
+    """Whether the exact method finds a partition of the candidate with so many bytes on each device."""
+    room = np.maximum(need - candidate.chain.runtime, 0)
+    problem = replace(candidate.problem, limit=room)
+    return partition.solve(problem, Limits(seconds), backend="exact").solution is not None

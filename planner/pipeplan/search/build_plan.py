@@ -1,0 +1,62 @@
+"""From a judged partition to the Plan that leaves the house."""
+
+from itertools import pairwise
+
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.job import Job, Recompute
+from pipeplan.core.model import Model
+from pipeplan.core.pipeline import Stage
+from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.search.evaluate import Judged
+
+
+def draft(model: Model, cluster: Cluster, job: Job, judged: Judged, bound: int) -> Plan:
+    """The plan of a judged partition, with the bound that was proved.
+
+    For the bottleneck objective ``step_time`` is the largest stage load, as everywhere.
+    """
+    candidate = judged.candidate
+    chain = candidate.chain
+    pipeline = judged.pipeline
+    spans = list(enumerate(pairwise(judged.boundaries)))
+    return Plan(
+        model=model.name,
+        fingerprint=model.fingerprint,
+        cluster=cluster.name,
+        device_kinds=tuple(device.kind.name for device in cluster.devices),
+        micro_batch=chain.micro_batch,
+        micro_batches=candidate.micro_batches,
+        optimizer=job.optimizer,
+        stages=tuple(_stage(judged, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
+        schedule=judged.schedule,
+        ranks=tuple(device.index for device in chain.devices),
+        step_time=judged.value,
+        bound=bound,
+        pipeline=pipeline,
+        zero1=job.zero1,
+    )
+
+
+def _stage(judged: Judged, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:
+    candidate = judged.candidate
+    chain = candidate.chain
+    in_flight = candidate.in_flight[s]
+    again = range(a, b) if job.recompute is Recompute.FULL else candidate.problem.recompute(s, a, b) or ()
+    copies = chain.copies(a, b)
+    copied = sum(shared.parameters for shared in copies)
+    return PlanStage(
+        layers=chain.names[a:b],
+        devices=tuple(device.index for device in chain.groups[s]),
+        forward=priced.forward,
+        backward=priced.backward,
+        in_flight=in_flight,
+        memory=MemoryParts(
+            weights=int(chain.parameters[a:b].sum()) + copied,
+            gradients=int(chain.gradients[a:b].sum()) + copied,
+            optimizer=int(chain.optimizer[s, a:b].sum() + sum(shared.optimizer[s] for shared in copies)),
+            activations=in_flight * priced.held,
+            workspace=priced.workspace + (priced.beside if candidate.family.two_lanes else 0),
+            runtime=int(chain.runtime[s]),
+        ),
+        recompute=tuple(chain.names[i] for i in again),
+    )

@@ -1,0 +1,92 @@
+"""The one judge of every plan: the simulator. Balancers' and solvers' partitions pass through the same door."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from pipeplan.core.cluster import Cluster, Overlap
+from pipeplan.core.job import Objective
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Schedule
+from pipeplan.core.timeline import Timeline
+from pipeplan.core.units import format_bytes
+from pipeplan.costs.chain import UNLIMITED, Boundaries
+from pipeplan.costs.pricing import assemble
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.simulate import makespan, simulate
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A partition of a candidate with its value (nanoseconds)."""
+
+    cluster: Cluster
+    candidate: Candidate
+    boundaries: Boundaries
+    value: int
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return self.candidate.label
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """What its schedule runs on."""
+        return assemble(self.candidate.chain, self.cluster, self.boundaries, self.candidate.recompute(self.boundaries))
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Its lists of actions."""
+        return self.candidate.schedule(self.pipeline)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """One step in full."""
+        return simulate(self.schedule, self.pipeline)
+
+
+def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Judged:
+    """Simulate the candidate's schedule on these boundaries, which leave no stage empty.
+
+    For the bottleneck objective the value is the largest stage load.
+    """
+    if candidate.objective is Objective.BOTTLENECK:
+        return Judged(cluster, candidate, boundaries, largest_load(cluster, candidate, boundaries))
+    pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
+    return Judged(cluster, candidate, boundaries, makespan(candidate.schedule(pipeline), pipeline))
+
+
+def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:
+    """The bottleneck of a partition without empty stages, in nanoseconds per sample.
+
+    The partition problem knows what sums of tied weights take at least; here they take what they do.
+    """
+    value, chain = candidate.problem.evaluate(boundaries), candidate.chain
+    if not chain.shared:
+        return value
+    pipeline, many = assemble(chain, cluster, boundaries, candidate.recompute(boundaries)), candidate.micro_batches
+    sends = [0, *(int(chain.send[s, b - 1]) for s, b in enumerate(boundaries[1:-1])), 0]
+    for s, stage in enumerate(pipeline.stages):
+        waits = sends[s] + sends[s + 1] if chain.overlap is Overlap.NONE else 0
+        step = -(-many // candidate.replicas[s]) * (stage.forward + stage.backward + waits) + stage.reduce
+        value = max(value, -(-step // candidate.samples))
+    return value
+
+
+def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
+    """Which stage does not fit, in words; None if all do."""
+    chain = candidate.chain
+    for s, (a, b) in enumerate(pairwise(boundaries)):  # at once what no recomputation can help
+        limit, fixed = int(chain.limit[s]), chain.stays(s, a, b) + int(chain.runtime[s])
+        if limit != UNLIMITED and fixed > limit:
+            what = "parameters, gradients and optimiser state alone"
+            return f"stage {s} needs {format_bytes(fixed)} of {format_bytes(limit)} for {what}"
+    if candidate.holds(boundaries):
+        return None
+    needs = [need + int(chain.runtime[s]) for s, need in enumerate(candidate.problem.memory(boundaries))]
+    s = next(s for s, need in enumerate(needs) if need > int(chain.limit[s]))
+    return (
+        f"stage {s} needs {format_bytes(needs[s])} of {format_bytes(int(chain.limit[s]))} "
+        f"({candidate.in_flight[s]} in flight)"
+    )

@@ -1,0 +1,170 @@
+"""A model that is a graph, priced for the bottleneck on devices that are all joined by the same link.
+
+Stages hand tensors on from one to the next, as the simulator and the executor do, so a skip connection pays at every
+border that it crosses, once, with the bytes that the sending stage's kind states. A stage of r replicas works on
+⌈M / r⌉ of the M micro-batches of a step, and sums its gradients once a step; its load is what that comes to per sample.
+
+::
+
+    mode (kind, r)  ──border──▶  (kind', r')      a wire between replicas carries ⌈M / lcm(r, r')⌉ micro-batches a step
+
+What is handed to the solver is what the search along the chain prices too, but for bytes that cannot be kept exact:
+then each tensor's time on a link is rounded down, so that the bound is one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd, lcm
+
+import numpy as np
+
+from pipeplan.core.cluster import Cluster, Link, Overlap
+from pipeplan.core.job import Recompute
+from pipeplan.costs.chain import UNLIMITED, Array
+from pipeplan.costs.network import Ring
+from pipeplan.costs.pricing import Table, device_room
+from pipeplan.schedules import Family
+from pipeplan.search.space.candidates import in_flight
+from pipeplan.search.space.device_groups import Mode as Width
+from pipeplan.search.space.space import Space
+from pipeplan_formulations.graph import Border, GraphPartition, Line, Mode, Star
+
+LARGEST = 2**52
+"""Sums that solvers keep exact."""
+MOST_WIDTHS = 32
+"""Most kinds and numbers of replicas that are considered together."""
+
+
+def common_link(cluster: Cluster) -> Link | None:
+    """The link that joins any two devices, or None if there are several kinds of it."""
+    links = {node.link for node in cluster.nodes if len(node.kinds) > 1}
+    if len(cluster.nodes) > 1 and cluster.network is not None:
+        links.add(cluster.network)
+    return links.pop() if len(links) == 1 else Link() if not links else None
+
+
+def placed_alike(cluster: Cluster) -> bool:
+    """Whether it does not matter for replicas which devices they are: one node, or nodes of one device each."""
+    return len(cluster.nodes) == 1 or all(len(node.kinds) == 1 for node in cluster.nodes)
+
+
+def widths(space: Space, size: int) -> list[Width]:
+    """Every class of devices with every number of replicas that the job allows."""
+    count = space.job.batch // size
+    return [
+        Width(c, r)
+        for c, each in enumerate(space.classes)
+        for r in range(1, min(len(each.devices), count) + 1)
+        if not space.job.replicas or r in space.job.replicas
+    ]
+
+
+def graph_problem(
+    space: Space, size: int, family: Family, link: Link, ways: Sequence[Width]
+) -> tuple[GraphPartition, list[Width]]:
+    """The partition problem of the space's model at one micro-batch size, in nanoseconds and bytes.
+
+    Returns
+    -------
+    GraphPartition
+    list of Width
+        What each of its modes is: one of ``ways``, once for each kind of sender before it whose bytes differ.
+    """
+    model, classes = space.model, space.classes
+    index = {name: i for i, name in enumerate(model.names)}
+    readers: list[list[int]] = [[] for _ in model.layers]
+    for i, layer in enumerate(model.layers):
+        for source in layer.inputs:
+            readers[index[source]].append(i)
+    stars = tuple(Star(i, tuple(sorted(set(found)))) for i, found in enumerate(readers) if found)
+    sources = [star.source for star in stars]
+    tables = [space.prices.table(each.kind, size) for each in classes]
+    senders = {tables[way.device_class].output[sources].tobytes(): tables[way.device_class] for way in ways}
+    rows = [(way, sent, before) for way in ways for sent, before in senders.items()]
+    modes = tuple(_mode(space, size, family, link, way, before, sources) for way, _, before in rows)
+    if all(mode.limit == UNLIMITED or not mode.possible[1].any() for mode in modes):
+        modes = tuple(_plain(mode) for mode in modes)
+    found = [way for way, _, _ in rows]
+    problem = GraphPartition(
+        groups=len(model.layers),
+        edges=tuple(dict.fromkeys((star.source, reader) for star in stars for reader in star.readers)),
+        stars=stars,
+        pools=tuple(len(each.devices) for each in classes),
+        modes=modes,
+        route="relay",
+        depths=tuple(sorted(set(space.job.depths))),
+    )
+    hands = [tables[way.device_class].output[sources] for way in found]
+    overlaps = space.cluster.overlap is not Overlap.NONE and link.bandwidth is not None
+    if not stars or (len(senders) == 1 and not overlaps):
+        return problem, found
+    borders: dict[tuple[bytes, int], Border] = {}
+    pairs = np.full((len(found), len(found)), -1)
+    for m, way in enumerate(found):
+        for behind, (other, expects, _) in enumerate(rows):
+            if expects == hands[m].tobytes():
+                count = _busiest(space, size, way.replicas, other.replicas)
+                key = expects, count
+                if key not in borders:
+                    sending, wire = _sending(hands[m] if overlaps else 0 * hands[m], link)
+                    borders[key] = Border(sending, wire, count, space.job.batch)
+                pairs[m, behind] = list(borders).index(key)
+    return replace(problem, borders=tuple(borders.values()), pairs=pairs), found
+
+
+def _busiest(space: Space, size: int, replicas: int, behind: int) -> int:
+    """Micro-batches of a step that pass the busiest wire between two stages: a pair's own, or the card of a node."""
+    period = lcm(replicas, behind) if len(space.cluster.nodes) == 1 else min(replicas, behind)
+    return -(-(space.job.batch // size) // period)
+
+
+def _mode(
+    space: Space, size: int, family: Family, link: Link, way: Width, before: Table, sources: Sequence[int]
+) -> Mode:
+    """One class with so many replicas, behind a stage of the kind that has the table ``before``."""
+    classes = space.classes
+    each, r, many = classes[way.device_class], way.replicas, space.job.batch // size
+    table = space.prices.table(each.kind, size)
+    received = before.output[sources]
+    share = -(-many // r)
+    ring = Ring(r, link)
+    reduce = ring.times(space.prices.parameters)
+    optimizer = -(-space.prices.optimizer // (r if space.job.zero1 else 1))
+    resident = 2 * space.prices.parameters + optimizer
+    waits = space.cluster.overlap is Overlap.NONE
+    # One divisor for both directions, which have bytes of their own.
+    crossing, wire = _sending(np.concatenate([table.output[sources], received]) * int(waits), link)
+    leave, enter = np.split(crossing, 2)
+    work = table.forward + table.backward
+    time = np.stack([share * work + reduce, share * (work + table.forward) + reduce])
+    again = table.output < table.saved if space.job.recompute is Recompute.CHOOSE else np.zeros_like(table.saved, bool)
+    behind = range(len(space.cluster.devices))
+    return Mode(
+        name=f"{r} {each.kind.name}",
+        takes=tuple(r * (c == way.device_class) for c in range(len(classes))),
+        lines=(Line(time, leave, enter, ring.base, wire, share, space.job.batch, reduce > 0),),
+        fixed=np.stack([resident, resident]),
+        held=np.stack([table.saved, table.output]),
+        peak=np.stack([table.workspace, table.workspace + table.saved]),
+        received=received,
+        limit=device_room(each.kind, space.job),
+        flow=r,
+        in_flight=np.array([in_flight(family, (r, *(1,) * b), many, space.job.objective)[0] for b in behind], np.int64),
+        possible=np.stack([np.ones_like(again), again]),
+    )
+
+
+def _sending(sizes: Array, link: Link) -> tuple[Array, int]:
+    """Bytes as nanoseconds, and a divisor that they still need; rounded down without one, where sums are too large."""
+    if link.bandwidth is None:
+        return 0 * sizes, 1
+    factor, wire = 10**9 // gcd(10**9, link.bandwidth), link.bandwidth // gcd(10**9, link.bandwidth)
+    if factor * int(sizes.sum()) < LARGEST:
+        return factor * sizes, wire
+    return np.array([int(size) * 10**9 // link.bandwidth for size in sizes], np.int64), 1
+
+
+def _plain(mode: Mode) -> Mode:
+    """Without the variant that recomputes."""
+    rows = {name: getattr(mode, name)[:1] for name in ("fixed", "held", "peak", "possible")}
+    return replace(mode, lines=tuple(replace(line, time=line.time[:1]) for line in mode.lines), **rows)

@@ -1,0 +1,122 @@
+"""The search's question at one micro-batch size, where stages may be cut along any downsets of the model."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pipeplan.core.job import Objective, Order
+from pipeplan.core.model import Model
+from pipeplan.costs.chain import UNLIMITED
+from pipeplan.costs.pricing import device_room
+from pipeplan.search.branch_and_bound import Node, Prover, Step
+from pipeplan.search.evaluate import judge
+from pipeplan.search.graph.loads import MOST_WIDTHS, common_link, graph_problem, placed_alike, widths
+from pipeplan.search.graph.reorder import reordered
+from pipeplan.search.space.device_groups import Mode, arrange
+from pipeplan.search.space.space import Space
+from pipeplan_formulations import graph
+from pipeplan_formulations.common.report import Limits, Progress, Status, Stop
+from pipeplan_formulations.graph import Stages
+
+
+def applies(space: Space) -> bool:
+    """Whether the graph formulation answers the space's question in full.
+
+    It knows the bottleneck, on devices that are all joined by the same link and where it does not matter which of like
+    devices are replicas, without wishes about particular layers, for models whose layers share no weights, and
+    schedules in which what a stage holds depends on the stages behind it. On a plain chain without replicas the search
+    along the chain does the same.
+    """
+    job = space.job
+    if job.objective is not Objective.BOTTLENECK or common_link(space.cluster) is None or space.wishes.any:
+        return False
+    if space.model.ties or not space.families:  # the formulation knows no copies
+        return False
+    if job.order is Order.GIVEN and len(space.classes) > 1:
+        return False
+    ways = [widths(space, size) for size in space.sizes]
+    if not all(0 < len(way) <= MOST_WIDTHS for way in ways):
+        return False
+    replicated = any(w.replicas > 1 for way in ways for w in way)
+    if replicated and not placed_alike(space.cluster):
+        return False
+    limited = any(device_room(each.kind, job) != UNLIMITED for each in space.classes)
+    if limited and any(each.two_lanes for each in space.families):  # the peaks of two lanes add up
+        return False
+    filled = job.batch // max(space.sizes) >= 2 * len(space.cluster.devices)
+    if any(each.phases for each in space.families) and not filled:
+        return False
+    return not is_chain(space.model) or replicated
+
+
+def is_chain(model: Model) -> bool:
+    """Whether each layer but the first reads the one before it and nothing else."""
+    names = model.names
+    return all(layer.inputs == names[i - 1 : i] for i, layer in enumerate(model.layers) if i)
+
+
+def graph_nodes(space: Space) -> Iterator["GraphNode"]:
+    """One question a micro-batch size, or where stages have the same number of replicas, one for each number too."""
+    for size in space.sizes:
+        ways = widths(space, size)
+        numbers = sorted({way.replicas for way in ways}) if space.job.equal_replicas else [None]
+        for number in numbers:
+            own = tuple(way for way in ways if number in (None, way.replicas))
+            yield GraphNode(space.floors(size).together(space.cluster), space, size, own)
+
+
+@dataclass
+class GraphNode(Node):
+    """Everything that lies open at one micro-batch size, with stages of some widths."""
+
+    bound: int
+    space: Space
+    size: int
+    ways: tuple[Mode, ...]
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Larger micro-batches later."""
+        return (0, self.size)
+
+    def advance(self, prover: Prover) -> Step:
+        """Solve under each family; the node stays open if the time is over before it is solved."""
+        bounds: list[int] = []
+        late = False
+        link = common_link(self.space.cluster)
+        assert link is not None
+        for family in self.space.families:
+            problem, ways = graph_problem(self.space, self.size, family, link, self.ways)
+            limits = Limits(max(prover.left, 0.0), prover.limits.gap, prover.limits.workers, prover.limits.seed)
+            backend = prover.backend if prover.backend != "cpsat" else "auto"
+            report = graph.solve(problem, limits, progress=self._progress(prover), backend=backend)
+            if report.status is Status.INFEASIBLE:
+                continue
+            if report.solution is not None:
+                self._offer(prover, family.name, report.solution, ways)
+            bounds.append(report.bound)
+            if report.stop is Stop.INTERRUPT:
+                raise KeyboardInterrupt
+            late = late or report.stop is Stop.TIME
+        if late and prover.left <= 0:
+            self.bound = max(self.bound, min(bounds))
+            return Step.split([self])
+        return Step((), min(bounds, default=None))
+
+    def _progress(self, prover: Prover) -> Progress:
+        """Tells the prover's watcher of what the solver knows, beside what is known already."""
+
+        def tell(value: int | None, bound: int) -> None:
+            known = [each for each in (value, prover.value) if each is not None]
+            prover.watch(min(known, default=None), max(bound, self.bound), 1)
+
+        return tell
+
+    def _offer(self, prover: Prover, family: str, stages: Stages, ways: Sequence[Mode]) -> None:
+        """The plan of a solution, read on the model in the order of its stages."""
+        groups = arrange(self.space.classes, tuple(ways[stage.mode] for stage in stages))
+        assert groups is not None
+        model, boundaries = reordered(self.space.model, [stage.groups for stage in stages])
+        job = replace(self.space.job, schedules=(family,))
+        for candidate in Space(model, self.space.cluster, job).candidates(groups, self.size):
+            if candidate.fits(boundaries):
+                prover.offer(judge(prover.cluster, candidate, boundaries))

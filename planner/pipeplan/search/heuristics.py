@@ -1,0 +1,211 @@
+"""What every heuristic would do, judged like everybody else: warm starts, and the report's baseline.
+
+Balancers cut a chain for one device a stage, on the devices as listed; peers with a structure of their own also say
+which devices share a stage. Either takes the micro-batch size and schedule family that suit its cut best.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+
+from pipeplan.baselines.partitioners import BALANCERS, NotApplicable
+from pipeplan.baselines.planners import STRUCTURES, unlike
+from pipeplan.core.job import Objective
+from pipeplan.costs.chain import Boundaries
+from pipeplan.search.evaluate import Judged, judge, overflow
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.space import Space
+
+LATE = "the time was over before its turn"
+CUT_SHORT = "the time was over before all that it proposes was simulated"
+SHORT = "the time did not suffice for it on so many layers"
+LONG = "the time does not suffice to simulate so many micro-batches"
+"""Why a heuristic has no plan, or not its best, although it may have one."""
+NOT_ASKED = (LATE, SHORT, LONG)
+"""Those that say nothing about whether it has one."""
+
+NUMBER = 1e-8
+"""Seconds for each number that a heuristic looks at, about."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A heuristic's best plan, or why it has none.
+
+    ``outside`` says why the plan is no answer to the question, if it is none: it is shown, and nothing else.
+    """
+
+    name: str
+    judged: Judged | None
+    why: str = ""
+    outside: str = ""
+
+    @property
+    def value(self) -> int | None:
+        """Nanoseconds; None without a plan."""
+        return None if self.judged is None else self.judged.value
+
+    @property
+    def label(self) -> str:
+        """Depth, micro-batches and family of the plan, for people."""
+        return "" if self.judged is None else self.judged.label
+
+    @property
+    def peaks(self) -> tuple[int, ...]:
+        """Peak bytes of each device."""
+        return () if self.judged is None else self.judged.timeline.peaks
+
+
+@dataclass
+class _Why:
+    """The last reason for having no plan."""
+
+    text: str = "the job leaves no room for one device a stage"
+
+
+Proposals = Iterator[tuple[Candidate, Boundaries]]
+
+
+def baselines(
+    space: Space,
+    seconds: float,
+    report: Callable[[Judged], None] = lambda _: None,
+    *,
+    known: bool = False,
+    at_most: float = inf,
+    affords: Callable[[Candidate], bool] = lambda _: True,
+) -> Mapping[str, Baseline]:
+    """Each heuristic's best plan.
+
+    Parameters
+    ----------
+    seconds : float
+        Heuristics that have not begun by then, or not come to their end, say so, once some plan is known.
+    report : callable
+        Hears of every plan that was simulated.
+    known : bool
+        Whether a plan is known already.
+    at_most : float
+        Seconds after which all end, plan or no plan.
+    affords : callable
+        Whether there is time to simulate a plan.
+    """
+    end, last = time.monotonic() + seconds, time.monotonic() + at_most
+    found: dict[str, Baseline] = {}
+
+    def enter(name: str, proposals: Callable[[_Why, float], Proposals]) -> None:
+        some = known or any(baseline.judged for baseline in found.values())
+        until = min(end, last) if some else last
+        if time.monotonic() >= until:
+            found[name] = Baseline(name, None, LATE)
+            return
+        why = _Why()
+        best = _best_of(space, proposals(why, until), why, report, until, affords)
+        if time.monotonic() >= until:
+            why.text = CUT_SHORT
+        elif best is not None:
+            why.text = ""
+        beyond = None if best is None else space.outside(best)
+        found[name] = Baseline(name, best, why.text, beyond or "")
+
+    if space.job.objective is Objective.STEP:  # peers first: they choose more, so theirs are the better starts
+        for name in STRUCTURES:
+            enter(name, lambda why, until, name=name: _arranged(name, space, why, until))  # type: ignore[misc]
+    for name in BALANCERS:
+        enter(name, lambda why, until, name=name: _cut(name, space, why, until))  # type: ignore[misc]
+    return found
+
+
+def ranked(found: Iterable[Baseline]) -> list[Baseline]:
+    """Fastest first, those without a plan last."""
+    return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
+
+
+def _cut(name: str, space: Space, why: _Why, until: float) -> Proposals:
+    """A balancer's boundaries for every size, under every family; devices without layers are left out."""
+    balancer, groups = BALANCERS[name], space.row
+    for size in space.sizes if groups else ():
+        if time.monotonic() + NUMBER * balancer.effort(len(space.model.layers), len(groups)) > until:
+            why.text = SHORT
+            return
+        chain = space.prices.chain(groups, size)
+        try:
+            boundaries = balancer.balance(chain, space.job.batch // size)
+        except NotApplicable as reason:
+            why.text = str(reason)
+            continue
+        kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
+        edges = (0, *(boundaries[s + 1] for s in kept))
+        for candidate in space.candidates(tuple(groups[s] for s in kept), size, free=not space.families):
+            yield candidate, edges
+
+
+def _arranged(name: str, space: Space, why: _Why, until: float) -> Proposals:
+    """A peer's arrangements for every size, under each of its families."""
+    structure = STRUCTURES[name]
+    devices = space.cluster.devices
+    if structure.families:
+        why.text = f"it runs {' or '.join(structure.families)} only"
+    for size in space.sizes:
+        if time.monotonic() + NUMBER * structure.effort(space.model, space.cluster) > until:
+            why.text = SHORT
+            return
+        try:
+            arrangements = structure.arrange(space.model, space.cluster, space.job, size)
+        except NotApplicable as reason:
+            why.text = str(reason)
+            continue
+        for arrangement in arrangements:
+            mixed = unlike(arrangement, space.cluster)
+            if mixed is not None:
+                why.text = mixed
+                continue
+            widest, count = max(arrangement.replicas), space.job.batch // size
+            if widest > count:  # a plan that nobody searches: some replicas would have nothing to do
+                why.text = f"{widest} replicas of a stage share {count} micro-batches; smaller ones keep them busy"
+                continue
+            groups = tuple(tuple(devices[index] for index in stage) for stage in arrangement.devices)
+            for candidate in space.candidates(groups, size, free=not structure.families):
+                if len(groups) == 1 or not structure.families or candidate.family.name in structure.families:
+                    yield candidate, arrangement.boundaries
+
+
+def _best_of(
+    space: Space,
+    proposals: Proposals,
+    why: _Why,
+    report: Callable[[Judged], None],
+    end: float,
+    affords: Callable[[Candidate], bool],
+) -> Judged | None:
+    """Simulate those whose bounds promise most, until none is below the best value or ``end`` (seconds) has come.
+
+    Those that answer the question come first; of others one is looked for where none of these fits.
+    """
+    promising = []
+    for number, (candidate, boundaries) in enumerate(proposals):
+        if time.monotonic() >= end:
+            break
+        excess = overflow(candidate, boundaries)
+        if excess is not None:
+            why.text = excess
+            continue
+        beyond = space.unasked(candidate, boundaries) is not None
+        bound = candidate.problem.evaluate(boundaries)
+        promising.append((beyond, bound, sum(candidate.in_flight), number, candidate, boundaries))
+    best: Judged | None = None
+    inside = False
+    for beyond, bound, _, _, candidate, boundaries in sorted(promising, key=lambda entry: entry[:4]):
+        if (best is not None and (bound >= best.value or (beyond and inside))) or time.monotonic() >= end:
+            break
+        if not affords(candidate):
+            why.text = LONG
+            continue
+        judged = judge(space.cluster, candidate, boundaries)
+        inside = inside or not beyond
+        report(judged)
+        if best is None or judged.value < best.value:
+            best = judged
+    return best

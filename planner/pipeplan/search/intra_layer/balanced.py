@@ -1,0 +1,46 @@
+"""Balance alone: every device works equally long, layers divided wherever that falls.
+
+This is BaPipe's intra-layer partition as we understand it (arXiv 2012.12544 published no code): after the layers are
+cut, the layer on each boundary is divided between its neighbours so that both reach the target T*. Links, on-chip
+memory and the step's length do not come into it.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+
+from pipeplan.search.intra_layer.line import Line
+from pipeplan_formulations.fractional import Positions
+
+ROUNDS = 60
+"""Halvings of the interval that holds T*."""
+
+
+def balanced(line: Line) -> Positions | None:
+    """Equal forward and backward time on every device of the line, weights streamed; None if memory does not hold it.
+
+    T* is the least time in which the devices, one after the other, can do all the work.
+    """
+    work = line.chain.forward + line.chain.backward
+    low, high = 0.0, float(work[0].sum())
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _fill(work, middle)[-1] >= work.shape[1] else (middle, high)
+    positions = (*_fill(work, high)[:-1], float(work.shape[1]))
+    ordered = all(a <= b for a, b in pairwise(positions))
+    return positions if ordered and line.problem.feasible(positions) else None
+
+
+def _fill(work: np.ndarray, target: float) -> list[float]:
+    """Where each device's boundary falls when each works so long."""
+    layers = work.shape[1]
+    positions = [0.0]
+    for row in work:
+        start = int(positions[-1])
+        done = np.concatenate([[0.0], np.cumsum(row[start:], dtype=np.float64)])
+        begun = (positions[-1] - start) * float(row[start]) if start < layers else 0.0
+        reach = int(np.searchsorted(done, begun + target, side="right")) - 1
+        left = begun + target - float(done[reach])
+        inside = start + reach < layers and row[start + reach] > 0
+        positions.append(min(float(layers), start + reach + (left / float(row[start + reach]) if inside else 0.0)))
+    return positions

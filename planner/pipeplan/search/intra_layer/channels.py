@@ -1,0 +1,28 @@
+"""Into how many parts a layer can really be divided: its output channels, where its counts tell them."""
+
+from pipeplan.core.model import Layer, Model
+from pipeplan.costs.memory import item_size
+
+MANY = 10**6
+"""Parts of a layer whose counts tell no channels: as good as any share."""
+
+
+def channels(model: Model) -> tuple[int, ...]:
+    """Output channels of each layer.
+
+    A convolution with bias of K output channels and N inputs a channel has K (N + 1) parameters, and costs 2 N
+    operations for each number of its output; a linear layer is the case of one position. Where both counts agree on a
+    whole K they are believed; pooling and blocks of several convolutions can be divided anywhere (`MANY`).
+    """
+    size = item_size(model.dtype)
+    return tuple(_channels(layer, size) for layer in model.layers)
+
+
+def _channels(layer: Layer, size: int) -> int:
+    work, count = layer.work, layer.parameters // size
+    if work is None or not work.output or not work.forward_flops:
+        return MANY
+    inputs, odd = divmod(work.forward_flops, 2 * (work.output // size))
+    made, rest = divmod(count, inputs + 1)
+    whole = not odd and not rest and made and not (work.output // size) % made
+    return made if whole else MANY

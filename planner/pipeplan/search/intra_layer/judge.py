@@ -1,0 +1,148 @@
+"""Shares as a pipeline, run by the one simulator; and the plan that they make."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan.core.job import Job, Objective
+from pipeplan.core.model import Model
+from pipeplan.core.pipeline import Pipeline, Stage
+from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.schedule import Schedule
+from pipeplan.core.timeline import Timeline
+from pipeplan.costs.network import transfer
+from pipeplan.search.intra_layer.line import Line
+from pipeplan.simulate import simulate
+from pipeplan_formulations.fractional import Positions
+
+NOTHING = 1e-9
+"""A stage that holds no more than this of any layer is empty, and its device is left out."""
+
+
+@dataclass(frozen=True)
+class JudgedLine:
+    """A line with its shares and their value (nanoseconds), and what that was read from."""
+
+    line: Line
+    positions: Positions
+    value: int
+    timeline: Timeline
+    pipeline: Pipeline
+    schedule: Schedule
+
+
+def judge(line: Line, positions: Positions) -> JudgedLine:
+    """Simulate the line's schedule on these shares. Empty stages shorten the line.
+
+    For the bottleneck objective the value is the largest stage load per sample, and the time line shows one step.
+    """
+    line, positions = without_empty_stages(line, positions)
+    stages = line.chain.stages
+    schedule = line.family.write((1,) * stages, line.micro_batches)
+    pipeline = _pipeline(line, positions)
+    timeline = simulate(schedule, pipeline)
+    if line.objective is Objective.STEP:
+        value = timeline.makespan
+    else:
+        sends = [way.occupancy for own in pipeline.transfers for way in own]
+        value = -(-max([stage.forward + stage.backward for stage in pipeline.stages] + sends) // line.per)
+    return JudgedLine(line, positions, value, timeline, pipeline, schedule)
+
+
+def without_empty_stages(line: Line, positions: Positions) -> tuple[Line, Positions]:
+    """The same shares on the devices that have some."""
+    kept = [s for s, (a, b) in enumerate(pairwise(positions)) if b - a > NOTHING]
+    if len(kept) == line.chain.stages:
+        return line, positions
+    ends = [positions[s + 1] for s in kept[:-1]]
+    return line.select(kept), (positions[0], *ends, positions[-1])
+
+
+def plan(model: Model, job: Job, judged: JudgedLine, bound: int) -> Plan:
+    """The plan of a judged line, with the bound that was proved."""
+    line, chain = judged.line, judged.line.chain
+    shares = line.problem.shares(judged.positions)
+    return Plan(
+        model=model.name,
+        fingerprint=model.fingerprint,
+        cluster=line.cluster.name,
+        device_kinds=tuple(device.kind.name for device in line.cluster.devices),
+        micro_batch=chain.micro_batch,
+        micro_batches=line.micro_batches,
+        optimizer=job.optimizer,
+        stages=tuple(_plan_stage(judged, s, row) for s, row in enumerate(shares)),
+        schedule=judged.schedule,
+        ranks=tuple(device.index for device in chain.devices),
+        step_time=judged.value,
+        bound=bound,
+        pipeline=judged.pipeline,
+    )
+
+
+def _pipeline(line: Line, positions: Positions) -> Pipeline:
+    chain, devices = line.chain, line.chain.devices
+    shares, streamed = line.problem.shares(positions), line.problem.streamed(positions)
+    sizes = [_crossing(line, position) for position in positions[1:-1]]
+    hops = list(zip(pairwise(devices), sizes, strict=True))
+    return Pipeline(
+        stages=tuple(_stage(line, s, row, streamed[s], sizes[s - 1] if s else 0) for s, row in enumerate(shares)),
+        placement=tuple((s,) for s in range(chain.stages)),
+        transfers=tuple((transfer(line.cluster, a, b, size),) for (a, b), size in hops),
+        returns=tuple((transfer(line.cluster, b, a, size),) for (a, b), size in hops),
+        overlap=chain.overlap,
+        runtime=tuple(int(size) for size in chain.runtime),
+        limits=tuple(int(size) for size in chain.limit),
+    )
+
+
+def _crossing(line: Line, position: float) -> int:
+    """Bytes over a boundary: what crosses in front of its layer, and the left share of the layer's output."""
+    layer = math.floor(position)
+    return up(line.through_bytes[layer] + (position - layer) * line.own_bytes[layer])
+
+
+def _stage(line: Line, s: int, row: NDArray[np.float64], streamed: bool, received: int) -> Stage:
+    chain, times = line.chain, line.times[s]
+    return Stage(
+        forward=part(row, times.forward_streamed if streamed else times.forward_on_chip),
+        backward=part(row, times.backward_streamed if streamed else times.backward_on_chip),
+        update=part(row, chain.update[s]),
+        resident=sum(part(row, sizes) for sizes in (chain.parameters, chain.gradients, chain.optimizer[s])),
+        held=part(row, chain.saved[s]) + received,
+        workspace=up(float((row * chain.workspace[s]).max())),
+    )
+
+
+def _plan_stage(judged: JudgedLine, s: int, row: NDArray[np.float64]) -> PlanStage:
+    line, chain, priced = judged.line, judged.line.chain, judged.pipeline.stages[s]
+    touched = [i for i, share in enumerate(row.tolist()) if share > NOTHING]
+    in_flight = line.in_flight[s]
+    return PlanStage(
+        layers=tuple(chain.names[i] for i in touched),
+        devices=(chain.devices[s].index,),
+        forward=priced.forward,
+        backward=priced.backward,
+        in_flight=in_flight,
+        memory=MemoryParts(
+            weights=part(row, chain.parameters),
+            gradients=part(row, chain.gradients),
+            optimizer=part(row, chain.optimizer[s]),
+            activations=in_flight * priced.held,
+            workspace=priced.workspace * (2 if line.family.two_lanes else 1),
+            runtime=int(chain.runtime[s]),
+        ),
+        shares=tuple((chain.names[i], float(row[i])) for i in touched if row[i] < 1 - NOTHING),
+    )
+
+
+def part(row: NDArray[np.float64], values: NDArray[np.int64]) -> int:
+    """Shares of layers times a number of each, rounded up."""
+    return up(float(np.dot(row, values)))
+
+
+def up(value: float) -> int:
+    """A real number rounded up, but for what the arithmetic's own error adds."""
+    return math.ceil(value * (1 - 1e-13))

@@ -1,0 +1,91 @@
+"""The lines that a search may choose from, and when layers may not be divided at all."""
+
+from collections.abc import Iterator
+
+from pipeplan.baselines.planners.orders import device_orders
+from pipeplan.core.cluster import Cluster, Device, Overlap
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job, Order, Recompute
+from pipeplan.core.model import Model
+from pipeplan.costs.chain import Chain
+from pipeplan.costs.layers import available_micro_batches
+from pipeplan.costs.on_chip import StreamedTimes, streamed_times
+from pipeplan.costs.pricing import Prices
+from pipeplan.schedules import FAMILIES, Family, family
+from pipeplan.search.intra_layer.line import Line
+
+
+def require_streams(model: Model, cluster: Cluster, job: Job) -> None:
+    """Refuse to divide layers where devices send complete tensors, beside wishes about whole layers or shared weights.
+
+    Raises
+    ------
+    InputError
+    """
+    if cluster.overlap is not Overlap.STREAM:
+        raise InputError(
+            f"layers are divided only between devices whose tensors leave while they are made, and the devices of "
+            f"{cluster.name!r} send complete ones; leave --intra-layer out, or set overlap: stream in the cluster"
+        )
+    if model.ties:
+        named = ", ".join(" and ".join(tie.layers) for tie in model.ties)
+        raise InputError(f"divided layers do not go with shared weights yet ({named}); leave --intra-layer out")
+    for name in job.schedules:
+        family(name)  # one that is not known, or that orders freely, is refused before the search
+    wishes = [name for name in ("together", "no_cut_after", "pin") if getattr(job, name)]
+    wishes += ["recompute: full"] if job.recompute is Recompute.FULL else []
+    if wishes:
+        raise InputError(f"divided layers do not go with {', '.join(wishes)} yet; leave one or the other out")
+
+
+def lines(model: Model, cluster: Cluster, job: Job) -> list[Line]:
+    """Every micro-batch size, order of unlike devices, depth and streaming family that the job allows."""
+    kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
+    sizes = tuple(job.batch // count for count in job.micro_batches)
+    sizes = sizes or available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
+    families = [family(name) for name in job.schedules] or list(FAMILIES.values())
+    families = [each for each in families if cluster.overlap in each.suits]
+    prices = Prices(model, cluster, job)
+    found = []
+    for size in sizes:
+        times = {
+            kind.name: streamed_times(model, kind, size, extrapolate=job.extrapolate, optimizer=job.optimizer)
+            for kind in kinds
+        }
+        for row in _rows(cluster, job):
+            chain = prices.chain(tuple((device,) for device in row), size)
+            if not alike(chain):
+                continue
+            found += [_line(cluster, chain, times, job, size, each) for each in families[: None if len(row) > 1 else 1]]
+    return found
+
+
+def alike(chain: Chain) -> bool:
+    """Whether every device of a line holds as many bytes of each layer: one that is divided lies on two of them."""
+    tables = (chain.saved, chain.output, chain.workspace, chain.boundary)
+    return all((table == table[:1]).all() for table in tables)
+
+
+def asked(line: Line, job: Job) -> bool:
+    """Whether a line whose empty stages were left out still is what the job asks for."""
+    taken = [device.index for device in line.chain.devices]
+    in_order = job.order is not Order.GIVEN or taken == list(range(len(taken)))
+    return in_order and (not job.depths or len(taken) in job.depths)
+
+
+def _line(cluster: Cluster, chain: Chain, times: dict[str, StreamedTimes], job: Job, size: int, each: Family) -> Line:
+    own = tuple(times[device.kind.name] for device in chain.devices)
+    return Line(cluster, chain, own, job.batch // size, each, job.objective)
+
+
+def _rows(cluster: Cluster, job: Job) -> Iterator[tuple[Device, ...]]:
+    """Every depth of every order, once for each row of kinds and nodes."""
+    orders = [cluster.devices] if job.order is Order.GIVEN else device_orders(cluster)
+    most = len(cluster.devices)
+    seen = set()
+    for depth in [d for d in job.depths or range(1, most + 1) if d <= most]:
+        for order in orders:
+            key = tuple((device.kind.name, device.node) for device in order[:depth])
+            if key not in seen:
+                seen.add(key)
+                yield order[:depth]

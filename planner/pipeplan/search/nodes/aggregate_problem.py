@@ -1,0 +1,271 @@
+"""Families of shapes on clusters too large to list every shape: what a shape may look like, as one allocation problem.
+
+::
+
+    equal      one number r of replicas for all stages, packed or in tiles (see `pipeplan.search.space.device_groups`): a unit is a stage
+    unequal    every stage has a whole number of units of g devices, packed one behind the other
+
+Where packed units may straddle nodes, the number of units behind a stage does not tell whether it does. Then the faster
+of the link inside a node and the network counts.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeplan.core.cluster import Link
+from pipeplan.core.job import Job, Objective
+from pipeplan.costs.chain import Array
+from pipeplan.costs.network import Ring, shared
+from pipeplan.costs.pricing import device_room
+from pipeplan.search.nodes.tied_copies import with_certain_copies
+from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles
+from pipeplan.search.space.space import Space
+from pipeplan_formulations.allocation import Allocation, ChainAllocation, Flight
+from pipeplan_formulations.allocation.endings import with_second_ending
+
+UNITS = 64
+"""Most units of all classes in an unequal layout: the unit is chosen so large that there are no more."""
+CELLS = 2**19
+"""Most layers x units x widths of an unequal layout: the effort of its dynamic programme grows with them."""
+SMALL = 16
+"""Most units of all classes in a layout whose shapes are all looked at,"""
+SMALL_CELLS = 2**16
+"""and most layers x units x widths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How units lie on a cluster.
+
+    Attributes
+    ----------
+    unit : int
+        Devices.
+    widths : tuple of int
+        Units that a stage may have.
+    units, per_node : tuple of int
+        For each class: units that there are, and units in a node of it (1 if a unit fills nodes).
+    tile : int or None
+        Replicas of one stage in a node, in an equal layout; None is packed.
+    loose : bool
+        Whether it stands for several layouts, and is no worse than any of them.
+    """
+
+    unit: int
+    widths: tuple[int, ...]
+    units: tuple[int, ...]
+    per_node: tuple[int, ...]
+    tile: int | None = None
+    loose: bool = False
+
+    def straddles(self, each: DeviceClass) -> bool:
+        """Whether packed units of a class may lie in two nodes without filling them."""
+        node = each.per_node
+        return len(each.nodes) > 1 and not (each.even and (node % self.unit == 0 or self.unit % node == 0))
+
+    def cells(self, layers: int) -> int:
+        """Layers x units x widths."""
+        return layers * sum(self.units) * len(self.widths)
+
+    def small(self, layers: int) -> bool:
+        """Whether the shapes are few enough to be looked at in a tree."""
+        return sum(self.units) <= SMALL and self.cells(layers) <= SMALL_CELLS
+
+    def before(self, last: Modes) -> Iterator[Mode]:
+        """The modes for which there are still units."""
+        for number, units in enumerate(self.units):
+            left = units - sum(mode.replicas // self.unit for mode in last if mode.device_class == number)
+            yield from (Mode(number, width * self.unit) for width in self.widths if width <= left)
+
+    def modes(self, stages: Allocation) -> Modes:
+        """What runs each stage of an allocation."""
+        return tuple(Mode(place.kind, place.width * self.unit) for place in stages)
+
+
+def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
+    """Every layout for steps of so many micro-batches; no stage has more replicas than that.
+
+    Where single devices are the units of the unequal layout, it holds all that is packed.
+    """
+    classes, job = space.classes, space.job
+    most = min(max(len(each.devices) for each in classes), micro_batches)
+    layers = len(space.model.layers)
+    unequal = None if job.equal_replicas or len(set(job.replicas)) == 1 else _unequal_layout(job, classes, most, layers)
+    whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it holds all that is packed
+    for replicas in _equal(job, classes, most):
+        ways: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
+        for tile in ways[1:] if whole else ways:
+            layout = _equal_layout(classes, replicas, tile)
+            if any(layout.units):
+                yield layout
+    if unequal is not None:
+        yield unequal
+
+
+def floor(space: Space, size: int, layout: Layout) -> int | None:
+    """A bound on all plans of the layout that costs next to nothing; None if none of them fits."""
+    classes, floors = space.classes, space.floors(size)
+    if len(layout.widths) > 1:
+        return floors.together(space.cluster)
+    share = layout.unit if space.job.zero1 else 1
+    resident = int((2 * space.prices.parameters + -(-space.prices.optimizer // share)).sum())
+    rooms = sorted((device_room(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
+    stages, there = len(space.model.layers), 0
+    for room, count in reversed(rooms):  # the stages with the most room, one layer each at least
+        there += room * min(count, stages)
+        stages -= min(count, stages)
+    if resident > there:
+        return None
+    units: dict[str, int] = {}
+    for each, count in zip(classes, layout.units, strict=True):
+        units[each.kind.name] = units.get(each.kind.name, 0) + count
+    return floors.equal(units, layout.unit)
+
+
+def allocation_problem(space: Space, size: int, layout: Layout, alternating: bool, last: Modes = ()) -> ChainAllocation:
+    """The joint problem of a layout at a micro-batch size.
+
+    With ``alternating`` it is what holds for 1F1B, whose in-flight counts the problem chooses unless there is but SNO,
+    and for GPipe (docs/bounds.md).
+    Otherwise it is relaxed to what holds for the families that are not 1F1B. ``last``: modes of the last stages, if
+    they are known.
+    """
+    classes = space.classes
+    prices, job = space.prices, space.job
+    tables = [prices.table(each.kind, size) for each in classes]
+    replicas = [width * layout.unit for width in layout.widths]
+    shares = [r if job.zero1 else 1 for r in replicas]
+    rings = [[_rings(space, each, layout, r) for r in replicas] for each in classes]
+    hops = _Hops(space, layout, [table.boundary for table in tables])
+    phases = not alternating and space.phased
+
+    def rows(name: str) -> Array:
+        return np.stack([getattr(table, name) for table in tables])
+
+    fixed = 2 * prices.parameters
+    deepest = min(len(space.model.layers), max(job.depths, default=len(space.model.layers)))
+    problem = ChainAllocation(
+        forward=rows("forward"),
+        backward=rows("backward"),
+        update=np.stack([[-(-table.update // share) for share in shares] for table in tables]),
+        reduce=np.stack(
+            [[np.minimum.reduce([ring.times(prices.parameters) for ring in own]) for own in row] for row in rings]
+        ),
+        reduce_base=np.array([[min(ring.base for ring in own) for own in row] for row in rings], np.int64),
+        resident=np.stack([[fixed + -(-prices.optimizer // share) for share in shares] for _ in classes]),
+        saved=rows("saved").min(axis=0),
+        output=rows("output").min(axis=0),
+        workspace=rows("workspace").min(axis=0),
+        recomputable=prices.recomputable,
+        received=rows("boundary").min(axis=0),
+        limit=np.array([device_room(each.kind, job) for each in classes], np.int64),
+        units=np.minimum(layout.units, deepest * layout.widths[-1]),
+        node=np.array(layout.per_node, np.int64),
+        send=hops.send,
+        send_back=hops.send,
+        latency=hops.latency,
+        cuts=space.wishes.cuts,
+        micro_batches=job.batch // size,
+        samples=job.batch,
+        widths=layout.widths,
+        unit=layout.unit,
+        overlap=space.cluster.overlap.value,
+        last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last),
+        objective="bottleneck" if job.objective is Objective.BOTTLENECK else "step",
+        flight=_flight(space) if alternating else "full" if phases else "fbp",
+        alternating=alternating,
+        phases=phases,
+    )
+    return with_second_ending(with_certain_copies(space, problem))
+
+
+def _flight(space: Space) -> Flight:
+    if space.job.objective is Objective.BOTTLENECK:  # a longer warm-up helps no endless pipeline
+        return "sno"
+    chooses = space.free or any(each.name == "1f1b-so" for each in space.families)
+    return "falling" if chooses else "sno"
+
+
+class _Hops:
+    """Sends and latencies between classes: entry 0 inside a node, entry 1 over the network; if unknown, the least."""
+
+    def __init__(self, space: Space, layout: Layout, boundary: list[Array]) -> None:
+        classes, count = space.classes, len(boundary)
+        self.send = np.zeros((count, count, 2, len(boundary[0])), np.int64)
+        self.latency = np.zeros((count, count, 2), np.int64)
+        for a, source in enumerate(classes):
+            for b, target in enumerate(classes):
+                links = [_between(space, source, target)] * 2
+                if a == b:
+                    across = [space.cluster.network or source.link]
+                    unknown = layout.loose or (layout.tile is None and layout.straddles(source))
+                    some_share = layout.widths != (1,)  # where some replicas share a node, others may not
+                    links = [[source.link, *across] if some_share or unknown else [source.link], across]
+                    links[1] = links[0] if unknown else across
+                for entry, ways in enumerate(links):
+                    send = [space.prices.occupancy(link, boundary[a]) for link in ways]
+                    self.send[a, b, entry] = np.minimum.reduce(send)
+                    self.latency[a, b, entry] = min(link.latency for link in ways)
+
+
+def _between(space: Space, source: DeviceClass, target: DeviceClass) -> list[Link]:
+    """The links that may join devices of two classes."""
+    inside = [source.link] if source.nodes & target.nodes else []
+    network = space.cluster.network
+    return inside + ([network] if network is not None and len(source.nodes | target.nodes) > 1 else [])
+
+
+def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int) -> list[int]:
+    """Replicas of equal layouts: those asked for, or all; on large clusters parts of a node and whole ones."""
+    if job.replicas:
+        return sorted(r for r in set(job.replicas) if r <= most)
+    if sum(len(each.devices) for each in classes) <= SMALL:
+        return list(range(1, most + 1))
+    node = max(each.per_node for each in classes)
+    inside = [r for r in range(1, node + 1) if node % r == 0]
+    nodes = [node * k for k in range(2, most // node + 1)]
+    if len(nodes) > UNITS:  # powers of two, and three times them
+        nodes = sorted({node * k * 2**i for k in (1, 3) for i in range(most.bit_length())})
+    return [r for r in (*inside, *nodes) if r <= most]
+
+
+def _equal_layout(classes: tuple[DeviceClass, ...], replicas: int, tile: int | None) -> Layout:
+    if tile is None:
+        units = tuple(len(each.devices) // replicas for each in classes)
+        return Layout(replicas, (1,), units, tuple(max(each.per_node // replicas, 1) for each in classes))
+    rows = [len(each.devices) // each.per_node // (replicas // tile) for each in classes]
+    per_node = tuple(each.per_node // tile for each in classes)
+    return Layout(replicas, (1,), tuple(row * p for row, p in zip(rows, per_node, strict=True)), per_node, tile)
+
+
+def _unequal_layout(job: Job, classes: tuple[DeviceClass, ...], most: int, layers: int) -> Layout | None:
+    """None if it holds stages of one width only."""
+    unit = _unit(classes, layers)
+    widths = tuple(w for w in range(1, most // unit + 1) if not job.replicas or w * unit in job.replicas)
+    units = tuple(len(each.devices) // unit for each in classes)
+    per_node = tuple(max(each.per_node // unit, 1) for each in classes)
+    return Layout(unit, widths, units, per_node) if len(widths) > 1 else None
+
+
+def _unit(classes: tuple[DeviceClass, ...], layers: int) -> int:
+    """The least divisor or multiple of a node that leaves at most `UNITS` units, and `CELLS`."""
+    node = max(each.per_node for each in classes)
+    devices = sum(len(each.devices) for each in classes)
+    choices = [u for u in range(1, node + 1) if node % u == 0] + [node << i for i in range(1, devices.bit_length())]
+    most = max(SMALL, min(UNITS, int((CELLS / layers) ** 0.5)))
+    return next(unit for unit in choices if devices // unit <= most)
+
+
+def _rings(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> list[Ring]:
+    """The rings that the replicas of a stage may form, none of which is slower than the one that they do form."""
+    network = space.cluster.network
+    inside = Ring(replicas, each.link)
+    if network is None or len(each.nodes) == 1:
+        return [inside]
+    if layout.tile is not None and not layout.loose:
+        return [inside] if replicas <= layout.tile else [Ring(replicas, shared(network, each.per_node // layout.tile))]
+    within = [inside] if replicas <= each.per_node else []
+    aligned = layout.widths == (1,) and not layout.loose and not layout.straddles(each)
+    return within if within and aligned else [*within, Ring(replicas, network)]

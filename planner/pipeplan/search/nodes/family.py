@@ -1,0 +1,120 @@
+"""A shape under one schedule family: the node whose bound and simulation meet.
+
+First the exact dynamic programme on the relaxed partition problem, then a solver with every path cut known so far. The
+partition found is simulated; the critical path of its schedule is an inequality that all partitions under the same
+shape, micro-batch count and family obey (equation (6) of the partition problem). Where transfers of several pairs of
+devices queue at a card, a critical path may say less about a partition than its simulation does. Then the others are
+looked at without it. So bound and simulation meet after finitely many steps, if there is time to simulate.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from pipeplan.core.job import Objective
+from pipeplan.costs.chain import Boundaries
+from pipeplan.costs.pricing import assemble
+from pipeplan.search.branch_and_bound import Node, Prover, Step
+from pipeplan.search.cutoff import closed, cutoff, learned, precise
+from pipeplan.search.evaluate import judge
+from pipeplan.search.fill_memory import fuller
+from pipeplan.search.path_cuts import find_path_cut
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.shared_links import surplus
+from pipeplan_formulations import partition
+from pipeplan_formulations.common.report import Stop
+from pipeplan_formulations.partition import PathCut
+
+FIRST_SLICE = 2.0
+"""Seconds a solver gets for one step at first; doubled each time it was not enough."""
+CELLS = 4_000
+"""Most stages x layers that are handed to a solver with path cuts: beyond, it takes minutes to begin."""
+
+
+@dataclass
+class FamilyNode(Node):
+    """A candidate that may still hold the best plan."""
+
+    bound: int
+    candidate: Candidate
+    relaxed: bool = False
+    slice: float = FIRST_SLICE
+    best: Boundaries | None = None
+    paths: list[PathCut] = field(default_factory=list)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """What is nearly done first, then what holds the least."""
+        return (-len(self.paths), sum(self.candidate.in_flight))
+
+    def advance(self, prover: Prover) -> Step:
+        """One solve and one simulation; the node stays open unless it is infeasible, solved or beyond help."""
+        slice_ = min(prover.left, self.slice)
+        step = self.candidate.objective is Objective.STEP
+        problem = self.candidate.problem.with_paths(tuple(self.paths) if step else ())
+        backend = prover.backend if self.relaxed else "exact"
+        limits, most = precise(prover, slice_), cutoff(prover)
+        if self.relaxed and backend != "exact" and problem.stages * problem.layers > CELLS:
+            return Step.leave(self.bound)
+        report = partition.solve(problem, limits, hint=self.best, backend=backend, cutoff=most)
+        before = self.bound
+        if not learned(self, report):
+            return Step.nothing()
+        hopeless = closed(self, prover) if report.solution is None else not prover.affords(self.candidate)
+        if hopeless:
+            return Step.leave(self.bound)
+        first, self.relaxed = not self.relaxed, True
+        new_cut = self._simulate(prover, report.solution) if report.solution is not None else False
+        if report.solution is not None and prover.value is not None and prover.value <= self.bound:
+            return Step.leave(self.bound)
+        if first or new_cut or self.bound > before:
+            return Step.split([self])
+        if report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
+            self.slice *= 2
+            return Step.split([self])
+        if report.solution is not None and report.stop is not Stop.TIME:
+            others = list(self._others(report.solution))
+            if self._recomputes_least(report.solution):
+                return Step.split(others)
+            return Step.leave(max(self.bound, problem.evaluate(report.solution, optimistic=True)), others)
+        return Step.leave(self.bound)
+
+    def _recomputes_least(self, boundaries: Boundaries) -> bool:
+        """Whether no other layers than those that a partition recomputes would take less; else it is not settled."""
+        recomputing = self.candidate.problem.recomputing
+        least, chosen = (recomputing.of_partition(boundaries, optimistic) for optimistic in (True, False))
+        return bool((least == chosen).all())
+
+    def _others(self, boundaries: Boundaries) -> Iterator["FamilyNode"]:
+        """Every partition but one that was simulated, whose critical path tells nothing new.
+
+        In the s-th pair of nodes boundary s lies elsewhere, before or behind, and those before it lie as in the one.
+        Any other partition lies in one of them: that of the first boundary in which it differs.
+        """
+        where = self.candidate.where
+        for s, b in list(enumerate(boundaries))[1:-1]:
+            before, behind = where.copy(), where.copy()
+            before[:s, b - 1] = False
+            behind[s:, b] = False
+            for mask in (before, behind):
+                yield replace(self, candidate=replace(self.candidate, where=mask), best=None, paths=list(self.paths))
+            where = where.copy()
+            where[:s, b] = where[s:, b - 1] = False
+
+    def _simulate(self, prover: Prover, boundaries: Boundaries) -> bool:
+        """Judge a partition; True if its critical path is a new inequality."""
+        self.best = boundaries
+        candidate = self.candidate
+        prover.offer(judge(prover.cluster, candidate, boundaries))
+        other = fuller(prover.cluster, candidate, boundaries)
+        if other is not None and (prover.value is None or other.problem.evaluate(boundaries) < prover.value):
+            prover.offer(judge(prover.cluster, other, boundaries))
+        if candidate.objective is not Objective.STEP:
+            return False
+        pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))
+        slower = partial(surplus, prover.cluster, candidate.chain)
+        cut = find_path_cut(candidate.schedule(pipeline), candidate.certain(pipeline), slower)
+        if cut in self.paths:
+            return False
+        self.paths.append(cut)
+        return True

@@ -1,0 +1,55 @@
+"""Copies of shared weights in the allocation problem, whose layers are in numbers of their own.
+
+What layers share counts as the first one's there, so that no copy is needed if all of them lie on one stage: a bound
+for every plan. Where a stage cannot hold the first two of them, the second one's stage certainly has a copy:
+
+::
+
+    embedding  block.0  …  block.95  head        more than any device holds, so head's stage has a copy of embedding's
+    ╰────────────── resident ───────────╯        matrix, and both stages sum its gradients
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pipeplan.costs.memory import optimizer_bytes
+from pipeplan.costs.network import least_alone
+from pipeplan.search.space.space import Space
+from pipeplan_formulations.allocation import ChainAllocation
+
+
+def with_certain_copies(space: Space, problem: ChainAllocation) -> ChainAllocation:
+    """The problem with what copies cost that every plan has."""
+    index = {name: i for i, name in enumerate(space.model.names)}
+    for tie in space.model.ties:
+        first, second = (index[name] for name in tie.layers[:2])
+        if _always_apart(space, problem, first, second):
+            problem = _with_copy(space, problem, first, second, tie.parameters)
+    return problem
+
+
+def _always_apart(space: Space, problem: ChainAllocation, first: int, second: int) -> bool:
+    """Whether no device has room for both layers and all between them, or these are all layers and stages several."""
+    depths, ends = space.job.depths, (first, second) == (0, problem.layers - 1)
+    if ends and (min(depths, default=1) > 1 or len(problem.last) > 1):
+        return True
+    between = problem.resident[:, :, first : second + 1].sum(axis=-1)
+    return bool((between > problem.limit[:, None]).all())
+
+
+def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, size: int) -> ChainAllocation:
+    """A copy on the stage of ``second``, and the sum of gradients with the stage of ``first``."""
+    shares = np.array([width * problem.unit if space.job.zero1 else 1 for width in problem.widths])
+    update, reduce, resident = problem.update.copy(), problem.reduce.copy(), problem.resident.copy()
+    state = optimizer_bytes(size, space.model.dtype, space.job.optimizer)
+    resident[:, :, second] += 2 * size - (-state // shares)
+    update[:, :, second] += problem.update[:, :, first] * size // int(space.prices.parameters[first])
+    links = {node.link for node in space.cluster.nodes} | {space.cluster.network}
+    for w, width in enumerate(problem.widths):
+        replicas = (width + problem.widths[0]) * problem.unit
+        together = min(least_alone(replicas, link, size) for link in links if link is not None)
+        extra = np.maximum(together - problem.reduce_base[:, w], 0)  # which a stage without a reduction does not pay
+        reduce[:, w, second] += extra
+        reduce[:, w, first] = np.maximum(reduce[:, w, first], extra)
+    return replace(problem, update=update, reduce=reduce, resident=resident)

@@ -1,0 +1,217 @@
+"""What a critical path proves about every other partition: an inequality for the partition problem.
+
+::
+
+    0F0 ──f──▶ 1F0  1F1  1B1 ──g──▶ 0B1  0U            T ≥ F_0 + 2 F_1 + B_1 + B_0 + U_0 + f_0 + g_0 + 2 l_0
+
+In a given order of actions these follow one another whatever the layers of each stage are, so the length of the path,
+read as a sum over stages, bounds the step time of every partition (equation (6) of the partition problem).
+
+Replicas of a stage take equally long, so it does not matter through which of them a path goes. A reduction begins when
+the last replica comes to it, so a path may change replicas there:
+
+::
+
+    1F1 (device 2)  1B1 (device 2)  1R (all replicas)  1U
+
+Transfers between different pairs of replicas may differ. A path counts the least of its boundary's, which keeps it a
+bound, and, where it is told what each pair's takes beyond that, the difference too.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import PlanError
+from pipeplan.core.pipeline import Pipeline, Transfer
+from pipeplan.core.schedule import Kind, Schedule
+from pipeplan.core.timeline import Flight, Span, Timeline
+from pipeplan.costs.chain import Array
+from pipeplan.simulate import longest_path
+from pipeplan_formulations.partition import PathCut
+
+Surplus = Callable[[int, int], Array]
+
+_HALVES = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
+
+
+@dataclass(frozen=True)
+class Path:
+    """How often each time lies on a path.
+
+    Attributes
+    ----------
+    forward, backward, input_gradient, weight_gradient, reduce, update : tuple of int
+        One a stage.
+    send, send_back, latency, latency_back : tuple of int
+        One a boundary.
+    turns : tuple of (boundary, turn)
+        What ``send`` and ``send_back`` count, one by one: between which of a boundary's pairs (see `Pipeline`).
+    """
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    input_gradient: tuple[int, ...]
+    weight_gradient: tuple[int, ...]
+    reduce: tuple[int, ...]
+    update: tuple[int, ...]
+    send: tuple[int, ...]
+    send_back: tuple[int, ...]
+    latency: tuple[int, ...]
+    latency_back: tuple[int, ...]
+    turns: tuple[tuple[int, int], ...] = ()
+
+    def length(self, pipeline: Pipeline) -> int:
+        """Nanoseconds: no more than the step time of any pipeline with the same schedule, replicas and overlap."""
+        total = 0
+        for s, stage in enumerate(pipeline.stages):
+            total += self.forward[s] * stage.forward + self.backward[s] * stage.backward
+            total += self.input_gradient[s] * stage.input_gradient + self.weight_gradient[s] * stage.weight_gradient
+            total += self.reduce[s] * stage.reduce + self.update[s] * stage.update
+        for counts, late, ways in (
+            (self.send, self.latency, pipeline.transfers),
+            (self.send_back, self.latency_back, pipeline.returns),
+        ):
+            for count, latencies, row in zip(counts, late, ways, strict=True):
+                total += count * min(way.occupancy for way in row) + latencies * least_latency(row)
+        return total
+
+
+def least_latency(ways: tuple[Transfer, ...]) -> int:
+    """Of one boundary in one direction."""
+    return min(way.latency for way in ways)
+
+
+def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> PathCut:
+    """The critical path of a simulation with ``share=False`` as an inequality (6).
+
+    Raises
+    ------
+    PlanError
+        If the path holds half a backward, for which the partition problem has no term, or cannot be read (`read_path`).
+    """
+    return _as_cut(timeline.critical, pipeline, schedule)
+
+
+def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None) -> PathCut:
+    """What `path_cut` makes of a simulation with ``share=False``, of which nothing but the path is looked at.
+
+    ``surplus(boundary, turn)``: for each cut, what a transfer between these devices takes beyond the least.
+
+    Raises
+    ------
+    PlanError
+        As in `path_cut` and `pipeplan.simulate.simulate`.
+    """
+    return _as_cut(longest_path(schedule, pipeline, share=False), pipeline, schedule, surplus)
+
+
+def _as_cut(
+    critical: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule, surplus: Surplus | None = None
+) -> PathCut:
+    path = _read(critical, pipeline, schedule)
+    if any(path.input_gradient) or any(path.weight_gradient):
+        halves = (item.action for item in critical if isinstance(item, Span) and item.action.kind in _HALVES)
+        raise PlanError(f"the critical path holds {next(halves)}, for which the partition problem has no term")
+    ways = zip((*path.latency, *path.latency_back), (*pipeline.transfers, *pipeline.returns), strict=True)
+    constant = sum(count * least_latency(row) for count, row in ways)
+    more = _beyond(path.turns, surplus) if surplus is not None else ()
+    return PathCut(path.forward, path.backward, path.update, path.send, path.send_back, constant, path.reduce, more)
+
+
+def _beyond(turns: Sequence[tuple[int, int]], surplus: Surplus) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    rows: dict[int, Array] = {}
+    for (boundary, turn), count in Counter(turns).items():
+        row = count * surplus(boundary, turn)
+        rows[boundary] = rows[boundary] + row if boundary in rows else row
+    return tuple((boundary, tuple(row.tolist())) for boundary, row in sorted(rows.items()) if row.any())
+
+
+def read_path(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path:
+    """Count what lies on the critical path of a simulation with ``share=False``.
+
+    Raises
+    ------
+    PlanError
+        If the path comes from a simulation in which boundaries share wires, or holds half a backward on a device with
+        two lanes, whose time is no sum of the stage's times.
+    """
+    return _read(timeline.critical, pipeline, schedule)
+
+
+def _read(path: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule) -> Path:
+    actions = {kind: [0] * len(pipeline.stages) for kind in Kind}
+    boundaries = range(len(pipeline.stages) - 1)
+    turns: list[tuple[int, int]] = []
+    sends, latencies = ([[0 for _ in boundaries] for _ in range(2)] for _ in range(2))  # forward, back
+    for before, item, after in zip([None, *path[:-1]], path, [*path[1:], None], strict=True):
+        if isinstance(item, Span):
+            if not _only_started(item, after, pipeline.overlap):
+                _count(actions, item, schedule.two_lanes)
+            continue
+        link, way = min(item.source, item.target), int(item.source > item.target)
+        if not _left_with_its_action(item, before, pipeline.overlap):
+            sends[way][link] += 1
+            turns.append((link, item.micro_batch % pipeline.periods[link]))
+        if isinstance(after, Flight) and _wire(after, pipeline) != _wire(item, pipeline):
+            raise PlanError("the critical path holds two transfers that share a wire; simulate with share=False")
+        if isinstance(after, Span) and _read_by(item, after):  # not a sender that waited
+            latencies[way][link] += 1
+    return Path(
+        forward=tuple(actions[Kind.FORWARD]),
+        backward=tuple(actions[Kind.BACKWARD]),
+        input_gradient=tuple(actions[Kind.INPUT_GRADIENT]),
+        weight_gradient=tuple(actions[Kind.WEIGHT_GRADIENT]),
+        reduce=tuple(actions[Kind.REDUCE]),
+        update=tuple(actions[Kind.UPDATE]),
+        send=tuple(sends[0]),
+        send_back=tuple(sends[1]),
+        latency=tuple(latencies[0]),
+        latency_back=tuple(latencies[1]),
+        turns=tuple(turns),
+    )
+
+
+def _wire(flight: Flight, pipeline: Pipeline) -> tuple[int, int, int]:
+    period = pipeline.periods[min(flight.source, flight.target)]
+    return flight.source, flight.target, flight.micro_batch % period
+
+
+def _count(actions: dict[Kind, list[int]], span: Span, two_lanes: bool) -> None:
+    kind, stage = span.action.kind, span.action.stage
+    if two_lanes and kind in _HALVES:
+        raise PlanError(f"the critical path holds {span.action} on two lanes, whose time is no sum of the stage's")
+    actions[kind][stage] += 1
+    if two_lanes and kind.per_micro_batch:  # each of the two takes F + B there
+        other = Kind.BACKWARD if kind is Kind.FORWARD else Kind.FORWARD
+        actions[other][stage] += 1
+
+
+def _sent_by(flight: Flight, span: Span) -> bool:
+    action = span.action
+    same = (action.stage, action.micro_batch, action.slice) == (flight.source, flight.micro_batch, flight.slice)
+    return same and action.kind in _kinds(flight)
+
+
+def _read_by(flight: Flight, span: Span) -> bool:
+    action = span.action
+    same = (action.stage, action.micro_batch, action.slice) == (flight.target, flight.micro_batch, flight.slice)
+    return same and action.kind in _kinds(flight)
+
+
+def _kinds(flight: Flight) -> tuple[Kind, ...]:
+    """What makes and what reads the tensor."""
+    return (Kind.FORWARD,) if flight.source < flight.target else (Kind.BACKWARD, Kind.INPUT_GRADIENT)
+
+
+def _only_started(span: Span, after: Span | Flight | None, overlap: Overlap) -> bool:
+    """Where tensors stream, an action may matter only by its start: its tensor's first byte left then."""
+    streams = overlap is Overlap.STREAM and isinstance(after, Flight) and _sent_by(after, span)
+    return streams and isinstance(after, Flight) and after.end != span.end
+
+
+def _left_with_its_action(flight: Flight, before: Span | Flight | None, overlap: Overlap) -> bool:
+    """Where tensors stream, a tensor may leave the moment its action ends, whatever its size."""
+    streams = overlap is Overlap.STREAM and isinstance(before, Span) and _sent_by(flight, before)
+    return streams and isinstance(before, Span) and flight.end == before.end

@@ -1,0 +1,13 @@
+"""Plans whose times vary: chosen by the mean or a quantile of disturbed steps instead of the undisturbed one.
+
+::
+
+    plans tried ──▶ contenders ──▶ each one's steps, disturbed alike ──▶ mean, quantile ──▶ the least
+                   (close enough       lockstep where no wires are
+                    undisturbed)       shared, event loop otherwise
+"""
+
+from pipeplan.core.perturbation import Robust, as_robust
+from pipeplan.simulate.perturbed.sample import step_times
+
+__all__ = ["Robust", "as_robust", "step_times"]

@@ -1,0 +1,207 @@
+"""The plan that is best where times vary, and what it was compared with."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pipeplan.core.perturbation import Robust
+from pipeplan.search.evaluate import Judged
+from pipeplan.search.robust.contenders import distinct, relatives
+from pipeplan.search.robust.race import FINALISTS, Runs, behind, first_round, objective, race, steps
+from pipeplan.search.robust.roomier import roomier
+from pipeplan.search.space.space import Space
+from pipeplan.simulate.perturbed.factors import BLOCK
+from pipeplan.simulate.perturbed.sequence import alone_on_wires
+from pipeplan.simulate.perturbed.statistics import Estimate, mean, quantile
+from pipeplan.simulate.perturbed.times import Ints
+from pipeplan.simulate.program import number
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
+from pipeplan_formulations.common.report import Limits
+
+MOST = 24
+"""Plans that are compared: of more, the fastest undisturbed."""
+REORDERED = 2
+"""Plans, the fastest ones tried, whose order is changed where any order may be chosen."""
+FEWEST = 3
+"""As many are, however long that takes."""
+EVENTS = 10_000_000
+"""Actions that may be run one by one, over all plans and samples: less than half a minute,"""
+A_SECOND = 200_000
+"""and fewer where there is less time: so many for each second."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan that was compared, in nanoseconds.
+
+    Attributes
+    ----------
+    judged : Judged
+        ``judged.value`` is the undisturbed step.
+    samples : int
+        How many disturbed steps it has run.
+    mean, quantile : Estimate
+        Of these.
+    behind : Estimate
+        By how much its mean lies above that of the chosen plan; both met the same disturbances.
+    """
+
+    judged: Judged
+    samples: int
+    mean: Estimate
+    quantile: Estimate
+    behind: Estimate
+
+    @property
+    def value(self) -> int:
+        """The undisturbed step."""
+        return self.judged.value
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was compared, the best first.
+
+    Attributes
+    ----------
+    question : Robust
+    samples : int
+        Those of the chosen plan, and of all that might have taken its place.
+    seed : int
+    rows : tuple of Row
+        The first one is chosen.
+    limit : float
+        Nanoseconds: plans that take more undisturbed were not compared; it is what the fastest undisturbed one takes
+        disturbed (its mean or quantile).
+    more : int
+        Plans that keep the limit and were left out all the same, as there were too many.
+    mean_bound : int or None
+        Nanoseconds that no plan of the searched space takes less than on average, if that is proved.
+
+    Raises
+    ------
+    ValueError
+        If there is no plan.
+    """
+
+    question: Robust
+    samples: int
+    seed: int
+    rows: tuple[Row, ...]
+    limit: float
+    more: int
+    mean_bound: int | None
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise ValueError("a robust choice compares one plan at least")
+
+    @property
+    def chosen(self) -> Judged:
+        """The best plan."""
+        return self.rows[0].judged
+
+    @property
+    def undisturbed(self) -> Row:
+        """The plan that would be chosen if nothing varied."""
+        return min(self.rows, key=lambda row: row.value)
+
+
+def choose(
+    space: Space,
+    best: Judged,
+    tried: Iterable[Judged],
+    bound: int,
+    question: Robust,
+    seed: int,
+    clock: Clock | None = None,
+) -> Choice | None:
+    """Compare plans under the same disturbances; None if the time was up before the first one was through.
+
+    Parameters
+    ----------
+    best : Judged
+        The fastest plan if nothing varies.
+    tried : iterable of Judged
+        All others that are known.
+    bound : int
+        Nanoseconds: no plan of the space takes less undisturbed.
+    clock : Clock, optional
+        Ends the comparison; what has been compared by then counts.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the first one was interrupted.
+    """
+    runs: Runs = []
+    limit, more = float(best.value), 0
+    clock = clock or Clock(Limits(time=math.inf))
+    samples, most = _room(best, question, clock.left)
+    try:
+        runs.append((best, steps(best, question, first_round(question, samples), seed, clock=clock)))
+        limit = max(limit, objective(runs[0][1], question).value)
+        known = distinct([best, *tried])
+        roomy = (other for plan in known[:REORDERED] for other in roomier(space, plan, question.spread))
+        every = distinct([*known, *_in_time(relatives(space, known, limit), clock), *_in_time(roomy, clock)])
+        others = [plan for plan in every if plan is not best and plan.value <= limit and space.outside(plan) is None]
+        more = max(len(others) - (most - 1), 0)
+        race([best, *others[: most - 1]], question, samples, seed, runs, clock)
+    except KeyboardInterrupt:  # what has been compared counts
+        if not runs:
+            raise
+    except OutOfTimeError:
+        if not runs:
+            return None
+
+    most_samples = max(len(run) for _, run in runs)
+
+    def order(run: tuple[Judged, Ints]) -> tuple[float, int]:
+        return objective(run[1], question).value, run[0].value
+
+    finalists = [run for run in runs if len(run[1]) == most_samples]
+    first = min(finalists, key=order)
+    winner = first[1]
+    runs = [first, *sorted((run for run in runs if run is not first), key=order)]
+    return Choice(
+        question=question,
+        samples=len(winner),
+        seed=seed,
+        rows=tuple(
+            Row(plan, len(run), mean(run), quantile(run, question.shown), behind(run, winner)) for plan, run in runs
+        ),
+        limit=limit,
+        more=more,
+        mean_bound=bound if own_wires(space) else None,
+    )
+
+
+def own_wires(space: Space) -> bool:
+    """Whether no plan of the space has transfers that share a wire.
+
+    Within a node every pair of devices has its own. Two devices have no others that could share their cards.
+    """
+    return len(space.cluster.nodes) == 1 or len(space.cluster.devices) <= 2
+
+
+def _in_time(plans: Iterable[Judged], clock: Clock) -> Iterator[Judged]:
+    """As many as come in half of the time that is left."""
+    most = clock.left / 2
+    for plan in plans:
+        yield plan
+        if clock.left < most:
+            return
+
+
+def _room(plan: Judged, question: Robust, seconds: float) -> tuple[int, int]:
+    """Samples, and the most plans: fewer of both where every step of a plan like this one is run by itself."""
+    program = number(plan.candidate.schedule(plan.pipeline), plan.pipeline, True)
+    if alone_on_wires(program):
+        return question.wanted, MOST
+    events = min(EVENTS, int(min(seconds, EVENTS) * A_SECOND))
+    affordable = events // max(len(program.actions), 1)  # steps
+    samples = question.wanted
+    if question.samples is None:
+        each = affordable // (2 * FINALISTS) // BLOCK * BLOCK
+        samples = min(samples, max(each, question.least_samples))
+    return samples, min(MOST, max(FEWEST, affordable // 2 // first_round(question, samples)))

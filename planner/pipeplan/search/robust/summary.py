@@ -1,0 +1,98 @@
+"""A robust choice told in words and as plain data."""
+
+from itertools import pairwise
+
+from pipeplan.core.units import format_time
+from pipeplan.search.robust.choice import Choice, Row
+from pipeplan.simulate.perturbed.statistics import Estimate
+
+SHOWN = 8
+"""Plans that are told; all of them are in the data."""
+FEW = 8
+"""Stages whose numbers of layers are told."""
+
+
+def in_words(choice: Choice) -> list[str]:
+    """The table, and what is proved of the mean."""
+    question = choice.question
+    lines = [
+        f"chosen by the {question.words} of {choice.samples} steps whose times vary by {_percent(question.spread)}"
+        f"{_slow(choice)}:",
+        f"  {'undisturbed':>11}  {'mean':>20}  {f'quantile {question.shown:g}':>20}  {'behind':>17}  plan",
+    ]
+    lines += [f"  {_row(row, number == 0)}" for number, row in enumerate(choice.rows[:SHOWN])]
+    if len(choice.rows) > SHOWN:
+        lines.append(f"  and {len(choice.rows) - SHOWN} more")
+    return [*lines, _reach(choice), _bound(choice)]
+
+
+def as_json(choice: Choice) -> dict[str, object]:
+    """What ``pipeplan solve --json`` prints under ``robust``. Times are seconds."""
+    question = choice.question
+    return {
+        "spread": question.spread,
+        "device_spread": question.device_spread,
+        "chosen_by": "mean" if question.quantile is None else "quantile",
+        "quantile": question.shown,
+        "samples": choice.samples,
+        "seed": choice.seed,
+        "compared_up_to_s": choice.limit / 1e9,
+        "left_out": choice.more,
+        "mean_bound_s": None if choice.mean_bound is None else choice.mean_bound / 1e9,
+        "plans": [
+            {
+                "plan": row.judged.label,
+                "layers": [b - a for a, b in pairwise(row.judged.boundaries)],
+                "step_time_s": row.value / 1e9,
+                "samples": row.samples,
+                "mean_s": row.mean.value / 1e9,
+                "mean_error_s": row.mean.error / 1e9,
+                "quantile_s": row.quantile.value / 1e9,
+                "quantile_error_s": row.quantile.error / 1e9,
+                "behind_s": row.behind.value / 1e9,
+                "behind_error_s": row.behind.error / 1e9,
+            }
+            for row in choice.rows
+        ],
+    }
+
+
+def _slow(choice: Choice) -> str:
+    spread = choice.question.device_spread
+    return f", and devices from step to step by {_percent(spread)}" if spread else ""
+
+
+def _row(row: Row, chosen: bool) -> str:
+    behind = "chosen" if chosen else f"{_with_error(row.behind, row.value)}"
+    return (
+        f"{format_time(row.value):>11}  {_with_error(row.mean, row.value):>20}  "
+        f"{_with_error(row.quantile, row.value):>20}  {behind:>17}  {_plan(row)}"
+    )
+
+
+def _with_error(estimate: Estimate, undisturbed: int) -> str:
+    """A time, and its standard error as a share of the undisturbed step."""
+    share = estimate.error / undisturbed if undisturbed else 0.0
+    return f"{format_time(estimate.value)} ± {share:.2%}"
+
+
+def _plan(row: Row) -> str:
+    layers = [b - a for a, b in pairwise(row.judged.boundaries)]
+    told = f", layers {'-'.join(map(str, layers))}" if 1 < len(layers) <= FEW else ""
+    return f"{row.judged.label}{told}"
+
+
+def _reach(choice: Choice) -> str:
+    count = len(choice.rows)
+    some = f", the fastest {count} of {count + choice.more}" if choice.more else ""
+    return f"  compared: what was tried and takes at most {format_time(choice.limit)} undisturbed{some}"
+
+
+def _bound(choice: Choice) -> str:
+    if choice.mean_bound is None:
+        return "  no bound on means is proved: network cards are shared, and who goes first depends on the times"
+    return f"  no plan of the searched space takes less than {format_time(choice.mean_bound)} on average"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g}%"

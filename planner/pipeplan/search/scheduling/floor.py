@@ -1,0 +1,83 @@
+"""What no schedule of a pipeline undercuts, whatever its order, its backwards split or joined.
+
+A micro-batch's backward takes B where it is joined, I and W where it is split. Measured times need not add up, so the
+instance whose every schedule is no slower than one of either kind has
+
+    I' = min(I, B)        W' = min(W, B − I')        hence I' ≤ I, W' ≤ W, I' + W' ≤ B:
+
+a joined backward is I' and W' in a row, sends no earlier than I' ends and frees no earlier either.
+
+Not so where devices wait while they send: a joined B sends when all of it is done, and were its I' to wait for a wire
+as long, W' would come later. So the gradients of stages that may be split pass no wires there.
+
+Schedules of two lanes have an instance of their own, with times as they are on two lanes; what undercuts neither is the
+lesser of both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipeplan.core.pipeline import Pipeline, Stage
+from pipeplan.search.scheduling.instance import problem_of, splittable
+from pipeplan.search.scheduling.lanes import in_two_lanes
+from pipeplan_formulations.schedule import PipelineSchedule, lower_bound
+from pipeplan_formulations.schedule.chains import heads
+
+
+def floor_problem(
+    pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool] = True, *, two_lanes: bool = False
+) -> PipelineSchedule:
+    """The instance whose optimum is a bound over all schedules that may split these stages and need not.
+
+    Parameters
+    ----------
+    split : bool or sequence of bool
+        The stages whose backwards may be split; those whose I and W have no times stay joined.
+    two_lanes : bool
+        Over all schedules of two lanes, not of one.
+
+    Raises
+    ------
+    InputError
+        As `schedule_problem`.
+    """
+    pipeline = in_two_lanes(pipeline) if two_lanes else pipeline
+    stages = pipeline.stages
+    wanted = (split,) * len(stages) if isinstance(split, bool) else tuple(split)
+    cut = [may and splittable(stage) for may, stage in zip(wanted, stages, strict=False)]
+    least = replace(
+        pipeline, stages=tuple(_least(stage) if may else stage for may, stage in zip(cut, stages, strict=False))
+    )
+    problem = problem_of(least, micro_batches, [*cut, *wanted[len(cut) :]], safe=False, two_lanes=two_lanes)
+    return _sent_early(problem) if problem.overlap == "none" else problem
+
+
+def floor(problem: PipelineSchedule) -> int:
+    """`lower_bound`, and for each device all that it must run with its updates, one after the other.
+
+    A formulation's endings occupy no device. Those of several stages on one do, that which runs their backwards.
+    """
+    bound = lower_bound(problem)
+    if not problem.possible:
+        return bound
+    first = heads(problem)
+    for device, stages in enumerate(problem.hosted):
+        rows = [row for row in problem.rows(device) if row[0] != "F" or not problem.has_lanes(device)]
+        if rows:
+            work = problem.micro_batches * sum(problem.time[kind][s] for kind, s in rows)
+            ends = sum(problem.ending[s] for s in stages)
+            bound = max(bound, min(first[kind][s] for kind, s in rows) + work + ends)
+    return bound
+
+
+def _least(stage: Stage) -> Stage:
+    inputs = min(stage.input_gradient, stage.backward)
+    return replace(stage, input_gradient=inputs, weight_gradient=min(stage.weight_gradient, stage.backward - inputs))
+
+
+def _sent_early(problem: PipelineSchedule) -> PipelineSchedule:
+    """No wires for what split stages send back."""
+    free = problem.split[1:]
+    times = tuple(0 if own else time for own, time in zip(free, problem.occupancy_back, strict=False))
+    wires = tuple(() if own else way for own, way in zip(free, problem.wires_back, strict=False))
+    return replace(problem, occupancy_back=times, wires_back=wires)

@@ -1,0 +1,261 @@
+"""From a space to what it searches and what it does not: which sentences of `pipeplan.core.searched` are true of it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from math import isqrt
+from typing import TYPE_CHECKING
+
+from pipeplan.core import searched as say
+from pipeplan.core.cluster import Cluster, Overlap
+from pipeplan.core.job import OPTIMIZER_STATE, Job, Objective, Order, Recompute
+from pipeplan.core.model import Model
+from pipeplan.core.searched import Searched
+from pipeplan.core.wording import listed
+from pipeplan.search import one_by_one
+from pipeplan.search.graph import applies
+from pipeplan.search.graph.loads import widths
+from pipeplan.search.graph.node import is_chain
+from pipeplan.search.space.device_groups import distinct_tiles
+from pipeplan.search.space.space import Space
+
+if TYPE_CHECKING:
+    from pipeplan.search.nodes.aggregate_problem import Layout
+
+
+def searched(space: Space, opened: int = 0) -> Searched:
+    """What a search of the space looks at."""
+    scope = Scope(space)
+    job = space.job
+    return Searched(
+        micro_batch_sizes=space.sizes,
+        schedules=space.schedules,
+        opened=opened,
+        recompute=job.recompute.value,
+        order=job.order.value,
+        depths=listed(scope.depths),
+        widths=listed(scope.widths),
+        partitions=say.DOWNSETS if scope.graph else say.CONTIGUOUS,
+        in_flight=scope.in_flight,
+        schedules_reach=say.ANY_ORDER if space.any_order else say.WRITTEN if scope.step else say.ENDLESS,
+        replicas=scope.replicas,
+        unlike=len(space.classes) > 1,
+        wishes=narrowing(job),
+        not_searched=tuple(scope.not_searched()),
+    )
+
+
+def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
+    """What `pipeplan.solve` looks at when it is asked this."""
+    whole = searched(Space(model, cluster, replace(job, intra_layer=False)))
+    return with_divided_layers(whole) if job.intra_layer else whole
+
+
+def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
+    """The space that layers divided between neighbours add to that of whole ones."""
+    # divided layers take the named families only
+    without = {say.TENSOR: say.BEYOND_NEIGHBOURS, say.ASKED_FOR: say.OTHER_ORDERS}
+    rest = tuple(without.get(sentence, sentence) for sentence in whole.not_searched)
+    beyond = (*rest, say.DIVIDED_REPLICAS, say.DISTANT_PARTS)
+    partitions = say.DIVIDED.format(whole=whole.partitions)
+    return replace(whole, opened=whole.opened + opened, partitions=partitions, not_searched=beyond)
+
+
+def narrowing(job: Job) -> tuple[str, ...]:
+    """The options of a job that leave plans out, and that no other part of the sentence speaks of."""
+    given = {
+        "--equal-replicas": job.equal_replicas,
+        "--together": bool(job.together),
+        "--no-cut-after": bool(job.no_cut_after),
+        "--pin": bool(job.pin),
+    }
+    return tuple(name for name, on in given.items() if on)
+
+
+class Scope:
+    """What is true of a space's question."""
+
+    def __init__(self, space: Space) -> None:
+        self.space, self.job, self.model = space, space.job, space.model
+        self.devices = len(space.cluster.devices)
+        self.step = space.job.objective is Objective.STEP
+        self.graph = applies(space)
+        self.chain = is_chain(space.model)
+
+    @cached_property
+    def most(self) -> int:
+        """The most replicas that a stage could have, whatever the job allows."""
+        return min(max(len(each.devices) for each in self.space.classes), self.job.batch // min(self.space.sizes))
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Numbers of replicas that are looked at."""
+        if self.graph:
+            return tuple(sorted({way.replicas for size in self.space.sizes for way in widths(self.space, size)}))
+        numbers = range(1, self.most + 1)
+        return tuple(r for r in numbers if (not self.job.replicas or r in self.job.replicas) and r not in self.thinned)
+
+    @cached_property
+    def replicated(self) -> bool:
+        """Whether stages may have replicas."""
+        return any(width > 1 for width in self.widths)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Numbers of stages."""
+        most = min(self.devices // min(self.widths, default=1), len(self.model.layers))
+        return tuple(depth for depth in range(1, most + 1) if not self.job.depths or depth in self.job.depths)
+
+    @cached_property
+    def several(self) -> bool:
+        """Whether there may be more than one stage."""
+        return any(depth > 1 for depth in self.depths)
+
+    @cached_property
+    def limited(self) -> bool:
+        """Whether anything limits the memory of a device."""
+        return self.job.memory is not None or any(d.kind.memory is not None for d in self.space.cluster.devices)
+
+    @cached_property
+    def spread(self) -> bool:
+        """Whether like devices of several nodes can be placed in ways that differ."""
+        if self.graph or self.job.order is Order.GIVEN or not (self.several or self.replicated):
+            return False
+        nodes = self.space.cluster.nodes
+        shared = (
+            {n for n in each.nodes if len(nodes[n].kinds) > 1} for each in self.space.classes if len(each.nodes) > 1
+        )
+        return any(shared)
+
+    @property
+    def replicas(self) -> str:
+        """Which devices share a stage."""
+        if not self.replicated:
+            return say.ALONE
+        if self.job.order is Order.GIVEN:
+            return say.LISTED
+        return say.TILED if self.spread else say.PACKED
+
+    @property
+    def in_flight(self) -> str:
+        """How many micro-batches a stage holds."""
+        if self.space.any_order:
+            return say.ALL_COUNTS
+        return say.FALLING if self.space.free and self.several else say.OWN
+
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether the job allows stages that differ in their number of replicas."""
+        return self.replicated and not self.job.equal_replicas and len(set(self.job.replicas)) != 1
+
+    @cached_property
+    def layouts(self) -> "tuple[Layout, ...] | None":
+        """Where shapes are too many to look at each: the layouts that stand for them."""
+        if one_by_one(self.space):
+            return None
+        from pipeplan.search.nodes.aggregate_problem import layouts  # only larger clusters need it
+
+        return tuple(each for size in self.space.sizes for each in layouts(self.space, self.job.batch // size))
+
+    @cached_property
+    def equal(self) -> frozenset[int]:
+        """Numbers of replicas of layouts whose stages all have the same."""
+        return frozenset(each.unit for each in self.layouts or () if len(each.widths) == 1)
+
+    @cached_property
+    def unit(self) -> int | None:
+        """What divides the numbers of replicas of stages that differ in them; None if there are none."""
+        return min((each.unit for each in self.layouts or () if len(each.widths) > 1), default=None)
+
+    @cached_property
+    def thinned(self) -> frozenset[int]:
+        """Numbers of replicas that the job allows and that no layout has, as there would be too many."""
+        if self.layouts is None:
+            return frozenset()
+        allowed = self.job.replicas or range(1, self.most + 1)
+        return frozenset(
+            r for r in allowed if r <= self.most and r not in self.equal and (not self.unit or r % self.unit)
+        )
+
+    def not_searched(self) -> Iterator[str]:
+        """Every sentence that is true of this question."""
+        yield from self._partitions()
+        yield from self._replicas()
+        if self.step:
+            yield from self._orders()
+        elif self.limited and self.several:
+            yield say.OTHER_HOLDING
+        yield self._sizes()
+        if self.limited:
+            if self.job.recompute is not Recompute.NONE:
+                yield say.CHECKPOINTS
+            yield say.OFFLOADING
+
+    def _partitions(self) -> Iterator[str]:
+        if self.devices > 1:
+            yield say.TENSOR
+        if self.several:
+            yield say.INTERLEAVED
+        if not self.chain and self.several:
+            if not self.graph:
+                yield say.NOT_CONTIGUOUS
+            yield say.BRANCHES
+
+    def _replicas(self) -> Iterator[str]:
+        wanted = not self.job.replicas or max(self.job.replicas) > 1
+        if not self.replicated and not self.step and self.devices > 1 and wanted:
+            yield say.ONE_MICRO_BATCH
+        if self.spread:
+            yield say.PLACEMENTS
+        if self.replicated:
+            yield from self.coarse()
+            kinds = {each.kind.name for each in self.space.classes}
+            if len(kinds) > 1:
+                yield say.UNLIKE_KINDS
+            if len(self.space.classes) > len(kinds):
+                yield say.UNLIKE_NODES
+        if self.replicated or (self.several and self.model.ties and self.step):
+            yield say.OVERLAPPED
+        if self.replicated:
+            yield say.SHARDED
+            if not self.job.zero1 and OPTIMIZER_STATE[self.job.optimizer]:
+                yield say.STATE
+
+    def coarse(self) -> Iterator[str]:
+        """What is left out of layouts on large clusters."""
+        if self.layouts is None:
+            return
+        allowed = [r for r in self.job.replicas or range(1, self.most + 1) if r <= self.most]
+        if self.thinned:
+            yield say.OTHER_WIDTHS
+        if self.uneven and self.unit is None:
+            yield say.ONE_WIDTH
+        elif self.uneven and any(r % (self.unit or 1) for r in allowed):
+            yield f"stages of unequal numbers of replicas, other than multiples of {self.unit}"
+        if any(distinct_tiles(self.space.classes, r) for r in allowed if r not in self.equal):
+            yield f"equal tiles for other numbers of replicas than {listed(tuple(self.equal))}"
+
+    def _orders(self) -> Iterator[str]:
+        space = self.space
+        if space.any_order:
+            if self.uneven and self.several:
+                yield say.UNEQUAL_ORDERS
+            if space.cluster.overlap is Overlap.STREAM:
+                yield say.TWO_LANES
+        elif self.several or not any(each.alternates for each in space.families):
+            if space.free:
+                yield say.OTHER_COUNTS
+            yield say.ASKED_FOR
+        if self.several:
+            yield say.STALE
+            yield say.SLICES
+
+    def _sizes(self) -> str:
+        """Micro-batch sizes outside the list; unequal ones never are."""
+        batch, job = self.job.batch, self.job
+        known = set(self.space.sizes)
+        divisors = (size for size in range(1, isqrt(batch) + 1) if batch % size == 0)
+        if all({size, batch // size} <= known for size in divisors):  # the first one tells of the whole batch
+            return say.UNEQUAL_SIZES
+        covered = job.micro_batches or job.extrapolate or not self.model.profiles
+        return say.OTHER_SIZES if covered else say.UNPROFILED_SIZES

@@ -1,0 +1,1 @@
+"""The searched space: device groups, candidates, constraints, in-flight counts."""

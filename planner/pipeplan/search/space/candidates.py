@@ -1,0 +1,192 @@
+"""A candidate fixes everything but the boundaries: shape, number of micro-batches, which schedule family."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby, pairwise
+
+import numpy as np
+
+from pipeplan.core.collector import without_collector
+from pipeplan.core.job import Objective
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Schedule
+from pipeplan.core.shared_weights import with_sums
+from pipeplan.core.wording import counted
+from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
+from pipeplan.schedules import Family
+from pipeplan.search.space.constraints import Mask
+from pipeplan.search.space.in_flight import FREE
+from pipeplan_formulations.partition import ChainPartition, Wire
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One shape and micro-batch size, the chain priced for them, and one family.
+
+    Attributes
+    ----------
+    chain : Chain
+    micro_batches : int
+    family : Family
+    objective : Objective
+    cuts : array of bool, shape (n − 1,)
+        Where a stage may end.
+    where : array of bool, shape (S, n)
+        Whether layer i may lie on stage s.
+    free : bool
+        Whether 1F1B may hold other numbers of micro-batches than the named families do.
+    wires : tuple of Wire
+        What transfers share.
+    """
+
+    chain: Chain
+    micro_batches: int
+    family: Family
+    objective: Objective
+    cuts: Mask
+    where: Mask
+    free: bool = False
+    wires: tuple[Wire, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """Number of stages."""
+        return self.chain.stages
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Number of devices that share each stage."""
+        return self.chain.replicas
+
+    @property
+    def label(self) -> str:
+        """For people: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, 1f1b-sno'``."""
+        many = counted(self.micro_batches, "micro-batch")
+        return f"{counted(self.depth, 'stage')}{self._widths}, {many} of {self.chain.micro_batch}, {self._order}"
+
+    @property
+    def _widths(self) -> str:
+        if set(self.replicas) == {1}:
+            return ""
+        if len(set(self.replicas)) == 1:
+            return f" of {self.replicas[0]} replicas"
+        return f" of {_listed(self.replicas)} replicas"
+
+    @property
+    def _order(self) -> str:
+        counts = f" with {_listed(self.in_flight)} in flight" if self.family.name == FREE else ""
+        return f"{self.family.name}{counts}"
+
+    @property
+    def samples(self) -> int:
+        """In one step."""
+        return self.micro_batches * self.chain.micro_batch
+
+    @cached_property
+    def in_flight(self) -> tuple[int, ...]:
+        """Most micro-batches that a replica of each stage holds.
+
+        An endless pipeline is filled however few there are in a step.
+        """
+        return in_flight(self.family, self.replicas, self.micro_batches, self.objective)
+
+    @cached_property
+    def problem(self) -> ChainPartition:
+        """The partition problem, in nanoseconds and bytes."""
+        return partition_problem(self, self.in_flight, self.in_flight)
+
+    @cached_property
+    def floor(self) -> int:
+        """A bound that costs nothing."""
+        return self.problem.lower_bound()
+
+    @without_collector()
+    def schedule(self, pipeline: Pipeline) -> Schedule:
+        """The family's schedule on a pipeline that `pipeplan.costs.pricing.assemble` made of the chain."""
+        return with_sums(self.family.write(self.replicas, self.micro_batches), pipeline.tied)
+
+    def certain(self, pipeline: Pipeline) -> Pipeline:
+        """The pipeline with only those stages tied that are tied in every partition.
+
+        That is a relaxation, in which what follows what does not depend on where the layers lie, as inequalities over
+        all partitions need (`pipeplan.search.path_cuts`).
+        """
+        ends = ((0, self.depth - 1),) if self.chain.ends_tied and self.depth > 1 else ()
+        return replace(pipeline, tied=ends)
+
+    def fits(self, boundaries: Boundaries) -> bool:
+        """Whether these boundaries keep every device's memory limit and every wish."""
+        return self.problem.feasible(boundaries)
+
+    def holds(self, boundaries: Boundaries) -> bool:
+        """Whether these boundaries keep every device's memory limit."""
+        return self.problem.holds(boundaries)
+
+    def recompute(self, boundaries: Boundaries) -> tuple[tuple[int, ...], ...]:
+        """For each stage the layers that it computes again in the backward so that it fits: the least time."""
+        spans = enumerate(pairwise(boundaries))
+        return tuple(self.problem.recompute(s, a, b) or () for s, (a, b) in spans)
+
+
+def _listed(numbers: Sequence[int], most: int = 8) -> str:
+    """``3-1-1``; long rows as runs: ``2x16-1x32``."""
+    if len(numbers) <= most:
+        return "-".join(map(str, numbers))
+    runs = [(value, len(list(run))) for value, run in groupby(numbers)]
+    if len(runs) <= most:
+        return "-".join(f"{value}x{length}" for value, length in runs)
+    return f"{numbers[0]}…{numbers[-1]}"
+
+
+def in_flight(family: Family, replicas: tuple[int, ...], micro_batches: int, objective: Objective) -> tuple[int, ...]:
+    """What a replica of each stage holds at most: in one step, or in an endless pipeline."""
+    many = micro_batches if objective is Objective.STEP else max(micro_batches, 2 * sum(replicas))
+    return family.in_flight(replicas, many)
+
+
+def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tuple[int, ...]) -> ChainPartition:
+    """The problem of cutting the candidate's chain.
+
+    Parameters
+    ----------
+    held, warm_up : tuple of int
+        For each stage: micro-batches that its memory must hold, and the most forwards of a replica before its first
+        backward. A relaxation over several families has the least of one and the most of the other.
+    """
+    chain, two_lanes = candidate.chain, candidate.family.two_lanes
+    alike = len({group[0].kind.name for group in chain.groups}) == 1
+    tables = (chain.saved, chain.output, chain.workspace, chain.forward_workspace)
+    saved, output, workspace, beside = (table[0] if alike else table for table in tables)
+    return ChainPartition(
+        forward=chain.forward,
+        backward=chain.backward,
+        update=chain.update,
+        reduce=chain.reduce,
+        reduce_base=chain.reduce_base,
+        send=chain.send,
+        send_back=chain.send,
+        link=chain.send,
+        latency=chain.latency,
+        resident=chain.resident,
+        saved=saved,
+        output=output,
+        recomputable=chain.recomputable,
+        received=chain.boundary,
+        workspace=workspace,
+        beside=beside if two_lanes else None,
+        in_flight=np.array(held, dtype=np.int64),
+        warm_up=np.array(warm_up, dtype=np.int64),
+        limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),
+        micro_batches=candidate.micro_batches,
+        samples=candidate.samples,
+        link_counts=chain.link_counts(candidate.micro_batches),
+        counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
+        alternating=not two_lanes,
+        wires=candidate.wires,
+        cuts=candidate.cuts,
+        where=candidate.where,
+        ties=tuple(shared.as_tie() for shared in chain.shared),
+        overlap=chain.overlap.value,
+        objective=candidate.objective.value,
+    )

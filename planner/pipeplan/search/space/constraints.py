@@ -1,0 +1,138 @@
+"""What the user wants whatever it costs: layers that stay together, cuts that are forbidden, layers with a place."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan.core.cluster import Cluster, Device
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.wording import hint
+from pipeplan.search.space.device_groups import Groups
+
+Mask = NDArray[np.bool_]
+
+
+class Wishes:
+    """The job's wishes as masks over cuts and over layers on stages.
+
+    Attributes
+    ----------
+    cuts : array of bool, shape (n − 1,)
+        Whether a stage may end behind layer c.
+
+    Raises
+    ------
+    InputError
+        If a wish names a layer, a device or a kind that is not there, or contradicts another one.
+    """
+
+    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
+        self._index = {name: i for i, name in enumerate(model.names)}
+        self._model, self._cluster, self._job = model, cluster, job
+        self.cuts = np.ones(len(model.layers) - 1, np.bool_)
+        for name in job.no_cut_after:
+            place = self._layer(name)
+            if place == len(model.layers) - 1:
+                raise InputError(
+                    f"no_cut_after names {name!r}, the last layer of {model.name}, which ends the last stage whatever "
+                    "is planned; leave it out"
+                )
+            self.cuts[place] = False
+        for names in job.together:
+            places = [self._layer(name) for name in names]
+            self.cuts[min(places) : max(places)] = False
+        self._pins = [(self._layer(name), where) for name, where in job.pin]
+        for _, where in self._pins:
+            if not any(_is(device, where) for device in cluster.devices):
+                known = sorted({device.kind.name for device in cluster.devices})
+                raise InputError(
+                    f"a layer is pinned to {where!r}, which is neither a device nor a kind of device of "
+                    f"{cluster.name}{hint(where, known)}; devices are d0 to d{len(cluster.devices) - 1}, kinds: "
+                    f"{', '.join(known)}"
+                )
+        self._check_pins()
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is wished at all."""
+        return bool(self._pins) or not self.cuts.all()
+
+    def impossible(self, micro_batches: int) -> str | None:
+        """Why no plan can be as it is wished, whatever it costs, or None if nothing speaks against it.
+
+        Parameters
+        ----------
+        micro_batches : int
+            The most that a step may have.
+        """
+        job, devices, layers = self._job, len(self._cluster.devices), len(self._model.layers)
+        least = min(job.replicas, default=1)
+        width = f"at least {least} replicas of each stage are asked for (replicas)"
+        if least > devices:
+            return f"No plan fits: {width}, and {self._cluster.name} has {devices} devices; ask for fewer."
+        if least > micro_batches:
+            return (
+                f"No plan fits: {width}, and a step has at most {micro_batches} micro-batches for them to share; ask "
+                "for fewer replicas, or for more and smaller micro-batches."
+            )
+        if not job.depths or min(job.depths) <= min(int(self.cuts.sum()) + 1, devices // least):
+            return None
+        depth = min(job.depths)
+        asked = f"{_stages(depth)} or more are asked for (depths)"
+        if depth > layers:
+            return f"No plan fits: {asked}, and {self._model.name} has {layers} layers; ask for fewer stages."
+        if depth * least > devices:
+            each = f" of {least} replicas or more (replicas)" if least > 1 else ""
+            return (
+                f"No plan fits: {asked}{each}, and {self._cluster.name} has {devices} devices; ask for fewer stages"
+                f"{' or replicas' if least > 1 else ''}."
+            )
+        names = " and ".join(name for name in ("together", "no_cut_after") if getattr(job, name))
+        return (
+            f"No plan fits: {asked}, and {names} leave{'' if ' and ' in names else 's'} at most "
+            f"{_stages(int(self.cuts.sum()) + 1)}, as {int((~self.cuts).sum())} of the {layers - 1} cuts between the "
+            f"{layers} layers of {self._model.name} are forbidden; ask for fewer stages, or allow more cuts."
+        )
+
+    def _check_pins(self) -> None:
+        """Refuse two pins of layers that one stage must hold to devices that cannot share a stage."""
+        block = np.concatenate(([0], np.cumsum(self.cuts)))  # layers of one number have no cut between them
+        alone = self._job.replicas == (1,)  # else devices of one kind may share a stage
+        places = {
+            name: {device.index if alone else device.kind.name for device in self._cluster.devices if _is(device, name)}
+            for name in {where for _, where in self._pins}
+        }
+        for n, (layer, where) in enumerate(self._pins):
+            for other, place in self._pins[:n]:
+                if block[layer] != block[other] or where == place:
+                    continue
+                if not places[place] & places[where]:
+                    names = " and ".join(name for name in ("together", "no_cut_after") if getattr(self._job, name))
+                    one = "and replicas allows one device a stage" if alone else "of another kind, and a stage has one"
+                    raise InputError(
+                        f"layer {self._model.names[other]!r} is pinned to {place!r} and layer "
+                        f"{self._model.names[layer]!r} to {where!r}, {one}, but {names} puts both into one stage; drop "
+                        "one of the wishes"
+                    )
+
+    def where(self, groups: Groups) -> Mask:
+        """Whether layer i may lie on stage s, shape (S, n): a pinned one on stages that its device takes part in."""
+        mask = np.ones((len(groups), len(self._index)), np.bool_)
+        for layer, where in self._pins:
+            mask[:, layer] = [any(_is(device, where) for device in group) for group in groups]
+        return mask
+
+    def _layer(self, name: str) -> int:
+        if name not in self._index:
+            near = hint(name, self._index)
+            raise InputError(f"a wish names layer {name!r}, which {self._model.name} does not have{near}")
+        return self._index[name]
+
+
+def _stages(count: int) -> str:
+    return "1 stage" if count == 1 else f"{count} stages"
+
+
+def _is(device: Device, where: str) -> bool:
+    return where in (device.kind.name, f"d{device.index}")

@@ -1,0 +1,206 @@
+"""The shape of a pipeline before any layer is cut: for every stage, which kind of device, and how many of them.
+
+::
+
+    modes      (v100, 2)   (v100, 1)   (p100, 1)          a stage after another: kind and replicas
+    devices    d0 d1       d2          d4                 packed: each kind's devices in the cluster's order
+
+Devices of one kind whose nodes have the same link are one *class*; within it they are interchangeable but for the nodes
+they lie in. Where a class fills more than one node and every stage has the same number of replicas r, a *tile* says how
+many replicas of one stage lie in one node: the node then holds that many replicas of several stages in a row, so that
+tensors stay in the node and gradients leave it, or the other way round. Tiles fill the nodes that they lie in.
+
+::
+
+    tile 1     node 0: stages 0 1 2 3, first replicas      node 1: stages 0 1 2 3, second replicas
+    tile 2     node 0: stages 0 0 1 1                      node 1: stages 2 2 3 3
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, pairwise
+
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link
+from pipeplan.core.job import Job, Order
+
+Groups = tuple[tuple[Device, ...], ...]
+"""For each stage its devices, one a replica."""
+
+
+@dataclass(frozen=True)
+class DeviceClass:
+    """Devices of one kind with one link inside their nodes, in the cluster's order."""
+
+    kind: DeviceKind
+    link: Link
+    devices: tuple[Device, ...]
+
+    @cached_property
+    def per_node(self) -> int:
+        """The most of them that share a node."""
+        return max(len(list(own)) for _, own in groupby(self.devices, key=lambda device: device.node))
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether all its nodes hold as many of them."""
+        return len(self.nodes) * self.per_node == len(self.devices)
+
+    @cached_property
+    def nodes(self) -> frozenset[int]:
+        """Those that it lies in."""
+        return frozenset(device.node for device in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """What runs a stage: so many devices of a class (its number)."""
+
+    device_class: int
+    replicas: int
+
+
+Modes = tuple[Mode, ...]
+
+
+def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
+    """The classes, in order of their first device."""
+    found: dict[tuple[str, Link], list[Device]] = {}
+    for device in cluster.devices:
+        found.setdefault((device.kind.name, cluster.nodes[device.node].link), []).append(device)
+    return tuple(DeviceClass(own[0].kind, link, tuple(own)) for (_, link), own in found.items())
+
+
+def arrange(classes: tuple[DeviceClass, ...], modes: Modes, tile: int | None = None) -> Groups | None:
+    """Devices for the modes; None where the nodes do not hold the tiles. Without a tile, each class's next devices.
+
+    A class that leaves devices unused and reaches over several nodes begins in the middle of its first node, so that
+    the nodes behind are full.
+    """
+    if tile is not None:
+        return _tiled(classes, modes, tile)
+    rows = [_used(each, sum(m.replicas for m in modes if m.device_class == c)) for c, each in enumerate(classes)]
+    taken = [0] * len(classes)
+    groups = []
+    for mode in modes:
+        start = taken[mode.device_class]
+        taken[mode.device_class] = start + mode.replicas
+        groups.append(rows[mode.device_class][start : start + mode.replicas])
+    return tuple(groups)
+
+
+def tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
+    """The tiles that equal stages of so many replicas may have; empty where packing is the only way.
+
+    A tile divides the replicas and every class's node.
+    """
+    if replicas == 1 or all(len(each.devices) <= each.per_node for each in classes):
+        return ()
+    return tuple(
+        q for q in range(1, replicas + 1) if replicas % q == 0 and all(each.per_node % q == 0 for each in classes)
+    )
+
+
+def distinct_tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
+    """Those that differ from packing."""
+
+    def packed(tile: int, each: DeviceClass) -> bool:
+        return each.even and tile == min(replicas, each.per_node) and (replicas % tile == each.per_node % tile == 0)
+
+    return tuple(tile for tile in tiles(classes, replicas) if not all(packed(tile, each) for each in classes))
+
+
+def structures(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[Groups]:
+    """Every shape that the job allows: packed, and with each tile where all stages have the same replicas.
+
+    A stage has no more replicas than there are micro-batches, and no fewer layers than one.
+    """
+    classes = device_classes(cluster)
+    seen: set[tuple[tuple[int, ...], ...]] = set()
+    for modes in all_modes(cluster, job, layers, micro_batches):
+        widths = {mode.replicas for mode in modes}
+        ways: list[int | None] = [None]
+        if len(widths) == 1 and job.order is Order.SEARCH:
+            ways += tiles(classes, *widths)
+        for tile in ways:
+            groups = arrange(classes, modes, tile) if job.order is Order.SEARCH else _listed(cluster, modes)
+            key = tuple(tuple(device.index for device in group) for group in groups or ())
+            if groups is not None and key not in seen:
+                seen.add(key)
+                yield groups
+
+
+def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[Modes]:
+    """Every row of modes that the job allows; each may still be laid out in several ways."""
+    classes = device_classes(cluster)
+    deepest = max(job.depths, default=layers)
+    given = job.order is Order.GIVEN
+    class_of = {device.index: c for c, each in enumerate(classes) for device in each.devices}
+    listed = [class_of[device.index] for device in cluster.devices]
+
+    narrowest = min(job.replicas, default=1)
+
+    def allowed(modes: list[Mode]) -> bool:
+        return not job.depths or len(modes) in job.depths
+
+    def hopeless(depth: int, left: list[int]) -> bool:
+        """Whether no depth that is wanted can be reached."""
+        most = depth + sum(room // narrowest for room in left)
+        return bool(job.depths) and not any(depth < wanted <= most for wanted in job.depths)
+
+    def extend(modes: list[Mode], left: list[int], used: int) -> Iterator[Modes]:
+        if modes and allowed(modes):
+            yield tuple(modes)
+        if len(modes) == min(layers, deepest) or hopeless(len(modes), left):
+            return
+        for c, room in enumerate(left):
+            if given:
+                ahead = listed[used:]
+                if not ahead or ahead[0] != c:
+                    continue
+                room = next((i for i, other in enumerate(ahead) if other != c), len(ahead))
+            for width in range(1, min(room, micro_batches) + 1):
+                fits = not job.replicas or width in job.replicas
+                if fits and not (job.equal_replicas and modes and modes[0].replicas != width):
+                    left[c] -= width
+                    yield from extend([*modes, Mode(c, width)], left, used + width)
+                    left[c] += width
+
+    yield from extend([], [len(each.devices) for each in classes], 0)
+
+
+def _used(each: DeviceClass, count: int) -> tuple[Device, ...]:
+    """``count`` devices of a class: of the fewest nodes, the last of them full."""
+    ends = [i + 1 for i, (a, b) in enumerate(pairwise(each.devices)) if a.node != b.node] + [len(each.devices)]
+    if count <= ends[0]:
+        return each.devices[:count]
+    end = next(end for end in ends if end >= count)
+    return each.devices[end - count : end]
+
+
+def _listed(cluster: Cluster, modes: Modes) -> Groups:
+    """The cluster's devices one after the other."""
+    groups, start = [], 0
+    for mode in modes:
+        groups.append(cluster.devices[start : start + mode.replicas])
+        start += mode.replicas
+    return tuple(groups)
+
+
+def _tiled(classes: tuple[DeviceClass, ...], modes: Modes, tile: int) -> Groups | None:
+    """None where a class's nodes do not hold the tiles, or the tiles do not fill them."""
+    replicas = modes[0].replicas
+    groups: list[tuple[Device, ...]] = []
+    place = [0] * len(classes)  # stages of each class so far
+    for mode in modes:
+        each, stage = classes[mode.device_class], place[mode.device_class]
+        place[mode.device_class] += 1
+        per_node, nodes_a_stage = each.per_node, replicas // tile
+        row, column = divmod(stage, per_node // tile)
+        numbers = [(row * nodes_a_stage + j // tile) * per_node + column * tile + j % tile for j in range(replicas)]
+        if numbers[-1] >= len(each.devices) or not each.even:
+            return None
+        groups.append(tuple(each.devices[number] for number in numbers))
+    if any(count % (each.per_node // tile) for count, each in zip(place, classes, strict=True)):
+        return None
+    return tuple(groups)

@@ -1,0 +1,86 @@
+"""What the transfers of a step share: the card of a node, where some replicas of a stage lie in it and others do not.
+
+::
+
+    stage 0   d0 d1 d2        from d0, d1, d2 to d4, and from d3 to d5 and d6, tensors leave node 0 through its card;
+    stage 1   d3 │ d4         from d0 to d3 they stay inside
+    stage 2      │ d5 d6
+            node 0 │ node 1
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache, reduce
+from itertools import pairwise
+from math import lcm
+
+import numpy as np
+
+from pipeplan.core.cluster import Cluster, Device, Link, Overlap
+from pipeplan.costs.chain import Array, Chain
+from pipeplan.costs.network import transfer
+from pipeplan.search.space.device_groups import Groups
+from pipeplan_formulations.partition import Wire
+
+
+def wires(
+    cluster: Cluster, groups: Groups, micro_batches: int, occupancy: Callable[[int, Link], Array]
+) -> tuple[Wire, ...]:
+    """The wires of every link that is not all inside one node, and of neighbouring links together.
+
+    Parameters
+    ----------
+    occupancy : callable
+        ``occupancy(s, link)``: for each cut, how long a micro-batch's bytes between stages s and s + 1 keep it busy.
+    """
+    found: list[Wire] = []
+    for back in (False, True):
+        before: dict[str, Array] = {}
+        for s, (a, b) in enumerate(pairwise(groups)):
+            if len({device.node for device in (*a, *b)}) == 1:
+                before = {}
+                continue
+            source, target = (b, a) if back else (a, b)
+            busy = {
+                wire: np.sum([count * occupancy(s, link) for link, count in own.items()], axis=0)
+                for wire, own in _loads(cluster, source, target, micro_batches).items()
+            }
+            found.append(Wire(s, reduce(np.maximum, busy.values()), back=back))
+            if cluster.overlap is not Overlap.STREAM:
+                pairs = {
+                    (before[wire].tobytes(), busy[wire].tobytes()): (before[wire], busy[wire])
+                    for wire in busy
+                    if wire in before
+                }
+                found += [Wire(s - 1, first, second, back) for first, second in pairs.values()]
+            before = busy
+    return tuple(found)
+
+
+def surplus(cluster: Cluster, chain: Chain, link: int, turn: int) -> Array:
+    """For each cut, how much longer than the fastest one a pair of replicas keeps its wire busy.
+
+    ``turn``: the number of a micro-batch that they pass on, or its remainder by the turns of the link.
+    """
+    source, target = chain.groups[link], chain.groups[link + 1]
+    wire = cluster.link(source[turn % len(source)], target[turn % len(target)])
+    slower: Array = _occupancy(wire, chain.boundary[link].tobytes()) - chain.send[link]
+    return slower
+
+
+@lru_cache(maxsize=256)
+def _occupancy(link: Link, sizes: bytes) -> Array:
+    return np.array([link.occupancy(size) for size in np.frombuffer(sizes, np.int64).tolist()], np.int64)
+
+
+def _loads(
+    cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], micro_batches: int
+) -> dict[str, Counter[Link]]:
+    """For each wire, how many micro-batches pass it in a step, by the link that they take."""
+    turns = lcm(len(source), len(target))
+    loads: dict[str, Counter[Link]] = {}
+    for m in range(min(turns, micro_batches)):
+        a, b = source[m % len(source)], target[m % len(target)]
+        for wire in transfer(cluster, a, b, 0).resources:
+            loads.setdefault(wire, Counter())[cluster.link(a, b)] += -(-(micro_batches - m) // turns)
+    return loads

@@ -1,0 +1,298 @@
+"""The searched space: which micro-batch sizes, schedule families and shapes of the pipeline there are."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import islice, pairwise
+from math import prod
+
+import numpy as np
+
+from pipeplan.core.cluster import Cluster, DeviceKind, Overlap
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job, Objective, Order
+from pipeplan.core.model import Model
+from pipeplan.core.wording import counted, some
+from pipeplan.costs.chain import Array, Boundaries
+from pipeplan.costs.layers import available_micro_batches
+from pipeplan.costs.pricing import Prices
+from pipeplan.schedules import FAMILIES, Family, family
+from pipeplan.search.evaluate import Judged, overflow
+from pipeplan.search.scheduling.lists import FAMILY as FOUND
+from pipeplan.search.space.candidates import Candidate, in_flight
+from pipeplan.search.space.constraints import Wishes
+from pipeplan.search.space.device_groups import DeviceClass, Groups, all_modes, device_classes, structures
+from pipeplan.search.space.in_flight import FREE, Box, between
+from pipeplan.search.space.shared_links import wires
+from pipeplan_formulations.partition import Wire
+
+FEW = 300
+"""Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in lumps."""
+ANY = "any"
+"""The schedule name that asks for every order, beside the families named (or those that suit the cluster)."""
+LEANEST = "1f1b-sno"
+"""Of the families that `FREE` chooses from, the one with the fewest micro-batches in flight."""
+MANY = 4_000
+"""With more shapes than this, heuristics have their turn after the search instead of before it,"""
+LONG = 2**15
+"""and with more devices x samples."""
+
+
+class Space:
+    """Everything that a search may choose from.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Micro-batch sizes.
+    families : tuple of Family
+        By name; besides, where ``free`` is set, 1F1B with in-flight counts between SNO's and SO's.
+    any_order : bool
+        Whether, on stages of one width, every order of one lane a device is searched too.
+
+    Raises
+    ------
+    InputError
+        If the questions make no sense together.
+    """
+
+    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
+        self.model, self.cluster, self.job = model, cluster, job
+        self.prices = Prices(model, cluster, job)
+        self.wishes = Wishes(model, cluster, job)
+        kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
+        sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
+        self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
+        named = tuple(name for name in job.schedules if name != ANY)
+        names = named or default_schedules(cluster, job)
+        self.any_order = ANY in job.schedules
+        if self.any_order and job.objective is Objective.BOTTLENECK:
+            raise InputError(f"schedules {ANY!r} are orders of a step; any order gives the same bottleneck, name none")
+        step = job.objective is Objective.STEP
+        self.free = FREE in names and step
+        # An endless pipeline takes as long however many micro-batches are in flight: the fewest are best.
+        names = tuple(dict.fromkeys(names if step else (LEANEST if name == FREE else name for name in names)))
+        self.families = tuple(family(name) for name in names if name != FREE)
+        self._floors: dict[int, Floors] = {}
+        for count in job.micro_batches:
+            self._check_micro_batches(count, kinds)
+        _check_lanes(self.families, cluster)
+
+    @property
+    def impossible(self) -> str | None:
+        """Why no plan is as it is wished, whatever it costs; see `Wishes.impossible`."""
+        return self.wishes.impossible(self.job.batch // min(self.sizes))
+
+    def _check_micro_batches(self, count: int, kinds: list[DeviceKind]) -> None:
+        """Refuse a number of micro-batches for whose size there are no costs, naming both."""
+        size = self.job.batch // count
+        try:
+            for kind in kinds:
+                self.prices.table(kind, size)
+        except InputError as error:
+            raise InputError(f"{count} micro-batches (micro_batches) hold {size} samples each: {error}") from error
+
+    @property
+    def deepest(self) -> int:
+        """The most stages that an unreplicated pipeline can have."""
+        most = min(len(self.cluster.devices), len(self.model.layers))
+        return max((depth for depth in self.job.depths if depth <= most), default=0) if self.job.depths else most
+
+    @property
+    def phased(self) -> bool:
+        """Whether all families but 1F1B run all forwards first."""
+        return all(each.phases for each in self.families if not each.alternates)
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """Names of the families."""
+        chosen = [FREE] * self.free + [ANY] * self.any_order
+        return (*(each.name for each in self.families), *chosen)
+
+    @property
+    def row(self) -> Groups:
+        """What balancers cut: the deepest pipeline without replicas, on devices as listed; empty if none is asked."""
+        if self.job.replicas and 1 not in self.job.replicas:
+            return ()
+        return tuple((device,) for device in self.cluster.devices[: self.deepest])
+
+    def outside(self, judged: Judged) -> str | None:
+        """Why a plan is no answer to the question, in words; None if it is one."""
+        candidate, boundaries = judged.candidate, judged.boundaries
+        beyond = self.unasked(candidate, boundaries)
+        return overflow(candidate, boundaries) if beyond is None and not candidate.holds(boundaries) else beyond
+
+    def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
+        """The same but for memory: where a plan goes against what the job asks for."""
+        job, widths, size = self.job, candidate.replicas, candidate.chain.micro_batch
+        if job.depths and candidate.depth not in job.depths:
+            return f"it has {counted(candidate.depth, 'stage')}, asked for are {_listed(job.depths)}"
+        if job.replicas and not set(widths) <= set(job.replicas):
+            return f"its stages have {_listed(widths)} devices, asked for are {_listed(job.replicas)}"
+        if job.equal_replicas and len(set(widths)) > 1:
+            return f"its stages have {_listed(widths)} devices, asked for are equal numbers"
+        if max(widths) > candidate.micro_batches:
+            return f"{max(widths)} replicas of a stage share {counted(candidate.micro_batches, 'micro-batch')}"
+        taken = [device.index for device in candidate.chain.devices]
+        if job.order is Order.GIVEN and taken != list(range(len(taken))):
+            return f"it takes devices {_listed(taken)}, asked for are the first {len(taken)} in the given order"
+        if size not in self.sizes or candidate.micro_batches * size != job.batch:
+            return f"its micro-batches hold {size} samples, asked for are {_listed(self.sizes)}"
+        if not self._lists(candidate):
+            return f"its schedule is {candidate.family.name}, asked for are {', '.join(self.schedules)}"
+        edges = np.array(boundaries)
+        if not candidate.cuts[edges[1:-1] - 1].all():
+            return "it cuts the model where that is not allowed"
+        if not all(candidate.where[s, a:b].all() for s, (a, b) in enumerate(pairwise(boundaries))):
+            return "a layer lies elsewhere than it is pinned"
+        return None
+
+    def _lists(self, candidate: Candidate) -> bool:
+        """Whether the candidate's schedule is one of those that are searched."""
+        if candidate.family.name == FOUND:
+            return self.any_order
+        if candidate.family.name in {each.name for each in self.families}:
+            return True
+        if not self.free or not candidate.family.alternates:
+            return False
+        return candidate.in_flight in Box.of(candidate.replicas, candidate.micro_batches)
+
+    def shapes(self, size: int) -> Iterator[tuple[Groups, int]]:
+        """Every shape for a micro-batch size, with a bound on the step (or bottleneck) that costs next to nothing."""
+        count = self.job.batch // size
+        floors = self.floors(size)
+        for groups in structures(self.cluster, self.job, len(self.model.layers), count):
+            yield groups, floors.floor((group[0].kind.name, len(group)) for group in groups)
+
+    @cached_property
+    def classes(self) -> tuple[DeviceClass, ...]:
+        """Devices that are alike."""
+        return device_classes(self.cluster)
+
+    def floors(self, size: int) -> "Floors":
+        """Bounds that cost nothing, for a micro-batch size."""
+        if size not in self._floors:
+            self._floors[size] = Floors(self, size)
+        return self._floors[size]
+
+    @cached_property
+    def few(self) -> bool:
+        """Whether the shapes are so few that each is looked at by itself."""
+        return not self._more_than(FEW)
+
+    @cached_property
+    def large(self) -> bool:
+        """Whether a heuristic's plan takes long to simulate."""
+        return len(self.cluster.devices) * self.job.batch > LONG or self._more_than(MANY)
+
+    def _more_than(self, most: int) -> bool:
+        modes = all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // self.sizes[0])
+        return next(islice(modes, most, None), None) is not None
+
+    def candidates(self, groups: Groups, size: int, free: bool = True) -> list[Candidate]:
+        """The shape at that size under every family.
+
+        With ``free`` that includes 1F1B with the in-flight counts between SNO's and SO's, if these are few.
+        """
+        count = self.job.batch // size
+        chain = self.prices.chain(groups, size)
+        where = self.wishes.where(groups)
+        families = list(self.families)
+        if free and self.free:
+            taken = {each.in_flight(chain.replicas, count) for each in families if each.alternates}
+            others = between(chain.replicas, count) or [FAMILIES[LEANEST]]  # many counts are searched in boxes
+            families += [each for each in others if each.in_flight(chain.replicas, count) not in taken]
+        if len(groups) == 1:
+            families = self._leanest_of_each_lane(families, chain.replicas, count)
+        shared: tuple[Wire, ...] = ()
+        if self.job.objective is Objective.STEP:
+            shared = wires(self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s]))
+        return [
+            Candidate(chain, count, each, self.job.objective, self.wishes.cuts, where, self.free, shared)
+            for each in families
+        ]
+
+    def _leanest_of_each_lane(self, families: list[Family], replicas: tuple[int, ...], count: int) -> list[Family]:
+        """What is worth a look on one stage.
+
+        Actions of one lane take as long in any order, so the fewest micro-batches in flight are best. On two lanes
+        either action takes as long as both, and more bytes are needed.
+        """
+
+        def holds(each: Family) -> tuple[int, bool]:
+            return sum(in_flight(each, replicas, count, self.job.objective)), not each.alternates
+
+        lanes = ([each for each in families if each.two_lanes is two] for two in (False, True))
+        return [min(alike, key=holds) for alike in lanes if alike]
+
+
+class Floors:
+    """Bounds at one micro-batch size, from each layer's fastest kind of device.
+
+    Let x_s be the work of stage s as its layers would take on their fastest kind, M_s the micro-batches of its busiest
+    replica, ρ_s ≥ 1 how much slower its kind is at least. Equation (4) says Σ_{t<s} x_t + M_s ρ_s x_s ≤ T, so the work
+    of the stages up to s is at most C_s = C_{s−1} + (T − C_{s−1}) / (M_s ρ_s), and all of it at most
+    T (1 − Π (1 − 1 / (M_s ρ_s))).
+    """
+
+    def __init__(self, space: Space, size: int) -> None:
+        kinds = {device.kind.name: device.kind for device in space.cluster.devices}
+        work: dict[str, Array] = {}
+        for name, kind in kinds.items():
+            table = space.prices.table(kind, size)
+            work[name] = table.forward + table.backward
+        least = np.minimum.reduce(list(work.values()))
+        busy = least > 0
+        self._slower = {
+            name: float((own[busy] / least[busy]).min()) if busy.any() else 1.0 for name, own in work.items()
+        }
+        self._total, self._largest, self._layers = int(least.sum()), int(least.max()), len(least)
+        self._count, self._samples = space.job.batch // size, space.job.batch
+        self._bottleneck = space.job.objective is Objective.BOTTLENECK
+
+    def floor(self, stages: Iterable[tuple[str, int]]) -> int:
+        """Nanoseconds: no plan on these stages beats it. Each is a kind's name and a number of replicas."""
+        rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
+        if self._bottleneck:  # (3): M_s ρ_s x_s ≤ N T
+            return _rounded(self._total / sum(self._samples / (count * slow) for slow, count in rows))
+        idle = prod(1 - 1 / (count * slow) for slow, count in rows)
+        alone = self._total + (min(count for _, count in rows) - 1) * self._largest / 2
+        return _rounded(max(self._total / (1 - idle), alone))
+
+    def equal(self, units: Mapping[str, int], replicas: int) -> int:
+        """Nanoseconds: no plan on at most so many stages of each kind beats it, all with the same replicas."""
+        stages = [(name, replicas) for name, count in units.items() for _ in range(count)]
+        fastest = sorted(stages, key=lambda stage: self._slower[stage[0]])[: self._layers]
+        return self.floor(fastest)
+
+    def together(self, cluster: Cluster) -> int:
+        """Nanoseconds if all devices shared the work of a step (or a sample) out evenly."""
+        speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
+        return _rounded(self._total * self._count / speed / (self._samples if self._bottleneck else 1))
+
+
+def _rounded(nanoseconds: float) -> int:
+    """Down, far enough for the float arithmetic before it."""
+    return int((1 - 1e-9) * nanoseconds)
+
+
+def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
+    """The families that suit the cluster; for the bottleneck, the one that holds least, as any order gives the same."""
+    suited = [each for each in FAMILIES.values() if cluster.overlap in each.suits]
+    if job.objective is Objective.BOTTLENECK:
+        replicas = (1,) * len(cluster.devices)
+        return (min(suited, key=lambda each: sum(each.in_flight(replicas, 64))).name,)
+    return (*(each.name for each in suited), *((FREE,) if cluster.overlap is Overlap.COPY else ()))
+
+
+def _check_lanes(families: tuple[Family, ...], cluster: Cluster) -> None:
+    """Two lanes on a device that stands still while it sends are a contradiction, and the bounds do not hold for it."""
+    for each in families:
+        if each.two_lanes and cluster.overlap is Overlap.NONE:
+            raise InputError(
+                f"schedule {each.name!r} computes on two lanes at once, but the devices of {cluster.name!r} wait while "
+                "they send (overlap: false); leave the schedule out, or set overlap to true or stream"
+            )
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return some([str(number) for number in dict.fromkeys(numbers)], 8)

@@ -1,0 +1,74 @@
+"""All samples of a block at once: action by action in one order that suits them all, each a row of times.
+
+::
+
+    sample      0    1    2    3  …
+    0F0 ends   10   11    9   10         start = max(lane free, what it waits for), row by row
+    0F1 ends   20   21   19   22         end   = start + duration
+    …
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipeplan.core.cluster import Overlap
+from pipeplan.simulate.numbers import NOTHING
+from pipeplan.simulate.perturbed.sequence import Groups
+from pipeplan.simulate.perturbed.times import Ints, Times
+from pipeplan.simulate.program import Program
+
+OFTEN = 1000
+"""Groups of actions between two looks at the clock."""
+
+
+def last_ends(program: Program, order: Groups, times: Times, check: Callable[[], None] = lambda: None) -> Ints:
+    """The step time of every sample, shape (k,), of a program that is `pipeplan.simulate.perturbed.sequence.alone_on_wires`."""
+    return _Lockstep(program, times).run(order, check)
+
+
+@dataclass
+class _Lockstep:
+    program: Program
+    times: Times
+    signals: dict[int, Ints] = field(default_factory=dict)
+    wire_free: dict[int, Ints] = field(default_factory=dict)  # by channel, whose wires nobody else uses
+
+    def run(self, order: Groups, check: Callable[[], None]) -> Ints:
+        program = self.program
+        zero: Ints = np.zeros(self.times.durations.shape[1], np.int64)
+        lane_of = {i: lane for lane, own in enumerate(program.lanes) for i in own}
+        free = [zero] * len(program.lanes)
+        blocks = program.overlap is Overlap.NONE
+        for place, group in enumerate(order):
+            if place % OFTEN == 0:
+                check()
+            begin = free[lane_of[group[0]]]
+            for i in group:
+                for ready in (free[lane_of[i]], *(self.signals[signal] for signal in program.needs[i])):
+                    if ready is not begin:
+                        begin = np.maximum(begin, ready)
+            for i in group:
+                end = begin + self.times.durations[i]
+                self.signals[i] = end
+                gone = self._send(i, begin, end) if program.channel_of[i] != NOTHING else end
+                free[lane_of[i]] = gone if blocks else end
+        last = [self.signals[own[-1]] for own in program.lanes if own]
+        result: Ints = np.maximum.reduce(last) if last else zero
+        return result
+
+    def _send(self, i: int, begin: Ints, end: Ints) -> Ints:
+        """Put the tensor of action i on its wires: when its last byte has left."""
+        number, transfer = self.program.channel_of[i], self.times.transfer_of[i]
+        streams = self.program.overlap is Overlap.STREAM
+        left = begin if streams else end
+        if number in self.wire_free:
+            left = np.maximum(left, self.wire_free[number])
+        gone: Ints = left + self.times.occupancies[transfer]
+        if self.program.channels[number].wires:
+            self.wire_free[number] = gone
+        if streams:
+            gone = np.maximum(gone, end)
+        self.signals[len(self.program.actions) + i] = gone + self.times.latencies[transfer]
+        return gone

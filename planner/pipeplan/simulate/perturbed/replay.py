@@ -1,0 +1,30 @@
+"""Sample by sample through the simulator's event loop: who gets a shared wire first depends on the times."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from pipeplan.simulate.numbers import NOTHING
+from pipeplan.simulate.perturbed.times import Ints, Times
+from pipeplan.simulate.program import Channel, Program
+from pipeplan.simulate.run import run
+
+
+def replayed(program: Program, times: Times, samples: int, check: Callable[[], None] = lambda: None) -> Ints:
+    """The step times of the block's first samples, shape (samples,)."""
+    n = len(program.actions)
+    known = {t: program.channels[program.channel_of[i]] for i, t in enumerate(times.transfer_of) if t != NOTHING}
+    wires = [(known[t].wires, known[t].alone) for t in range(len(known))]
+    found = []
+    for k in range(samples):
+        check()
+        occupancies, latencies = times.occupancies[:, k].tolist(), times.latencies[:, k].tolist()
+        disturbed = replace(  # every transfer is a channel of its own, on the wires it had
+            program,
+            durations=times.durations[:, k].tolist(),
+            channel_of=times.transfer_of,
+            channels=tuple(map(Channel, occupancies, latencies, *zip(*wires, strict=True))) if wires else (),
+        )
+        found.append(max(run(disturbed).signals[:n], default=0))
+    return np.array(found, np.int64)

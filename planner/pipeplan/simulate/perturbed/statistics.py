@@ -1,0 +1,41 @@
+"""What a row of sampled step times says, and how sure that is. Samples are pairs (`pipeplan.simulate.perturbed.factors`)."""
+
+from dataclasses import dataclass
+from math import ceil, floor, inf, sqrt
+
+import numpy as np
+
+from pipeplan.simulate.perturbed.times import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number from samples and its standard error."""
+
+    value: float
+    error: float
+
+
+def mean(times: Ints) -> Estimate:
+    """The mean; its error is the standard deviation of the pairs' means over the root of their number.
+
+    Pairs are independent of each other, their members are not. With less than two pairs the error is infinite.
+    """
+    pairs = times[: len(times) // 2 * 2].reshape(-1, 2).mean(axis=1)
+    error = float(pairs.std(ddof=1)) / sqrt(len(pairs)) if len(pairs) > 1 else inf
+    return Estimate(float(times.mean()), error)
+
+
+def quantile(times: Ints, q: float) -> Estimate:
+    """The q-quantile.
+
+    Of independent samples the number below the true one is binomial, so it lies between the order statistics
+    n q ± √(n q (1 − q)) about as often as a normal variable within one standard deviation: half their distance is the
+    error, whatever the distribution (David and Nagaraja, Order Statistics, 3rd edition, section 7.1). Of a pair one
+    member tends to be below and one above, so the number varies less and the error is on the safe side.
+    """
+    n, ordered = len(times), np.sort(times)
+    middle, reach = n * q, sqrt(n * q * (1 - q))
+    low = min(max(floor(middle - reach), 0), n - 1)
+    high = min(max(ceil(middle + reach), 0), n - 1)
+    return Estimate(float(np.quantile(ordered, q)), float(ordered[high] - ordered[low]) / 2)

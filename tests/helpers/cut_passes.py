@@ -1,0 +1,57 @@
+"""Passes through a row of layers, layer by layer as on ranks of their own, and how far results are apart."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeplan.frontend.batch import tensors
+from pipeplan.frontend.capture import Row
+
+
+def pass_through(row: Row, inputs: Any, loss_of: Callable[[Any], Tensor]) -> Tensor:
+    """Forward and backward of each layer on its own, as on ranks of their own: tensors are sent, not shared."""
+    given = tensors(inputs)
+    tape: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = []
+    for layer in row.layers:
+        leaves = sent(given)
+        made = layer(*leaves)
+        given = made if isinstance(made, tuple) else (made,)
+        tape.append((leaves, given))
+    leaves = sent(given)
+    loss = loss_of(row.restore(leaves))
+    loss.backward()
+    gradients = [leaf.grad for leaf in leaves]
+    for leaves, made in reversed(tape):
+        pairs = [(a, b) for a, b in zip(made, gradients, strict=True) if a.requires_grad and b is not None]
+        torch.autograd.backward([a for a, _ in pairs], [b for _, b in pairs])
+        gradients = [leaf.grad for leaf in leaves]
+    return loss.detach()
+
+
+def sent(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """What arrives on another rank: contiguous copies, each the start of a graph."""
+    return tuple(
+        value.detach().clone(memory_format=torch.contiguous_format).requires_grad_(value.requires_grad)
+        for value in values
+    )
+
+
+def differences(module: nn.Module, whole: nn.Module) -> Iterator[float]:
+    """Relative difference of every gradient and every buffer; a gradient that is not there is zero."""
+    for (name, ours), (_, theirs) in zip(module.named_parameters(), whole.named_parameters(), strict=True):
+        found = torch.zeros_like(ours) if ours.grad is None else ours.grad
+        expected = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
+        assert found.shape == expected.shape, name
+        yield relative(found, expected)
+    for (_, ours), (_, theirs) in zip(module.named_buffers(), whole.named_buffers(), strict=True):
+        yield relative(ours, theirs)
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """Largest difference beside the largest number expected (at least 1e-12, for gradients that are zero)."""
+    if found.numel() == 0:
+        return 0.0
+    found, expected = found.detach().double(), expected.detach().double()
+    return float((found - expected).abs().max()) / max(float(expected.abs().max()), 1e-12)

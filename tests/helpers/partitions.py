@@ -1,0 +1,378 @@
+"""Chain partition instances, and an evaluation and brute force of their own: the equations once more, term by term."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from pipeplan_formulations.common.report import Report, Status, Stop
+from pipeplan_formulations.partition import ChainPartition, PathCut, Tie, Wire
+from pipeplan_formulations.partition.instance import Boundaries
+
+
+def chain_partition(forward, backward, *, links=0, micro_batches=4, overlap="copy", objective="step", limit=2**40):
+    """An instance on equal or unequal devices with little to say but the times; sizes are one byte a layer."""
+    forward, backward = np.atleast_2d(np.array(forward)), np.atleast_2d(np.array(backward))
+    stages, layers = forward.shape
+    cuts = np.full((stages - 1, layers - 1), links)
+    ones = np.ones(layers, np.int64)
+    return ChainPartition(
+        forward=forward,
+        backward=backward,
+        update=np.zeros_like(forward),
+        send=cuts,
+        send_back=cuts,
+        link=cuts,
+        latency=np.zeros(stages - 1, np.int64),
+        resident=ones,
+        saved=ones,
+        received=np.zeros(layers - 1, np.int64),
+        workspace=np.zeros(layers, np.int64),
+        in_flight=np.arange(stages, 0, -1),
+        limit=np.full(stages, limit),
+        micro_batches=micro_batches,
+        overlap=overlap,
+        objective=objective,
+    )
+
+
+UNEVEN = (7, 2, 2, 9, 1, 1, 4, 4)
+"""Eight layers; three stages with the least largest sum are 7 2 2 | 9 1 | 1 4 4."""
+
+
+def uneven(**settings) -> ChainPartition:
+    """Those layers on three equal devices."""
+    return chain_partition(np.tile(UNEVEN, (3, 1)), np.zeros((3, 8), int), **settings)
+
+
+def random_chain(seed: int, stages: int, layers: int, **settings) -> ChainPartition:
+    """Unequal layers on equal devices, backward twice the forward."""
+    times = np.random.default_rng(seed).integers(1_000_000, 9_000_000, layers)
+    return chain_partition(np.tile(times, (stages, 1)), np.tile(2 * times, (stages, 1)), **settings)
+
+
+def nothing_known(problem: ChainPartition) -> Report[Boundaries]:
+    """A start that says nothing, so that a solver has to find and prove everything itself."""
+    return Report(Status.UNKNOWN, Stop.TIME, None, problem.lower_bound(), 0.0, "none", "", 0, None)
+
+
+def every_partition(problem: ChainPartition) -> Iterator[Boundaries]:
+    """All boundaries, whether they fit or not."""
+    n = problem.forward.shape[1]
+    for inner in itertools.combinations(range(1, n), problem.forward.shape[0] - 1):
+        yield (0, *inner, n)
+
+
+def has_copy(tie: Tie, layers: range) -> bool:
+    """Whether these layers share weights with an earlier one that is elsewhere."""
+    return tie.layers[0] not in layers and any(layer in layers for layer in tie.layers)
+
+
+def is_home(tie: Tie, layers: range) -> bool:
+    """Whether the first of the tied layers is here, and another one is not."""
+    return tie.layers[0] in layers and any(layer not in layers for layer in tie.layers)
+
+
+def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=()) -> int:
+    """Left side of (1), layer by layer, where the layers ``again`` are recomputed."""
+    layers = range(boundaries[s], boundaries[s + 1])
+    received = int(row_of(problem.received, s - 1)[layers[0] - 1]) if s else 0
+    saved, workspace = row_of(problem.saved, s), row_of(problem.workspace, s)
+    held = sum(int(row_of(problem.output, s)[i] if i in again else saved[i]) for i in layers)
+    stays = sum(int(row_of(problem.resident, s)[i]) for i in layers)
+    stays += sum(tie.resident[s] for tie in problem.ties if has_copy(tie, layers))
+    peaks = [int(workspace[i]) + (int(saved[i]) if i in again else 0) for i in layers]
+    beside = 0 if problem.beside is None else max(int(row_of(problem.beside, s)[i]) for i in layers)
+    return stays + int(problem.in_flight[s]) * (held + received) + max(peaks) + beside
+
+
+def row_of(table: np.ndarray, s: int) -> np.ndarray:
+    """Row s of a table that has one row for each stage, or one for all."""
+    return table[s] if table.ndim == 2 else table
+
+
+def recomputed(problem: ChainPartition, boundaries: Boundaries, s: int) -> tuple[int, ...] | None:
+    """Of all sets of layers that make stage s fit one that costs least, of those one of fewest; None if none fits."""
+    layers = range(boundaries[s], boundaries[s + 1])
+    may = [i for i in layers if problem.recomputable is not None and problem.recomputable[i]]
+    sets = (x for size in range(len(may) + 1) for x in itertools.combinations(may, size))
+    fit = (x for x in sets if memory_of(problem, boundaries, s, x) <= problem.limit[s])
+    return min(fit, key=lambda x: (sum(int(problem.forward[s, i]) for i in x), len(x)), default=None)
+
+
+def allowed(problem: ChainPartition, boundaries: Boundaries) -> bool:
+    """The wishes: no forbidden cut, no layer where it may not lie."""
+    cuts = problem.cuts is None or all(problem.cuts[b - 1] for b in boundaries[1:-1])
+    spans = enumerate(itertools.pairwise(boundaries))
+    return cuts and (problem.where is None or all(problem.where[s, i] for s, (a, b) in spans for i in range(a, b)))
+
+
+def fits(problem: ChainPartition, boundaries: Boundaries) -> bool:
+    """(1) for every stage, and the wishes."""
+    stages = range(len(boundaries) - 1)
+    return allowed(problem, boundaries) and all(recomputed(problem, boundaries, s) is not None for s in stages)
+
+
+def reduction(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
+    """R_s, part by part."""
+    layers = range(boundaries[s], boundaries[s + 1])
+    parts = [int(problem.reduce[s, i]) if problem.reduce is not None else 0 for i in layers]
+    base = int(problem.reduce_base[s]) if problem.reduce_base is not None and any(parts) else 0
+    tied = sum(tie.reduce[s] for tie in problem.ties if has_copy(tie, layers))
+    return sum(parts) + base + tied + sum(tie.home[s] for tie in problem.ties if is_home(tie, layers))
+
+
+def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
+    """The largest right side of (3), or of (4) to (9); what does not fit is taken to recompute nothing."""
+    p, stages = problem, range(len(boundaries) - 1)
+    cut = [b - 1 for b in boundaries[1:-1]]
+
+    def total(table, s):
+        return sum(int(table[s, i]) for i in range(boundaries[s], boundaries[s + 1]))
+
+    forward, backward, update = ([total(t, s) for s in stages] for t in (p.forward, p.backward, p.update))
+    for s in stages:
+        backward[s] += sum(int(p.forward[s, i]) for i in recomputed(p, boundaries, s) or ())
+        update[s] += sum(tie.update[s] for tie in p.ties if has_copy(tie, range(boundaries[s], boundaries[s + 1])))
+    send, back, link = ([int(t[s, c]) for s, c in enumerate(cut)] for t in (p.send, p.send_back, p.link))
+    latency, last = [int(x) for x in p.latency], stages[-1]
+    many = [p.micro_batches if p.counts is None else int(p.counts[s]) for s in stages]
+    if p.link_counts is not None:
+        wires = [int(x) for x in p.link_counts]
+    else:  # a stage whose busiest replica has all micro-batches has one; then the other's replicas have a wire each
+        wires = [min(x, y) if p.micro_batches in (x, y) else 1 for x, y in itertools.pairwise(many)]
+    waits = p.overlap == "none"
+    work = [
+        forward[s] + backward[s] + (send[s] if waits and s < last else 0) + (back[s - 1] if waits and s > 0 else 0)
+        for s in stages
+    ]
+    if p.objective == "bottleneck":
+        samples = p.samples or p.micro_batches
+        busy = [] if waits else [wires[s] * link[s] // samples for s in range(last)]
+        steps = [many[s] * work[s] + reduction(p, boundaries, s) for s in stages]
+        return max([-(-step // samples) for step in steps] + busy)
+
+    reduce = [reduction(p, boundaries, s) for s in stages]
+    weight = [total(p.weight, s) if p.weight is not None else 0 for s in stages]
+    ending = [update[s] + reduce[s] for s in stages]
+    after = ending[0] + weight[0]  # what certainly follows the last backward of stage 0
+    sides = []
+    for s in stages:  # (4): forwards before it, its micro-batches, backwards after it or the end of its own step
+        there, home = sum(forward[:s]) + sum(latency[:s]), sum(backward[:s]) + sum(latency[:s])
+        if p.overlap == "copy":
+            there, home = there + sum(send[:s]), home + sum(back[:s])
+        elif waits:
+            there, home = there + sum(send[:s]), home + sum(back[: max(s - 1, 0)])
+        sides += [there + many[s] * work[s] + home + after, there + many[s] * (work[s] + weight[s]) + ending[s]]
+    alone = after + sum(forward) + sum(backward) + 2 * sum(latency)
+    if p.overlap != "stream":
+        alone += sum(send) + sum(back)
+    for s in stages:  # (5) and (8) for devices
+        one = forward[s] + (send[s] if waits and s < last else 0)
+        other = backward[s] + (back[s - 1] if waits and s > 0 else 0)
+        sides += [alone + (many[s] - 1) * one, alone + (many[s] - 1) * other]
+        if p.alternating:
+            first = max(1, int((p.in_flight if p.warm_up is None else p.warm_up)[s]))
+            sides.append(alone + max(many[s] - first, 0) * (one + weight[s]) + (many[s] - 1) * other)
+    for s, (f, g) in enumerate(zip(send, back, strict=True)):  # (5) for links
+        if p.overlap == "copy":
+            sides += [alone + (wires[s] - 1) * f, alone + (wires[s] - 1) * g]
+        elif p.overlap == "stream":
+            sides += [alone - forward[s] + wires[s] * f, alone - backward[s + 1] + wires[s] * g]
+    for wire in p.wires:  # (9)
+        s, both = wire.link, wire.beyond is not None
+        total = int(wire.busy[cut[s]]) + (int(wire.beyond[cut[s + 1]]) if both else 0)
+        if p.overlap == "stream":
+            between = backward[s + 1] if wire.back else forward[s]
+        elif both:
+            middle = (backward[s + 1], latency[s + 1]) if wire.back else (forward[s + 1], latency[s])
+            between = sum((back if wire.back else send)[s : s + 2]) + sum(middle)
+        else:
+            between = (back if wire.back else send)[s]
+        sides.append(alone - between + total)
+    for path in p.paths:  # (6)
+        rows = [(path.forward, forward), (path.backward, backward), (path.update, update), (path.reduce, reduce)]
+        rows += [(path.send, send), (path.send_back, back)]
+        surplus = sum(row[cut[s]] for s, row in path.surplus)
+        sides.append(
+            path.constant + surplus + sum(a * x for row, times in rows for a, x in zip(row, times, strict=bool(row)))
+        )
+    return max(sides)
+
+
+def brute_force(problem: ChainPartition) -> int | None:
+    """The optimum over all partitions; None if none fits."""
+    return min((objective(problem, b) for b in every_partition(problem) if fits(problem, b)), default=None)
+
+
+@st.composite
+def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False) -> ChainPartition:
+    """Small instances of every sort: ties (times 0 to 3), large numbers, unequal devices, tight and hopeless memory.
+
+    Unless ``plain``, each may also have replicas, reductions, (8), recomputation, tied weights and wishes.
+    """
+    n = draw(st.integers(1, layers))
+    depth = draw(st.integers(1, min(n, stages)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    largest = draw(st.sampled_from([3, 40, 10**6, 10**10]))
+    linked = draw(st.sampled_from([0, 1, 5]))
+    memory = "free" if roomy else draw(st.sampled_from(["free", "tight", "tight", "scarce"]))
+    equal = draw(st.booleans())
+    kind = draw(st.sampled_from(["step", "step", "step", "bottleneck"]))
+
+    def table(rows, columns, top):
+        values = rng.integers(0, top + 1, (rows, columns))
+        return np.tile(values[:1], (rows, 1)) if equal and rows else values
+
+    many = draw(st.integers(1, 5))
+
+    def counts(length):
+        return tuple(int(x) for x in rng.integers(0, many + 1, length))
+
+    paths = tuple(
+        PathCut(
+            counts(depth),
+            counts(depth),
+            counts(depth),
+            counts(depth - 1),
+            counts(depth - 1),
+            int(rng.integers(9)),
+            counts(depth) if rng.integers(2) else (),
+            ((0, tuple(rng.integers(0, 9 * largest, n - 1).tolist())),) if depth > 1 and rng.integers(2) else (),
+        )
+        for _ in range(draw(st.integers(0, cuts)) if kind == "step" else 0)
+    )
+    problem = ChainPartition(
+        forward=table(depth, n, largest),
+        backward=table(depth, n, 2 * largest),
+        update=table(depth, n, draw(st.sampled_from([0, largest // 2, 9 * largest]))),
+        send=table(depth - 1, n - 1, linked * largest),
+        send_back=table(depth - 1, n - 1, linked * largest),
+        link=table(depth - 1, n - 1, linked * largest),
+        latency=rng.integers(0, largest + 1, depth - 1),
+        resident=rng.integers(0, 10, n),
+        saved=rng.integers(0, 6, n),
+        received=rng.integers(0, 6, n - 1),
+        workspace=rng.integers(0, 10, n),
+        in_flight=rng.integers(1, 4, depth),
+        limit=np.full(depth, 2**62),
+        micro_batches=many,
+        overlap=draw(st.sampled_from(["none", "copy", "stream"])),
+        objective=kind,
+        paths=paths,
+    )
+    if not plain:
+        problem = replace(problem, **draw(extras(problem, rng, largest)))
+    if memory == "free":
+        return problem
+    # Just enough for one partition, so that some fit and others do not; or less than that, so that perhaps none does.
+    inner = np.sort(rng.choice(np.arange(1, n), depth - 1, replace=False)) if depth > 1 else []
+    spots = [int(i) for i in np.flatnonzero(problem.recomputable)] if problem.recomputable is not None else []
+    again = [i for i in spots if rng.integers(2)]
+    need = np.array([memory_of(problem, (0, *map(int, inner), n), s, again) for s in range(depth)])
+    spare = rng.integers(0, 6, depth) if memory == "tight" else -rng.integers(0, 3, depth)
+    return replace(problem, limit=np.maximum(need + spare, 0))
+
+
+@st.composite
+def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int) -> dict:
+    """Fields beyond the plain problem, each there or not."""
+    depth, n = problem.forward.shape
+    many, found = problem.micro_batches, {}
+    if draw(st.booleans()):
+        found["counts"] = -(-many // rng.integers(1, 4, depth))
+        if draw(st.booleans()):
+            found["link_counts"] = rng.integers(1, many + 1, depth - 1)
+    if draw(st.booleans()):
+        found["reduce"] = rng.integers(0, 3 * largest, (depth, n)) * rng.integers(0, 2, (depth, n))
+        if draw(st.booleans()):
+            found["reduce_base"] = rng.integers(0, 3 * largest, depth)
+    found["alternating"] = draw(st.booleans())
+    if problem.objective == "bottleneck" and draw(st.booleans()):
+        found["samples"] = many * draw(st.integers(1, 4))
+    if problem.objective == "step" and depth > 1 and draw(st.booleans()):
+        found["wires"] = tuple(random_wire(rng, problem, largest) for _ in range(draw(st.integers(1, 2))))
+    if draw(st.booleans()):
+        found["warm_up"] = rng.integers(0, many + 2, depth)
+    if draw(st.booleans()):
+        sorts = rng.integers(1, n + 1)  # layers of few sorts have equal numbers
+        found["saved"] = np.resize(rng.integers(0, 12, sorts), n)
+        found["output"] = np.resize(rng.integers(0, 6, sorts), n)
+        found["recomputable"] = rng.integers(0, 4, n) > 0
+        if draw(st.booleans()):  # devices of two kinds
+            kinds = rng.integers(0, 2, depth)
+            found["saved"] = np.stack([found["saved"], rng.integers(0, 12, n)])[kinds]
+            found["output"] = np.stack([found["output"], rng.integers(0, 6, n)])[kinds]
+    if draw(st.booleans()):
+        found["workspace"] = rng.integers(0, 10, (depth, n))
+    if draw(st.booleans()):
+        found["received"] = rng.integers(0, 6, (depth - 1, n - 1))
+    if draw(st.integers(0, 3)) == 0:
+        found["beside"] = rng.integers(0, 10, (depth, n) if draw(st.booleans()) else n)
+    if draw(st.booleans()):
+        found["resident"] = rng.integers(0, 10, (depth, n))
+    if n > 1 and draw(st.booleans()):
+        found["ties"] = tuple(random_tie(rng, depth, n, largest) for _ in range(draw(st.integers(1, 2))))
+    if problem.objective == "step" and not problem.paths and draw(st.booleans()):
+        found["weight"] = rng.integers(0, 2 * largest, (depth, n))
+    if n > 1 and draw(st.booleans()):
+        found["cuts"] = rng.integers(0, 4, n - 1) > 0
+    if draw(st.integers(0, 2)) == 0:
+        found["where"] = rng.integers(0, 6, (depth, n)) > 0
+    return found
+
+
+def random_wire(rng: np.random.Generator, problem: ChainPartition, largest: int) -> Wire:
+    """One that serves a link or two, for about as long as stages work."""
+    depth, n = problem.forward.shape
+    both = depth > 2 and problem.overlap != "stream" and bool(rng.integers(2))
+    rows = rng.integers(0, 5 * n * largest, (2, n - 1))
+    return Wire(int(rng.integers(depth - 1 - both)), rows[0], rows[1] if both else None, bool(rng.integers(2)))
+
+
+def random_tie(rng: np.random.Generator, stages: int, layers: int, largest: int) -> Tie:
+    """Two layers or three, with numbers of their own for each stage; some are zero."""
+    tied = sorted(rng.choice(layers, min(layers, int(rng.integers(2, 4))), replace=False).tolist())
+    tops = (9, *[int(rng.choice([1, largest]))] * 3)
+    return Tie(tuple(tied), *(tuple(rng.integers(0, top, stages).tolist()) for top in tops))
+
+
+def unequal_chain(seed: int, stages: int, layers: int, **settings) -> ChainPartition:
+    """Devices up to twice as slow as others, priced links: partitions differ in R, and labels are many."""
+    rng = np.random.default_rng(seed)
+    times = (rng.lognormal(0, 0.6, layers) * 1e6).astype(np.int64)
+    slowness = rng.choice([10, 15, 20], stages)[:, None]
+    forward, backward = times * slowness // 10, times * slowness // 5
+    links = (rng.lognormal(0, 0.6, layers - 1) * 1e6 * layers / stages).astype(np.int64)
+    return chain_partition(forward, backward, links=links, **settings)
+
+
+def late_endings(seed: int) -> ChainPartition:
+    """Stages behind the first reduce for long, and the ways there differ: a little slack decides what fits (4b)."""
+    rng = np.random.default_rng(seed)
+    stages = int(rng.integers(3, 6))
+    layers = int(rng.integers(stages + 2, 12))
+    times = rng.integers(0, 40, (2, stages, layers))
+    problem = chain_partition(*times, micro_batches=int(rng.integers(1, 4)))
+    send, back = rng.integers(0, 60, (2, stages - 1, layers - 1))
+    late = (np.arange(stages) > 0)[:, None]
+    return replace(problem, send=send, send_back=back, reduce=rng.integers(0, 150, (stages, layers)) * late)
+
+
+def short_of_memory(seed: int) -> ChainPartition:
+    """Nothing fits as it stands: layers of a few sorts are recomputed, and what they save peaks while they are."""
+    rng = np.random.default_rng(seed)
+    stages = int(rng.integers(1, 4))
+    layers = int(rng.integers(stages, 7))
+    sorts = int(rng.integers(1, layers + 1))
+    few = [np.resize(rng.integers(0, top, sorts), layers) for top in (9, 20, 4, 6)]
+    problem = chain_partition(np.tile(few[0], (stages, 1)), np.tile(2 * few[0], (stages, 1)))
+    saved, output, workspace = few[1:]
+    problem = replace(problem, saved=saved, output=output, workspace=workspace, recomputable=np.ones(layers, np.bool_))
+    edges = (0, *sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()), layers)
+    most = [memory_of(problem, edges, s, range(layers)) for s in range(stages)]
+    none = [memory_of(problem, edges, s) for s in range(stages)]
+    limit = [int(rng.integers(min(a, b), max(a, b) + 1)) for a, b in zip(most, none, strict=True)]
+    return replace(problem, limit=np.array(limit))

@@ -1,0 +1,36 @@
+"""Pipelines from a few numbers, one stage a device."""
+
+from collections.abc import Sequence
+
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.costs.chain import UNLIMITED
+
+
+def line(
+    stages: int,
+    forward: int,
+    backward: int,
+    *,
+    occupancy: int = 0,
+    latency: int = 0,
+    held: int = 0,
+    overlap: Overlap = Overlap.COPY,
+    times: Sequence[tuple[int, int]] | None = None,
+    resource: str | None = None,
+) -> Pipeline:
+    """Equal stages in a row; ``times`` makes them unequal, ``resource`` makes all transfers share one wire."""
+    each = times or [(forward, backward)] * stages
+    ways = [
+        tuple((Transfer(1, occupancy, latency, (resource or f"{way} {s}",)),) for s in range(stages - 1))
+        for way in ("down", "up")
+    ]
+    return Pipeline(
+        stages=tuple(Stage(f, b, held=held) for f, b in each),
+        placement=tuple((s,) for s in range(stages)),
+        transfers=ways[0],
+        returns=ways[1],
+        overlap=overlap,
+        runtime=(0,) * stages,
+        limits=(UNLIMITED,) * stages,
+    )

@@ -1,0 +1,76 @@
+"""Plans from boundaries and an action list, for models whose costs do not matter."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import lcm
+
+import torch
+
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.schedule import Schedule
+from pipeplan.core.shared_weights import tied_stages, with_sums
+from pipeplan.costs.chain import UNLIMITED
+from pipeplan.frontend.profile.ties import Held, held_by
+from pipeplan_executor.runtime.program.order import find_replicas
+from pipeplan_executor.stages.split import describe
+
+
+def plan_for(
+    module: torch.nn.Module,
+    names: Sequence[str],
+    boundaries: Sequence[int],
+    schedule: Schedule,
+    micro_batch: int = 2,
+    optimizer: str = "sgd",
+    recompute: Sequence[str] = (),
+    held: Held | None = None,
+) -> Plan:
+    """A plan that runs ``names`` cut at ``boundaries``, one rank a list of the schedule; its times are made up.
+
+    A stage whose actions stand in several lists is replicated. ``recompute`` names layers of any stage. ``held`` tells
+    what layers hold that are no submodules. Where stages share weights, the lists get the reductions that they lack.
+    """
+    ranks = len(schedule.orders)
+    spans = [tuple(names[a:b]) for a, b in pairwise(boundaries)]
+    described = describe("test", module, names, held_by(module, names) if held is None else held)
+    tied = tied_stages((tie.layers for tie in described.ties), spans)
+    schedule = with_sums(schedule, tied)
+    homes = find_replicas(schedule)
+    ways = tuple((Transfer(),) * lcm(len(a), len(b)) for a, b in pairwise(homes))
+    return Plan(
+        model="test",
+        fingerprint=described.fingerprint,
+        cluster="test",
+        device_kinds=("cpu-worker",) * ranks,
+        micro_batch=micro_batch,
+        micro_batches=schedule.micro_batches,
+        optimizer=optimizer,
+        stages=tuple(
+            PlanStage(
+                layers=layers,
+                devices=homes[s],
+                forward=1,
+                backward=1,
+                in_flight=schedule.micro_batches,
+                memory=MemoryParts(),
+                recompute=tuple(name for name in layers if name in set(recompute)),
+            )
+            for s, layers in enumerate(spans)
+        ),
+        schedule=schedule,
+        ranks=tuple(range(ranks)),
+        step_time=1,
+        bound=1,
+        pipeline=Pipeline(
+            stages=tuple(Stage(1, 1) for _ in spans),
+            placement=homes,
+            transfers=ways,
+            returns=ways,
+            overlap=Overlap.COPY,
+            runtime=(0,) * ranks,
+            limits=(UNLIMITED,) * ranks,
+            tied=tied,
+        ),
+    )

@@ -1,0 +1,16 @@
+"""Public workloads that lie beside the repository on the maintainers' machines; tests skip where they are absent."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT.parent / "shared" / "data"
+
+
+def shared(path: str) -> Path:
+    """The file's path, or a skip."""
+    file = DATA / path
+    if not file.exists():
+        pytest.skip(f"public workload {path} is not on this machine")
+    return file

@@ -1,0 +1,60 @@
+"""One stage of any layers, outside a plan."""
+
+from collections.abc import Callable, Sequence, Set
+
+import torch
+from torch import Tensor, nn
+
+from pipeplan.frontend.capture.blank import on_meta
+from pipeplan.frontend.capture.row import Row
+from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan_executor.stages.shapes import Tensors, trace
+from pipeplan_executor.stages.stage import Boundary, StageWork
+from pipeplan_executor.stages.stage_module import StageModule, treatment_of
+
+
+def stage_of(
+    layers: dict[str, nn.Module],
+    inputs: Tensors,
+    *,
+    recompute: Sequence[str] = (),
+    split: Set[int] = frozenset(),
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    number: int = 0,
+) -> tuple[StageWork, StageModule]:
+    """A stage somewhere in a row; what it copies and puts back is found as a plan's stages find it.
+
+    ``inputs`` want a gradient where they say so.
+    """
+    names = tuple(layers)
+    ahead = _Given(inputs)
+    row = Row(
+        ("ahead", *names),
+        (ahead, *map(on_meta, layers.values())),
+        ({}, *({name: name for name, _ in named_tensors(layer)} for layer in layers.values())),
+        ("",) * (1 + len(names)),
+        lambda outputs: outputs,
+    )
+    flow = trace(row, torch.zeros(1))
+    treatments = {
+        name: treatment_of(flow, number, name in recompute, number == 1) for number, name in enumerate(names, start=1)
+    }
+    held = [{local: f"{name}.{local}" for local, _ in named_tensors(layer)} for name, layer in layers.items()]
+    module = StageModule(layers, treatments, held)
+    boundary = Boundary(flow.tensors[1], flow.tensors[-1])
+    work = StageWork(
+        module, boundary, None if loss is None else lambda found, targets: loss(*found, targets), split, number
+    )
+    work.weights = (1.0,) * 100
+    return work, module
+
+
+class _Given(nn.Module):
+    """What a stage ahead would return."""
+
+    def __init__(self, inputs: Tensors) -> None:
+        super().__init__()
+        self.inputs = tuple((tensor.detach().to("meta"), tensor.requires_grad) for tensor in inputs)
+
+    def forward(self, _: Tensor) -> Tensors:
+        return tuple(t.clone().requires_grad_() * 1 if grad else t.clone() for t, grad in self.inputs)

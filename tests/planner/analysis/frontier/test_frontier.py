@@ -1,0 +1,170 @@
+"""Frontiers: shape, bounds, resuming, and what is said of them."""
+
+import csv
+import io
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from helpers.explained import lean
+from helpers.instances import equal_devices, fat_head, model_of, two_kinds_of_device
+from pipeplan.analysis.frontier import fewest_devices, frontier
+from pipeplan.analysis.frontier.answers import Answer
+from pipeplan.analysis.frontier.subsets import MOST, Part, kind_counts, parts, sub_cluster
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
+
+
+def test_costs_rise_and_times_fall() -> None:
+    """Along a frontier every point costs more than the one before it and takes less time."""
+    for over in ("memory", "devices"):
+        points = frontier(fat_head(), equal_devices(3), lean(8), over).points  # type: ignore[arg-type]
+        assert len(points) > 1
+        assert all(a.cost < b.cost and a.value > b.value for a, b in pairwise(points))
+
+
+def test_points_that_are_not_proved_keep_their_bounds() -> None:
+    """Stopped at a gap, every point still has a bound that the proved frontier does not contradict."""
+    job = lean(8)
+    exact = frontier(fat_head(), equal_devices(3), job)
+    hasty = frontier(fat_head(), equal_devices(3), job, gap=0.5)
+    assert exact.complete and not hasty.complete
+    for point in hasty.points:
+        best = min((other.value for other in exact.points if other.cost <= point.cost), default=None)
+        assert best is not None and point.bound <= best <= point.value
+
+
+def test_fewer_points_lie_on_the_frontier() -> None:
+    """A sample has at most so many points, the ends are there, and none lies off the whole frontier."""
+    whole = frontier(fat_head(), equal_devices(3), lean(8))
+    some = frontier(fat_head(), equal_devices(3), lean(8), points=3)
+    assert len(some.points) <= 3 and not some.complete
+    assert some.points[-1].value == whole.points[-1].value
+    assert some.points[0].cost == whole.points[0].cost
+    for point in some.points:
+        assert point.value == min(other.value for other in whole.points if other.cost <= point.cost)
+
+
+def test_enough_points_are_all_points() -> None:
+    """A sample that may ask as often as it likes ends with the whole frontier, and knows it."""
+    question = (fat_head(), equal_devices(3), lean(8))
+    assert frontier(*question, points=1000).points == frontier(*question).points
+    assert frontier(*question, points=1000).complete
+
+
+def test_a_second_call_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
+    """Answers kept in a file are not asked for again, whether the first call ended or was broken off."""
+    path = tmp_path / "frontier.json"
+    asked: list[str] = []
+
+    def once(key: str, answer: Answer) -> None:
+        asked.append(key)
+        if len(asked) == 2:
+            raise RuntimeError("power cut")
+
+    question = (fat_head(), equal_devices(3), lean(8))
+    with pytest.raises(RuntimeError, match="power cut"):
+        frontier(*question, path=path, told=once)
+    first = list(asked)
+    whole = frontier(*question, path=path, told=lambda key, answer: asked.append(key))
+    assert len(first) == 2 and len(asked) == len(set(asked))  # the last answer before the cut was kept too
+    assert whole.points == frontier(*question).points
+    again: list[str] = []
+    assert frontier(*question, path=path, told=lambda key, answer: again.append(key)) == whole
+    assert again == []
+
+
+def test_answers_to_another_question_are_refused(tmp_path: Path) -> None:
+    """A file of another job, or no frontier at all, is neither used nor overwritten."""
+    path = tmp_path / "frontier.json"
+    frontier(fat_head(), equal_devices(2), lean(8), path=path)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="another question"):
+        frontier(fat_head(), equal_devices(2), lean(16), path=path)
+    assert path.read_bytes() == before
+    for rubbish in ("{}", "[]", "no", '{"format": 1, "question": 2, "answers": []}'):
+        path.write_text(rubbish)
+        with pytest.raises(InputError, match="another"):
+            frontier(fat_head(), equal_devices(2), lean(8), path=path)
+        assert path.read_text() == rubbish
+
+
+def test_the_same_table_in_text_json_and_csv() -> None:
+    """All three show every point with its figures."""
+    kinds = {"unit": DeviceKind("unit", price=2.5), "slow": DeviceKind("slow", timed_as="unit", speed=0.5, price=1)}
+    cluster = Cluster("priced", kinds, (Node(("unit", "slow")),), overlap=Overlap.COPY)
+    found = frontier(fat_head(), cluster, lean(8), "price")
+    data = found.as_json()
+    points: list[dict[str, object]] = data["points"]  # type: ignore[assignment]
+    rows = list(csv.DictReader(io.StringIO(found.as_csv())))
+    assert len(points) == len(rows) == len(found.points) >= 2
+    for point, row, shown in zip(found.points, rows, points, strict=True):
+        assert float(row["cost"]) == point.cost == shown["cost"]
+        assert float(row["step_time_s"]) == point.value / 1e9 == shown["step_time_s"]
+        assert f"{point.cost:g}" in str(found)
+    assert json.loads(json.dumps(data))["points"][0]["plan"]["micro_batch"] == found.points[0].plan.micro_batch
+
+
+def test_a_price_must_be_known() -> None:
+    """Without a price the error names the kind and where to write it."""
+    with pytest.raises(InputError, match=r"unit.*price:"):
+        frontier(fat_head(), equal_devices(2), lean(8), "price")
+
+
+def test_without_time_nothing_is_claimed() -> None:
+    """Where the time is up before there is a plan, that is said, and not that nothing fits."""
+    for ask in (frontier, fewest_devices):
+        with pytest.raises(PipeplanError, match="time") as caught:
+            ask(fat_head(), equal_devices(3), lean(8, memory=8), time_limit=0.0)
+        assert not isinstance(caught.value, InfeasibleError)
+
+
+def test_nothing_fits_anywhere() -> None:
+    """The reason is the solver's."""
+    for over in ("memory", "devices"):
+        with pytest.raises(InfeasibleError, match="fits"):
+            frontier(fat_head(), equal_devices(2, 3), lean(8), over)  # type: ignore[arg-type]
+
+
+def test_parts_keep_nodes_and_names() -> None:
+    """So many of each kind, the first ones, in the nodes where they are; what is left empty is dropped."""
+    kinds = {"a": DeviceKind("a"), "b": DeviceKind("b")}
+    cluster = Cluster("mix", kinds, (Node(("a", "a", "b")), Node(("a", "b", "b"), Link(5))), Link(1))
+    assert kind_counts(cluster) == (("a", 3), ("b", 3))
+    some = sub_cluster(cluster, Part((1, 2), 3))
+    assert [node.kinds for node in some.nodes] == [("a", "b"), ("b",)]
+    assert some.nodes[1].link == Link(5) and some.name == "mix (1 a + 2 b)"
+    assert [node.kinds for node in sub_cluster(cluster, Part((2, 0), 2)).nodes] == [("a", "a")]
+    every = parts(cluster, {"a": 2.0, "b": 1.0})
+    assert len(every) == 15 and every[0].counts == (0, 1) and every[-1].counts == (3, 3)
+    assert [part.cost for part in every] == sorted(part.cost for part in every)
+    few = parts(cluster, {"a": 1, "b": 1}, levels=2)
+    assert {part.counts for part in few} == {(0, 2), (0, 3), (2, 0), (2, 2), (2, 3), (3, 0), (3, 2), (3, 3)}
+
+
+def test_too_many_parts_are_refused() -> None:
+    """The error says how many there are and what to do."""
+    node = Node(("unit",) * 60 + ("slow",) * 60)
+    cluster = Cluster("large", two_kinds_of_device().kinds, (node,), overlap=Overlap.COPY)
+    with pytest.raises(InputError, match=f"3720 parts.*{MOST}.*fewer points"):
+        frontier(fat_head(), cluster, lean(8), "devices")
+
+
+def test_what_cannot_improve_is_not_asked_for() -> None:
+    """Two layers run on two devices at most: of eight equal ones only the whole, and one and two, need an answer."""
+    asked: list[str] = []
+    job = lean(8)
+    found = frontier(model_of([5, 5]), equal_devices(8), job, "devices", told=lambda key, answer: asked.append(key))
+    assert [point.cost for point in found.points] == [1, 2]
+    assert len(asked) < 8 and found.complete
+
+
+def test_wrong_questions_teach() -> None:
+    """Axes, numbers of points and pins that make no sense are refused."""
+    for arguments, lesson in (({"over": "colour"}, "memory, devices, price"), ({"points": 0}, "at least one point")):
+        with pytest.raises(InputError, match=lesson):
+            frontier(fat_head(), equal_devices(2), lean(8), **arguments)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="pin them to a kind"):
+        frontier(fat_head(), equal_devices(2), lean(8, pin=(("l0", "d1"),)), "devices")

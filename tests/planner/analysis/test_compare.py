@@ -1,0 +1,66 @@
+"""Heuristics that are short of time, or whose plans lie outside what was asked."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from helpers.instances import equal_devices, fat_head, tiny_chain
+from pipeplan.analysis.compare import SOLVER, compare
+from pipeplan.cli.compare import as_json, show
+from pipeplan.core.job import Job
+from pipeplan.search.heuristics import LATE, Baseline, baselines
+from pipeplan.search.result import Result
+from pipeplan.search.space.space import Space
+from pipeplan.solve import solve
+
+SPACE = Space(fat_head(), equal_devices(3), Job(2))
+"""Three devices for two micro-batches: data parallelism, which is asked first, has no plan."""
+
+
+def test_turns_go_on_until_a_plan_is_known() -> None:
+    """Without time, heuristics are asked until one of them has a plan, and no further."""
+    found = list(baselines(SPACE, 0.0).values())
+    first = next(n for n, one in enumerate(found) if one.judged)
+    assert first > 0
+    assert all(one.why != LATE for one in found[:first])
+    assert {one.why for one in found[first + 1 :]} == {LATE}
+    assert solve(fat_head(), equal_devices(3), batch=2, time_limit=0.0).value == found[first].value
+
+
+def test_a_plan_that_is_known_already_ends_the_turns() -> None:
+    """Then no heuristic is asked once the time is over."""
+    assert {one.why for one in baselines(SPACE, 0.0, known=True).values()} == {LATE}
+
+
+def test_a_plan_outside_what_was_asked_is_marked() -> None:
+    """It may beat the answer, and stands beside it with the reason; without one it would contradict the proof."""
+    model, cluster = tiny_chain(), equal_devices(2)
+    asked, free = (solve(model, cluster, job=Job(4, depths=depths, replicas=(1,))) for depths in ((1,), ()))
+    judged = free.baselines["chain-minmax"].judged
+    assert judged is not None
+    assert judged.value < asked.value
+    why = "it has 2 stages, the job asks for 1"
+    rows = {"chain-minmax": Baseline("chain-minmax", judged, outside=why)}
+    marked = replace(asked, baselines=rows)
+    assert f"outside what was asked: {why}" in str(marked)
+    assert marked.as_json()["balancers"]["chain-minmax"]["outside"] == why  # type: ignore[index, call-overload]
+    with pytest.raises(ValueError, match="beats the answer"):
+        replace(asked, baselines={"chain-minmax": Baseline("chain-minmax", judged)})
+
+
+def test_a_comparison_marks_it_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table and its data carry the reason."""
+    why = "no such depth"
+
+    def marked(*question: object, **how: object) -> Result:
+        result = solve(*question, **how)  # type: ignore[arg-type]
+        return replace(result, baselines={n: replace(row, outside=why) for n, row in result.baselines.items()})
+
+    monkeypatch.setattr(sys.modules["pipeplan.analysis.compare"], "solve", marked)
+    comparison = compare(tiny_chain(), equal_devices(2), Job(4, schedules=("gpipe",)), time_limit=10)
+    rows = [row for row in as_json(comparison)["rows"] if row["method"] != SOLVER]  # type: ignore[attr-defined]
+    assert rows
+    assert all(row["outside"] == why for row in rows)
+    show(comparison)
+    assert "outside what was asked: no such depth" in " ".join(capsys.readouterr().out.split())

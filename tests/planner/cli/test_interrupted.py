@@ -1,0 +1,95 @@
+"""Commands that get a signal hand back the best plan."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+TELLING = """
+import sys
+from pipeplan.search.branch_and_bound import Prover
+offer, found = Prover.offer, []
+
+def tell(self, judged, *rest):
+    offer(self, judged, *rest)
+    if not found:
+        found.append(judged)
+        print("a plan", file=sys.stderr, flush=True)
+
+Prover.offer = tell
+from pipeplan.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+QUESTION = ("gpt2-xl", "4-v100-4-p100", "--batch", "64", "--time", "60", "--json")
+SOON = 20.0
+"""Seconds that are soon on a busy machine; the search itself would take three times as long."""
+
+
+def interrupted(number: signal.Signals, *command: str, folder: Path | None = None) -> tuple[int, str, float]:
+    """Exit code, output and seconds from the signal on, which comes after the first plan."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", TELLING, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **({} if folder is None else {"TMPDIR": str(folder)})},
+    )
+    assert running.stderr is not None
+    while "a plan" not in running.stderr.readline():
+        assert running.poll() is None
+    time.sleep(0.5)
+    os.kill(running.pid, number)
+    began = time.monotonic()
+    try:
+        output = running.communicate(timeout=60)[0]
+    finally:
+        running.kill()
+    return running.returncode, output, time.monotonic() - began
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_solve_hands_back_the_best_plan(number: signal.Signals) -> None:
+    """SIGTERM does what Ctrl-C does: exit code 0, a plan, and ``"stop": "interrupt"``, soon."""
+    code, output, seconds = interrupted(number, "solve", *QUESTION)
+    answer = json.loads(output)
+    assert code == 0
+    assert answer["stop"] == "interrupt"
+    assert answer["stages"]
+    assert 0 < answer["bound_s"] < answer["step_time_s"]
+    assert seconds < SOON
+
+
+def test_compare_asks_no_further_family() -> None:
+    """The families that were asked are in the table, and the others say why they are not."""
+    code, output, seconds = interrupted(signal.SIGTERM, "compare", *QUESTION)
+    rows = json.loads(output)["rows"]
+    assert code == 0
+    assert any(row["method"] == "pipeplan" and row["step_time_s"] for row in rows)
+    assert any("stopped before its turn" in row["why"] for row in rows)
+    assert seconds < SOON
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["frontier", "explain", "solve"])
+def test_other_commands_and_cbc(command: str, tmp_path: Path) -> None:
+    """So do a frontier's first point, an explanation, and a search with CBC, of which no process is left."""
+    code, output, seconds = interrupted(signal.SIGTERM, command, *QUESTION, "--backend", "cbc", folder=tmp_path)
+    assert code == 0
+    assert json.loads(output)
+    assert seconds < SOON
+    assert not any(str(tmp_path) in line for line in _command_lines())
+
+
+def _command_lines() -> list[str]:
+    """Those of all processes that run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            found.append(path.read_bytes().decode(errors="replace"))
+    return found

@@ -1,0 +1,57 @@
+"""Links whose collectives were measured: what a ring all-reduce then costs, and how a file says so."""
+
+from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.core.errors import InputError
+from pipeplan.costs.network import rings, shared, transfer
+from pipeplan.io.cluster_file import cluster_from_data, read_cluster, write_cluster
+
+FAST = Link(2 * 10**9, 1_000, collective_efficiency=0.5)
+CLUSTER = Cluster("c", {"k": DeviceKind("k")}, (Node(("k",) * 4, FAST),))
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_rounds_run_at_the_measured_share_of_the_bandwidth(replicas: int) -> None:
+    """Each of 2 (r - 1) rounds moves 1/r of the bytes at half of 2 GB/s; latency and transfers stay as they were."""
+    devices = CLUSTER.devices
+    (ring,) = rings(CLUSTER, [devices[:replicas]])
+    size = 12_000_000
+    assert ring.times(np.array([size])).tolist() == [2 * (replicas - 1) * size // replicas]  # 1 byte a nanosecond
+    assert ring.base == 2 * (replicas - 1) * 1_000
+    assert transfer(CLUSTER, devices[0], devices[1], size).occupancy == size // 2
+
+
+def test_a_shared_card_is_shared_in_collectives_too() -> None:
+    """Three rings that pass one card have a third each of what its collectives reach."""
+    assert shared(Link(3 * 10**9, 0, 0.5), 3).in_collectives.occupancy(10**6) == 2 * 10**6
+
+
+def test_a_free_link_is_free_for_collectives() -> None:
+    """Without a bandwidth there is nothing to have a share of."""
+    assert Link(None, 5, 0.1).in_collectives.occupancy(10**9) == 0
+
+
+@pytest.mark.parametrize("efficiency", [0.0, -0.5, inf, nan])
+def test_a_share_that_makes_no_sense_is_refused(efficiency: float) -> None:
+    """In Python and in a file, where the error tells the path."""
+    with pytest.raises(InputError, match="collective_efficiency must be a finite number above 0"):
+        Link(1, 0, efficiency)
+    link = {"bandwidth": "1GB/s", "collective_efficiency": efficiency}
+    data = {"name": "c", "devices": {"k": {}}, "nodes": [{"devices": [{"kind": "k"}], "link": link}]}
+    with pytest.raises(InputError, match=r"nodes\[0\]\.link\.collective_efficiency: "):
+        cluster_from_data(data, "c.yaml")
+
+
+def test_a_file_keeps_the_share(tmp_path: Path) -> None:
+    """It is written where it is not 1, and read back, for the links of a node and for the network."""
+    nodes = (Node(("k", "k"), FAST), Node(("k",), Link(7)))
+    cluster = replace(CLUSTER, nodes=nodes, network=Link(10**9, 0, 1.25))
+    write_cluster(cluster, tmp_path / "c.yaml")
+    assert read_cluster(tmp_path / "c.yaml") == cluster
+    assert (tmp_path / "c.yaml").read_text().count("collective_efficiency") == 2

@@ -1,0 +1,225 @@
+"""Shared weights from the model to the plan: what is refused, what is priced, what is summed."""
+
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.instances import model_of
+from pipeplan.analysis.explain.levers import possible
+from pipeplan.analysis.explain.setting import Setting
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Layer, Model, Tie
+from pipeplan.core.schedule import Schedule
+from pipeplan.core.shared_weights import joined, tied_stages, with_sums
+from pipeplan.core.validate import validate_plan, validate_schedule
+from pipeplan.costs.network import Ring, alone, least_alone, least_together, together
+from pipeplan.costs.pricing import assemble, price
+from pipeplan.io.model_file import model_data, model_from_data
+from pipeplan.io.text import yaml_text
+from pipeplan.search.answer import as_json
+from pipeplan.search.nodes.aggregate_problem import allocation_problem, layouts
+from pipeplan.search.space.space import Space
+from pipeplan.simulate import simulate
+from pipeplan.solve import solve
+
+MIB = 2**20
+LINK = Link(10**9, 5)
+
+
+def tied_ends(shared: int = 8 * MIB) -> Model:
+    """Four equal layers of 8 MiB; the last one has the first one's matrix and nothing of its own."""
+    model = model_of([10**6] * 4, parameters=[8 * MIB, 8 * MIB, 8 * MIB, 0], update=[800, 800, 800, 0], sizes=(1, 2))
+    return replace(model, ties=(Tie(("l0", "l3"), shared),))
+
+
+def cluster(devices: int = 2, memory: int | None = None) -> Cluster:
+    """Equal devices in one node, joined at 1 GB/s."""
+    return Cluster(
+        "small", {"unit": DeviceKind("unit", memory=memory)}, (Node(("unit",) * devices, LINK),), overlap=Overlap.COPY
+    )
+
+
+@pytest.mark.parametrize(
+    ("tie", "message"),
+    [
+        (Tie(("l0", "l9"), 4), "layer 'l9', which is not there"),
+        (Tie(("l0",), 4), "two layers or more"),
+        (Tie(("l3", "l0"), 4), "in the model's order"),
+        (Tie(("l0", "l3"), 0), "share 0 bytes"),
+        (Tie(("l0", "l3"), 9 * MIB), "'l0' has 8388608 bytes"),
+    ],
+)
+def test_ties_that_make_no_sense_are_refused(tie: Tie, message: str) -> None:
+    """What is wrong with a tie is said, by the model and, with its place, by the file."""
+    with pytest.raises(InputError, match=message):
+        replace(tied_ends(), ties=(tie,))
+    data = yaml.safe_load(yaml_text(model_data(tied_ends())))
+    data["ties"] = [{"layers": list(tie.layers), "parameters": tie.parameters}]
+    with pytest.raises(InputError, match=rf"ties\[0\]: .*{message}"):
+        model_from_data(data, "x.yaml")
+
+
+def test_two_ties_of_one_layer_share_no_more_than_it_has() -> None:
+    """Bytes of all ties that begin at a layer count together."""
+    ties = (Tie(("l0", "l2"), 5 * MIB), Tie(("l0", "l3"), 5 * MIB))
+    with pytest.raises(InputError, match="share 10485760 bytes"):
+        replace(tied_ends(), ties=ties)
+
+
+def test_a_file_without_ties_is_a_model_without_ties() -> None:
+    """Files of before are read as they were, and a model's fingerprint changes only with its ties."""
+    text = "{name: m, layers: [{name: a, parameters: 8}, {name: b}]}"
+    plain = model_from_data(yaml.safe_load(text), "x.yaml")
+    assert plain == Model("m", (Layer("a", 8), Layer("b", 0, ("a",))))
+    assert "ties" not in model_data(plain)
+    assert plain.fingerprint != replace(plain, ties=(Tie(("a", "b"), 8),)).fingerprint
+
+
+def test_stages_that_share_are_grouped() -> None:
+    """Groups that have a stage in common are one; layers on one stage tie nothing."""
+    assert joined([(3, 1), (0, 2), (2, 5)]) == ((0, 2, 5), (1, 3))
+    stages = [("a", "b"), ("c",), ("d", "e")]
+    assert tied_stages([("a", "b"), ("b", "d")], stages) == ((0, 2),)
+    assert tied_stages([("a", "d"), ("c", "e")], stages) == ((0, 1, 2),)
+    assert tied_stages([("d", "e")], stages) == ()
+
+
+def test_reductions_are_added_once() -> None:
+    """A tied stage without replicas gets a reduction ahead of its update; one that has it already keeps it."""
+    schedule = Schedule.from_text("x", ["0F0 0B0 0R 0U", "0F1 0B1 0R 0U", "1F0 1B0 1U", "2F0 2B0 2U"])
+    assert with_sums(schedule, ((0, 3),)).as_text()[0] == "0F0 0B0 0R 0U"
+    assert with_sums(schedule, ((0, 2),)).as_text()[2:] == ("1F0 1B0 1U", "2F0 2B0 2R 2U")
+    assert with_sums(schedule, ()) is schedule
+
+
+def test_what_a_split_tie_costs() -> None:
+    """The later stage holds and updates a copy; both sum 8 MiB over a ring of all their replicas."""
+    model, small = tied_ends(), cluster(3)
+    d0, d1, d2 = small.devices
+    chain = price(model, small, [(d0, d1), (d2,)], 1, Job(4, optimizer="adam", zero1=True))
+    first, last = assemble(chain, small, (0, 2, 4)).stages
+    whole = 8 * MIB
+    assert first.resident == 2 * (2 * whole + 2 * whole // 2)  # two layers; Adam's state is shared out
+    assert last.resident == 2 * (2 * whole + 2 * whole)  # a layer and a copy
+    assert (first.update, last.update) == (2 * 400, 800 + 800)
+    third = -(-whole // 3)
+    together = 4 * LINK.occupancy(third) + 4 * LINK.latency
+    own = 2 * LINK.occupancy(whole // 2)
+    assert last.reduce == together
+    assert first.reduce == together + own + 2 * LINK.latency  # besides, its second layer among its two replicas
+    pair = price(model, small, [(d0, d1)], 1, Job(4, optimizer="adam", zero1=True))
+    alone = assemble(pair, small, (0, 4)).stages
+    assert [stage.reduce for stage in alone] == [3 * own + 2 * LINK.latency]
+    assert alone[0].resident == 3 * (2 * whole + whole)
+
+
+def test_reductions_of_tied_stages_begin_together() -> None:
+    """The last stage waits with its reduction for the first one's last backward."""
+    model, small = tied_ends(), cluster()
+    chain = price(model, small, small.devices, 1, Job(2))
+    pipeline = assemble(chain, small, (0, 2, 4))
+    assert pipeline.tied == ((0, 1),)
+    lists = ["0F0 0F1 0B0 0B1 0R 0U", "1F0 1B0 1F1 1B1 1R 1U"]
+    timeline = simulate(Schedule.from_text("x", lists), pipeline)
+    begun = {str(span.action): span.start for span in timeline.spans}
+    ended = {str(span.action): span.end for span in timeline.spans}
+    assert begun["0R"] == begun["1R"] == ended["0B1"] > ended["1B1"]
+    with pytest.raises(PlanError, match="missing 1R on device 1"):
+        simulate(Schedule.from_text("x", [lists[0], lists[1].replace("1R ", "")]), pipeline)
+    with pytest.raises(PlanError, match=r"tied stages \(0, 1\) share a device"):
+        shared = replace(pipeline, placement=((0,), (0,)), runtime=(0,), limits=(0,))
+        simulate(Schedule.from_text("x", [" ".join(lists)]), shared)
+
+
+def test_the_validator_wants_the_sum() -> None:
+    """A tied stage without a reduction, one that waits in a circle, and a plan that ties other stages are refused."""
+    lists = ["0F0 0B0 0U", "1F0 1B0 1R 1U"]
+    validate_schedule(Schedule.from_text("x", [lists[0].replace("0U", "0R 0U"), lists[1]]), 2, 1, tied=((0, 1),))
+    with pytest.raises(
+        PlanError, match="stage 0 shares weights with other stages and no reduction on device 0; add 0R"
+    ):
+        validate_schedule(Schedule.from_text("x", lists), 2, 1, tied=((0, 1),))
+    early = ["0F0 0R 0B0 0U", "1F0 1B0 1R 1U"]
+    with pytest.raises(PlanError, match="device 1 waits at 1R for 0R on device 0"):
+        validate_schedule(Schedule.from_text("x", early), 2, 1, tied=((0, 1),))
+    model, small = tied_ends(), cluster()
+    plan = solve(model, small, job=Job(2, depths=(2,))).plan
+    with pytest.raises(PlanError, match=r"stages none sum .* ties these are stages 0 and 1"):
+        validate_plan(replace(plan, pipeline=replace(plan.pipeline, tied=())), model, small)
+
+
+def test_wishes_keep_tied_layers_together_or_apart() -> None:
+    """Without links worth a sum the wish decides: together is one stage, two stages hold 8 MiB twice."""
+    model, small = tied_ends(), cluster()
+    together = solve(model, small, job=Job(4, together=(("l0", "l3"),)))
+    assert together.plan.pipeline.tied == ()
+    split = solve(model, small, job=Job(4, depths=(2,)))
+    assert split.plan.pipeline.tied == ((0, 1),)
+    assert [str(action) for action in split.plan.schedule.orders[1]][-2:] == ["1R", "1U"]
+    assert sum(stage.memory.weights for stage in split.plan.stages) == (3 + 1) * 8 * MIB
+    assert together.plan.stages[0].memory.weights == 3 * 8 * MIB
+
+
+def test_a_copy_that_does_not_fit_moves_the_cut() -> None:
+    """With room for less than three matrices, the stage with the copy takes one other layer, not two."""
+    model = model_of([3 * 10**6, 10**6, 10**6, 10**6], parameters=[8 * MIB, 8 * MIB, 8 * MIB, 0])
+    model, job = replace(model, ties=(Tie(("l0", "l3"), 8 * MIB),)), Job(8, depths=(2,))
+    assert solve(model, cluster(), job=job).plan.boundaries == (0, 1, 4)
+    plan = solve(model, cluster(memory=2 * 3 * 8 * MIB - 1), job=job).plan
+    assert plan.boundaries == (0, 2, 4)
+    assert [stage.memory.weights for stage in plan.stages] == [2 * 8 * MIB] * 2
+
+
+def test_divided_layers_do_not_go_with_ties() -> None:
+    """Asking for both says so."""
+    streaming = replace(cluster(), overlap=Overlap.STREAM)
+    with pytest.raises(InputError, match="l0 and l3"):
+        solve(tied_ends(), streaming, job=Job(2, intra_layer=True))
+
+
+def test_the_answer_says_who_shares() -> None:
+    """In words, in JSON, and as one reduction of both stages among what may bind."""
+    result = solve(tied_ends(), cluster(), job=Job(4, depths=(2,)))
+    assert "stages 0 and 1 share weights" in str(result)
+    assert as_json(result)["tied_stages"] == [[0, 1]]
+    reductions = [lever for lever in possible(Setting(result.plan, result.timeline)) if lever.kind == "reduction"]
+    assert [lever.stages for lever in reductions] == [(0, 1)]
+
+
+@pytest.mark.parametrize(("memory", "copies"), [(None, 0), (2 * 3 * 8 * MIB - 1, 1), (2 * 3 * 8 * MIB, 0)])
+def test_lumps_count_copies_that_are_certain(memory: int | None, copies: int) -> None:
+    """Where no device has room for all layers, the last one's stage holds a copy in every plan."""
+    space = Space(tied_ends(), cluster(memory=memory), Job(4))
+    layout = next(iter(layouts(space, 4)))
+    problem = allocation_problem(space, 1, layout, alternating=True)
+    assert problem.resident[0, 0].tolist() == [16 * MIB, 16 * MIB, 16 * MIB, copies * 16 * MIB]
+    assert (problem.reduce[0, 0, [0, 3]] > 0).all() == bool(copies)
+
+
+@given(st.integers(2, 12), st.integers(0, 5), st.integers(1, 300), st.sampled_from([None, 10**9, 7 * 10**8, 3]))
+def test_no_wider_ring_is_faster_than_the_least(replicas: int, more: int, size: int, bandwidth: int | None) -> None:
+    """What bounds a sum over some replicas bounds it over more of them, for sizes that rounds split badly too."""
+    link = Link(bandwidth, 3)
+    assert least_alone(replicas, link, size) <= alone(Ring(replicas + more, link), size)
+
+
+@given(st.lists(st.integers(1, 2), min_size=2, max_size=4), st.sets(st.integers(0, 3), min_size=2), st.integers(1, 40))
+def test_no_set_of_stages_is_faster_than_its_members_least(widths: list[int], wanted: set[int], size: int) -> None:
+    """`least_together` bounds `together` of every set of stages, within a node and between nodes that share cards."""
+    members = sorted(stage for stage in wanted if stage < len(widths))
+    nodes = (Node(("unit",) * 3, Link(10**9, 2)),) * 3
+    three = Cluster("three", {"unit": DeviceKind("unit")}, nodes, Link(5 * 10**8, 4), Overlap.COPY)
+    edges = [0, *accumulate(widths)]
+    groups = [three.devices[a:b] for a, b in pairwise(edges)]
+    least = least_together(three, groups, size, ends=False)
+    if len(members) > 1:
+        assert all(least[s] <= together(three, groups, members, size) for s in members)
+        if {0, len(widths) - 1} <= set(members):
+            certain = least_together(three, groups, size, ends=True)
+            assert all(certain[s] <= together(three, groups, members, size) for s in members)

@@ -1,0 +1,42 @@
+"""The catalogue of devices."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeplan.core.cluster import DeviceKind
+from pipeplan.core.errors import InputError
+from pipeplan.io.device_file import read_devices
+
+
+def test_figures_are_read(tmp_path: Path) -> None:
+    """Every figure has its unit; what is left out keeps its default."""
+    path = tmp_path / "devices.yaml"
+    path.write_text(
+        "board:\n"
+        "  memory: 16GiB\n"
+        "  peak: {float32: 15.7TFLOP/s, float16: 125TFLOP/s}\n"
+        "  bandwidth: 900GB/s\n"
+        "  overhead: 5us\n"
+        "  runtime: 500MiB\n"
+        "  on_chip: 43MiB\n"
+        "  price: 3\n"
+        "  source: data sheet\n"
+        "bare: {}\n"
+    )
+    found = read_devices(path)
+    assert found["board"] == DeviceKind(
+        "board", 16 * 2**30, {"float32": 15_700_000_000_000, "float16": 125 * 10**12}, 900 * 10**9, 0.5, 5000,
+        runtime=500 * 2**20, price=3.0, on_chip=43 * 2**20, source="data sheet",
+    )  # fmt: skip
+    assert found["bare"] == DeviceKind("bare")
+
+
+def test_wrong_figures_are_named(tmp_path: Path) -> None:
+    """Unknown fields and bad units stand in one error, under the device's name."""
+    path = tmp_path / "devices.yaml"
+    path.write_text("a-1: {memroy: 1GiB}\nb.2: {peak: {float32: fast}}\n")
+    with pytest.raises(InputError) as caught:
+        read_devices(path)
+    assert "a-1.memroy: unknown field; did you mean 'memory'?" in str(caught.value)
+    assert "b.2.peak.float32: 'fast' is not a rate; write it like 125TFLOP/s" in str(caught.value)

@@ -1,0 +1,31 @@
+"""Jobs as YAML."""
+
+import pytest
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job, Objective
+from pipeplan.io.job_file import job_from_data
+
+
+def test_fields_are_read() -> None:
+    """Every field has its place, sizes their units."""
+    data = {"batch": 64, "optimizer": "adam", "memory": "2GiB", "depths": [2, 4], "objective": "bottleneck"}
+    assert job_from_data(data, "x") == Job(
+        batch=64, optimizer="adam", memory=2**31, depths=(2, 4), objective=Objective.BOTTLENECK
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"bach": 4}, r"(?s)batch: missing.*bach: unknown field; did you mean 'batch'"),
+        ({"batch": 4, "objective": "stepp"}, r"objective: 'stepp' is not known; choose from step, bottleneck; did you"),
+        ({"batch": 4, "optimizer": "lion"}, "optimizer 'lion' is not known"),
+        ({"batch": 4, "micro_batches": [3]}, "3 micro-batches do not divide"),
+        ({"batch": True}, "batch: should be a whole number, found True"),
+    ],
+)
+def test_wrong_jobs_are_refused(data: dict[str, object], message: str) -> None:
+    """Errors of form and of sense come as the same kind of error."""
+    with pytest.raises(InputError, match=message):
+        job_from_data(data, "job.yaml")

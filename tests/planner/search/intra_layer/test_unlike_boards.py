@@ -1,0 +1,75 @@
+"""Lines of unlike boards and of slow links: what balance alone would choose is not the best."""
+
+from dataclasses import replace
+
+from pipeplan import load_cluster, load_model
+from pipeplan.baselines.partitioners import bapipe, chain_minmax
+from pipeplan.baselines.partitioners.balancer import stage_loads
+from pipeplan.core.cluster import Cluster, Link, Node
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.search.intra_layer.balanced import balanced
+from pipeplan.search.intra_layer.judge import judge
+from pipeplan.search.intra_layer.line import Line
+from pipeplan.search.intra_layer.space import lines
+from pipeplan.solve import solve
+
+JOB = Job(64, micro_batches=(64,), schedules=("1f1b-as",), depths=(4,), replicas=(1,))
+
+
+def _orders(model: Model, cluster: Cluster, job: Job = JOB) -> dict[str, Line]:
+    """The line of every order of kinds."""
+    return {" ".join(device.kind.name for device in line.chain.devices): line for line in lines(model, cluster, job)}
+
+
+def _whole(line: Line, boundaries: tuple[int, ...]) -> int:
+    """Step time of whole layers, with weights on chip where they fit."""
+    return judge(line, tuple(map(float, boundaries))).value
+
+
+def test_the_order_of_best_balance_is_not_the_best_order() -> None:
+    """Of ResNet-50 on two boards of either kind: neither for the balanced cut, nor once layers are divided.
+
+    The order whose best cut has the least largest load puts the small boards first; another one has a shorter step with
+    its own best cut, and a third with divided layers: the last layers wait for their weights, for which a small board's
+    memory is as fast as a large one's.
+    """
+    every = _orders(load_model("resnet-50"), load_cluster("2-vcu118-2-vcu129"))
+    assert len(every) == 6
+    cuts = {name: chain_minmax.balance(line.chain, line.micro_batches) for name, line in every.items()}
+    balance = min(every, key=lambda name: max(stage_loads(every[name].chain, cuts[name])))
+    steps = {name: _whole(line, cuts[name]) for name, line in every.items()}
+    assert min(steps.values()) < steps[balance]
+    divided = {name: judge(line, balanced(line)).value for name, line in every.items()}
+    assert min(divided.values()) < 0.95 * divided[balance]
+
+
+def test_divided_layers_beat_the_greedys_best_order() -> None:
+    """On two boards of either kind, over all orders and micro-batch sizes that the greedy may choose."""
+    model, cluster = load_model("resnet-50"), load_cluster("2-vcu118-2-vcu129")
+    greedy = min(
+        _whole(line, bapipe.balance(line.chain, line.micro_batches))
+        for line in lines(model, cluster, replace(JOB, micro_batches=(16, 32, 64)))
+    )
+    found = solve(model, cluster, job=replace(JOB, intra_layer=True), gap=0.02, time_limit=60)
+    assert found.value < 0.95 * greedy
+    assert found.plan.ranks != (0, 1, 2, 3)
+
+
+def test_cuts_that_links_cannot_carry_are_avoided() -> None:
+    """At 0.5 Gbit/s the balanced cut of VGG-16 sends longer than it works; the plan's cuts do not, and it is faster.
+
+    BaPipe merges layers into coarse blocks until every cut can be sent in time. Here that follows from the bound alone.
+    """
+    model, boards = load_model("vgg-16"), load_cluster("4-vcu118")
+    cluster = replace(boards, nodes=(Node(boards.nodes[0].kinds, Link(62_500_000, 1000)),))
+    line = next(iter(_orders(model, cluster).values()))
+    plain = chain_minmax.balance(line.chain, 64)
+    loads = stage_loads(line.chain, plain)
+    assert max(int(line.chain.send[s, b - 1]) for s, b in enumerate(plain[1:-1])) > 1.5 * max(loads)
+
+    found = solve(model, cluster, job=replace(JOB, intra_layer=True), gap=0.02, time_limit=60)
+    pipeline = found.plan.pipeline
+    period = max(stage.forward + stage.backward for stage in pipeline.stages)
+    assert all(way.occupancy <= period for own in pipeline.transfers for way in own)
+    assert found.value < 0.8 * _whole(line, plain)

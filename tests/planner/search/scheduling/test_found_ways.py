@@ -1,0 +1,109 @@
+"""Which wires an instance is told, and what it knows by them."""
+
+import pytest
+
+from helpers.pipelines import line
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import InputError
+from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.schedules import FAMILIES
+from pipeplan.search.scheduling import find, floor, floor_problem, schedule_problem
+from pipeplan.search.scheduling.asked import crowded
+from pipeplan.search.scheduling.ways import Ways, ways_of
+from pipeplan.search.scheduling.wires import wire_bound
+from pipeplan.simulate import makespan
+from pipeplan_formulations.common.report import Limits, Status
+from pipeplan_formulations.schedule import evaluate, solve
+
+LIMITS = Limits(time=10, workers=1)
+
+
+def _way(occupancy: int, *wires: str) -> Transfer:
+    return Transfer(1, occupancy, 1, wires)
+
+
+def test_a_wire_of_its_own_counts_where_tensors_are_made_faster_than_they_travel() -> None:
+    """F of 4 and 2 ns, tensors of 3 ns on two wires: those of the second one queue up, whether they are copied or
+    streamed, and never where devices wait until they have left."""
+    down, up = [_way(3, "a"), _way(3, "b")], [_way(0), _way(0)]
+    for overlap, lags in ((Overlap.COPY, (4, 1)), (Overlap.STREAM, (1, 1)), (Overlap.NONE, (1, 1))):
+        onward, back = ways_of(overlap, down, up, [4, 2, 9], [9, 9, 9])
+        assert onward.lag == lags
+        assert back == Ways((1, 1), (), ())
+        waited = overlap is not Overlap.NONE
+        assert (onward.occupancy, onward.wires) == (((0, 3), ((), (0,))) if waited else ((), ()))
+
+
+def test_wires_that_the_same_tensors_pass_are_one() -> None:
+    """Out of one node's card and into the other one's: one wire each way, and none that only some of these pass."""
+    down = [_way(2, "out 0", "in 1"), _way(2, "out 0", "in 1", "slow")]
+    up = [_way(2, "out 1", "in 0"), _way(0, "out 1", "in 0")]
+    onward, back = ways_of(Overlap.COPY, down, up, [5, 5, 5], [5, 5, 5])
+    assert onward == Ways((1, 1), (2, 2), ((0,), (0,)))
+    assert back == Ways((3, 1), (), ())
+
+
+def test_a_shared_wire_is_part_of_the_proof() -> None:
+    """Three stages, three micro-batches, 3 ns a tensor on one card while devices wait: no order takes less than 50,
+    where an instance without wires, and the card by itself, say less."""
+    pipeline = line(3, 2, 3, overlap=Overlap.NONE, occupancy=3, resource="card")
+    found = find(pipeline, 3, LIMITS, split=False)
+    assert (found.value, found.bound, found.status) == (50, 50, Status.OPTIMAL)
+    before = solve(floor_problem(pipeline, 3, split=False).unshared, LIMITS)
+    assert (before.objective, before.status) == (43, Status.OPTIMAL)
+    assert wire_bound(pipeline, 3, split=False) < 50
+
+
+def test_orders_for_a_shared_wire_are_better_than_those_of_families() -> None:
+    """Four micro-batches on three stages, 3 ns a tensor on one card: families take 55 or more, the best order 52."""
+    pipeline = line(3, 1, 3, occupancy=3, resource="card")
+    families = [family.write((1,) * 3, 4) for family in FAMILIES.values() if not family.two_lanes]
+    assert min(makespan(schedule, pipeline) for schedule in families) == 55
+    found = find(pipeline, 4, LIMITS, split=False)
+    assert found.value == found.bound == 52
+
+
+def test_tensors_of_other_rows_count_on_a_shared_wire() -> None:
+    """Two rows through one card: the instance knows its own row's tensors, the bound of the wire all of them."""
+    ways = ((_way(9, "card"),) * 2,)
+    places = ((0, 1), (2, 3))
+    pipeline = Pipeline((Stage(1, 2),) * 2, places, ways, ways, Overlap.COPY, (0,) * 4, (9,) * 4)
+    assert wire_bound(pipeline, 6, split=False) == 1 + 2 * 6 * 9 + 1 + 2
+    assert floor(floor_problem(pipeline, 6, split=False)) == 1 + 2 * 3 * 9 + 1 + 2
+    found = find(pipeline, 6, LIMITS, split=False)
+    assert found.value is not None
+    assert found.bound == wire_bound(pipeline, 6, split=False) <= found.value
+
+
+def test_two_lanes_are_an_instance_of_their_own() -> None:
+    """Five micro-batches on three equal stages of two lanes: none takes less than FBP's (M + 2 N − 1)(F + B)."""
+    pipeline = line(3, 2, 3, overlap=Overlap.STREAM)
+    problem = schedule_problem(pipeline, 5, split=False, two_lanes=True)
+    report = solve(problem, LIMITS)
+    assert (report.objective, report.status) == ((5 + 2 * 3 - 1) * 5, Status.OPTIMAL)
+    assert makespan(FAMILIES["fbp-as"].write((1,) * 3, 5), pipeline) == report.objective
+
+
+def test_orders_of_either_number_of_lanes_are_proved_each_for_itself() -> None:
+    """Streamed tensors of 5 ns, F = 2, B = 3: one lane takes 40 and nothing less is possible on one lane or two."""
+    pipeline = line(3, 2, 3, overlap=Overlap.STREAM, occupancy=5)
+    found = find(pipeline, 4, LIMITS, split=False)
+    assert found.value == found.bound == 40
+    assert floor(floor_problem(pipeline, 4, split=False, two_lanes=True)) > 40
+
+
+def test_devices_that_wait_while_they_send_have_one_lane() -> None:
+    """Two lanes without overlap are refused."""
+    with pytest.raises(InputError, match="ask for two where overlap is not none"):
+        schedule_problem(line(2, 1, 2, overlap=Overlap.NONE), 3, split=False, two_lanes=True)
+
+
+def test_a_search_without_wires_thinks_of_waiting() -> None:
+    """Without its wires an instance says less of any orders; with tensors away longer it may say more."""
+    pipeline = line(3, 1, 2, occupancy=3, resource="card")
+    problem = schedule_problem(pipeline, 4, split=False)
+    orders = tuple(tuple(sorted(problem.operations(d), key=lambda op: (op.kind, op.micro_batch))) for d in range(3))
+    values = [evaluate(each, orders) for each in (problem.unshared, problem, crowded(problem, 3))]
+    assert values == sorted(values, key=lambda value: value or 0)
+    assert len(set(values)) == 3
+    assert crowded(problem, 3).plain

@@ -1,0 +1,50 @@
+"""What no cut, replication or recomputation can help: more bytes for the whole step than all devices have."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.instances import equal_devices, model_of
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InfeasibleError
+from pipeplan.core.job import Job
+from pipeplan.search.infeasible import overfull
+from pipeplan.search.space.space import Space
+from pipeplan.solve import solve
+
+MODEL = model_of([1, 1, 1], parameters=[100, 100, 100])
+"""600 bytes of parameters and gradients; with Adam 1,200 in all."""
+
+
+def why(cluster: Cluster, **wishes: object) -> str | None:
+    """The verdict for a step of four samples."""
+    return overfull(Space(MODEL, cluster, Job(4, **wishes)))  # type: ignore[arg-type]
+
+
+def test_the_sum_decides_to_the_byte() -> None:
+    """Three devices of 200 bytes hold the 600 bytes, of 199 they do not; Adam's state counts, shared out or not."""
+    assert why(equal_devices(3, memory=200)) is None
+    assert why(equal_devices(3, memory=199)) is not None
+    for zero1 in (False, True):
+        assert why(equal_devices(3, memory=400), optimizer="adam", zero1=zero1) is None
+        assert why(equal_devices(3, memory=399), optimizer="adam", zero1=zero1) is not None
+
+
+def test_runtime_and_wishes_leave_less() -> None:
+    """What the runtime takes is not there, nor what the job does not grant; without limit there is always room."""
+    roomy = equal_devices(3, memory=200)
+    kind = replace(roomy.kinds["unit"], runtime=1)
+    assert why(replace(roomy, kinds={"unit": kind})) is not None
+    assert why(roomy, memory=199) is not None
+    assert why(equal_devices(3)) is None
+
+
+def test_it_is_said_at_once_and_helps() -> None:
+    """The search is not begun; the text has the sums and how many more devices would do, and with them one fits."""
+    with pytest.raises(InfeasibleError) as caught:
+        solve(MODEL, equal_devices(2, memory=200), job=Job(4), time_limit=1e-9)
+    assert "600 B" in str(caught.value)
+    assert "400 B together" in str(caught.value)
+    assert "1 more such device at least, or devices of 300 B and more" in str(caught.value)
+    assert solve(MODEL, equal_devices(3, memory=200), job=Job(4), backend="exact").value
+    assert solve(MODEL, equal_devices(2, memory=400), job=Job(4), backend="exact").value

@@ -1,0 +1,154 @@
+"""What an answer says that it searched and did not search: each sentence where it is true, and only there."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.instances import equal_devices, model_of, tiny_chain, two_kinds_of_device
+from pipeplan import load_cluster, load_model
+from pipeplan.analysis.compare import compare
+from pipeplan.analysis.explain import explain, explain_plan
+from pipeplan.analysis.frontier import fewest_devices, frontier
+from pipeplan.core import searched
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model, Tie
+from pipeplan.search.nodes.aggregate_problem import layouts
+from pipeplan.search.scope import Scope, searched_for
+from pipeplan.search.space.space import Space
+from pipeplan.solve import solve
+
+CHAIN = model_of([2, 7, 3, 4], saved=[5] * 4, output=[1] * 4, parameters=[8] * 4)
+SKIP = replace(CHAIN, layers=(*CHAIN.layers[:3], replace(CHAIN.layers[3], inputs=("l0", "l2"))))
+TWO_KINDS = two_kinds_of_device()
+TIED = replace(CHAIN, ties=(Tie(("l0", "l3"), 8),))
+
+
+def nodes(count: int, each: int, memory: int | None = None) -> Cluster:
+    """So many nodes of so many equal devices."""
+    kind = DeviceKind("unit", memory=memory)
+    row = (Node((kind.name,) * each, Link()),) * count
+    return Cluster("nodes", {kind.name: kind}, row, Link(latency=1), Overlap.COPY)
+
+
+def missing(model: Model = CHAIN, cluster: Cluster | None = None, batch: int = 4, **wishes: object) -> tuple[str, ...]:
+    """What is not searched when this is asked."""
+    cluster = equal_devices(4) if cluster is None else cluster
+    return searched_for(model, cluster, Job(batch, **wishes)).not_searched  # type: ignore[arg-type]
+
+
+def test_the_text_of_every_answer_says_both() -> None:
+    """What was searched, what was not and what the costs are stand in the text as in the data."""
+    result = solve(tiny_chain(), equal_devices(2), batch=4)
+    text = " ".join(str(result).split())
+    assert "costs: measured on made up for a test" in text
+    assert "1 or 2 stages of contiguous layers" in text
+    for sentence in result.searched.not_searched:
+        assert sentence in text
+    data = result.as_json()
+    assert data["searched"]["not_searched"] == list(result.searched.not_searched)  # type: ignore[index, call-overload]
+    assert data["costs"]["in_words"] in text  # type: ignore[index, call-overload]
+
+
+def test_what_is_left_out_is_named() -> None:
+    """Eight common techniques that no search of ours knows stand in the list of an ordinary question."""
+    named = missing(cluster=nodes(2, 2, memory=100), optimizer="adam")
+    for sentence in (
+        searched.TENSOR,
+        searched.INTERLEAVED,
+        searched.OVERLAPPED,
+        searched.SHARDED,
+        searched.PLACEMENTS,
+        searched.STALE,
+        searched.SLICES,
+        searched.OFFLOADING,
+    ):
+        assert sentence in named
+
+
+@pytest.mark.parametrize(
+    ("sentence", "true", "false"),
+    [
+        (searched.TENSOR, {}, {"cluster": equal_devices(1)}),
+        (searched.INTERLEAVED, {}, {"depths": (1,)}),
+        (searched.OVERLAPPED, {}, {"replicas": (1,)}),
+        (searched.OVERLAPPED, {"model": TIED, "replicas": (1,)}, {"objective": "bottleneck", "batch": 1}),
+        (searched.SHARDED, {}, {"replicas": (1,)}),
+        (searched.STATE, {"optimizer": "adam"}, {"optimizer": "adam", "zero1": True}),
+        (searched.STATE, {"optimizer": "adam"}, {"optimizer": "sgd"}),
+        (searched.PLACEMENTS, {"cluster": nodes(2, 2)}, {"cluster": nodes(1, 4)}),
+        (searched.PLACEMENTS, {"cluster": nodes(2, 2)}, {"cluster": nodes(4, 1)}),
+        (searched.PLACEMENTS, {"cluster": nodes(2, 2)}, {"cluster": nodes(2, 2), "order": "given"}),
+        (searched.UNLIKE_KINDS, {"cluster": TWO_KINDS}, {}),
+        (searched.UNLIKE_KINDS, {"cluster": TWO_KINDS}, {"cluster": TWO_KINDS, "replicas": (1,)}),
+        (searched.OTHER_COUNTS, {}, {"schedules": ("gpipe",)}),
+        (searched.ASKED_FOR, {"schedules": ("gpipe",)}, {"schedules": ("any",)}),
+        (searched.UNEQUAL_ORDERS, {"schedules": ("any",)}, {"schedules": ("any",), "replicas": (1,)}),
+        (searched.BRANCHES, {"model": SKIP}, {}),
+        (searched.NOT_CONTIGUOUS, {"model": SKIP}, {"model": SKIP, "objective": "bottleneck"}),
+        (searched.STALE, {}, {"objective": "bottleneck"}),
+        (searched.SLICES, {}, {"depths": (1,)}),
+        (searched.OFFLOADING, {"memory": 100}, {}),
+        (searched.CHECKPOINTS, {"memory": 100}, {"memory": 100, "recompute": "none"}),
+        (searched.OTHER_SIZES, {"micro_batches": (4,)}, {"batch": 1}),
+        (searched.UNPROFILED_SIZES, {}, {"extrapolate": True}),
+    ],
+)
+def test_a_sentence_stands_where_it_is_true(sentence: str, true: dict, false: dict) -> None:
+    """It is said of the one question and not of the other."""
+    assert sentence in missing(**true)
+    assert sentence not in missing(**false)
+
+
+def test_a_graph_cut_along_downsets_is_not_called_contiguous() -> None:
+    """Where stages take any layers that read from no later stage, the answer says so, and nothing of a listed order."""
+    found = searched_for(SKIP, equal_devices(4), Job(4, objective="bottleneck"))  # type: ignore[arg-type]
+    assert found.partitions == searched.DOWNSETS
+    assert "contiguous" not in found.in_words()
+    assert searched_for(SKIP, equal_devices(4), Job(4)).partitions == searched.CONTIGUOUS
+
+
+def test_options_that_narrow_the_space_are_named() -> None:
+    """Depths, replicas, numbers of micro-batches and wishes stand in the sentence."""
+    job = Job(4, depths=(2,), replicas=(1,), micro_batches=(4,), pin=(("l0", "d0"),), together=(("l1", "l2"),))
+    words = searched_for(CHAIN, equal_devices(4), job).in_words()
+    assert words.startswith("2 stages of")
+    assert searched.ALONE in words
+    assert "micro-batches of 1;" in words
+    assert "--pin" in words
+    assert "--together" in words
+
+
+@pytest.mark.parametrize(("count", "thinned"), [(2, False), (8, False), (32, True)])
+def test_numbers_of_replicas_that_no_layout_has_are_admitted(count: int, thinned: bool) -> None:
+    """On 256 devices some numbers are left out, and the sentence lists those of layouts; on 16 and 64 none is."""
+    model = load_model("gpt2-xl")
+    cluster = load_cluster("64-h100")
+    cluster = replace(cluster, nodes=(cluster.nodes[0],) * count)
+    job = Job(8 * count)
+    found = searched_for(model, cluster, job)
+    assert (searched.OTHER_WIDTHS in found.not_searched) is thinned
+    assert any("multiples of" in sentence for sentence in found.not_searched) is thinned
+    assert (found.widths == f"1 to {8 * count}") is not thinned
+    if thinned:
+        space = Space(model, cluster, job)
+        every = [each for size in space.sizes for each in layouts(space, job.batch // size)]
+        assert {w * each.unit for each in every for w in each.widths} == set(Scope(space).widths)
+
+
+def test_tables_and_explanations_name_the_space_of_their_bounds() -> None:
+    """Comparison, explanation, frontier and the fewest devices print what was searched and what the costs are."""
+    model, cluster, job = tiny_chain(), equal_devices(2, memory=200), Job(4)
+    result = solve(model, cluster, job=job)
+    for text in (
+        str(explain(result, model, cluster, time_limit=2)),
+        str(frontier(model, cluster, job, "devices", time_limit=5)),
+        str(fewest_devices(model, cluster, job, time_limit=5)),
+    ):
+        assert "searched (the bound holds for these plans)" in text
+        assert "not searched" in text
+        assert "costs: measured" in text
+    assert "lists what was searched" in str(explain_plan(result.plan))
+    table = compare(model, cluster, job, time_limit=10)
+    assert set(result.searched.schedules) == set(table.searched.schedules)
+    assert table.costs == result.costs
