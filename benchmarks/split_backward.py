@@ -2,8 +2,8 @@
 
 Each model but for its first layer, as the last stage of a pipeline of two runs it: one thread, gradients that are there
 already, medians over rounds in which all ways take turns, processor time of the thread. Torch's split is the one of
-``torch.distributed.pipelining``; pipeplan's is `pipeplan.frontend.split_backward`. The bytes are those of a micro-batch: what forward
-keeps, and what pipeplan keeps between I and W.
+``torch.distributed.pipelining``; pipeplan's is `frontend.split_backward`. The bytes are those of a micro-batch: what
+forward keeps, and what pipeplan keeps between I and W.
 """
 
 import copy

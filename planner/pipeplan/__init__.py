@@ -7,8 +7,6 @@
 >>> result.plan.save("plan.json")                              # doctest: +SKIP
 """
 
-from importlib.metadata import PackageNotFoundError, version
-
 from pipeplan.analysis.compare import compare
 from pipeplan.analysis.explain import Explanation, explain, remedies
 from pipeplan.analysis.frontier import Frontier, fewest_devices, frontier
@@ -19,6 +17,7 @@ from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Ti
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.validate import validate_plan
+from pipeplan.core.version import __version__
 from pipeplan.frontend.profile import profile, profile_workload
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.load import load_cluster, load_model
@@ -26,11 +25,6 @@ from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
-
-try:
-    __version__ = version("pipeplan")
-except PackageNotFoundError:  # a checkout that was never installed
-    __version__ = "0"
 
 __all__ = [
     "Action",

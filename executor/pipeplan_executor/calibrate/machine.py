@@ -4,7 +4,7 @@ Two processes exchange tensors of growing size through torch.distributed, both w
 do; the time is fitted by latency + size / bandwidth (least squares on relative errors, over medians). One way alone is
 two to three times as fast on 2 cores, because here processes move the bytes themselves.
 
-Then all processes sum large tensors as replicas do. The ring formula of `pipeplan.costs.network` says which bandwidth that
+Then all processes sum large tensors as replicas do. The ring formula of `costs.network` says which bandwidth that
 time stands for; its ratio to the fitted one is the link's efficiency in collectives. Gloo reached about a half on 2
 cores: it adds, and copies, between one round and the next.
 """

@@ -76,7 +76,7 @@ class TeamLayers:
         return DTensor.from_local(tensor, self._mesh, placements, run_check=False)
 
     def _stand_in(self, parameter: nn.Parameter, placements: tuple[Placement, ...]) -> DTensor:
-        """The whole parameter to the layer; a gradient that waits for it (`pipeplan.frontend.split_backward`) comes to the part."""
+        """The whole parameter for the layer; its delayed gradient (`frontend.split_backward`) comes to the part."""
         stand_in = self._on_team(parameter, placements)
         if plain(parameter):
             setattr(stand_in, TAKER, partial(_add, parameter, placements))

@@ -22,7 +22,7 @@ class RunReport:
     step_times : tuple of int
         From the first process's start to the last one's end, one a timed step.
     peaks : tuple of int
-        Peak memory of each rank over the timed steps (see `pipeplan_executor.train.memory`): that of the process that needed
+        Peak memory of each rank over the timed steps (see `train.memory`): that of the process that needed
         most, where several share a rank.
     timelines : tuple of Timeline
         What ranks did in each timed step, where several processes share one its first; memory lines are empty.

@@ -1,6 +1,6 @@
 """Real torch models of unequal layers, small enough for a CPU: ``pipeplan profile pipeplan_executor.zoo:decoder``.
 
-Each function builds a `pipeplan.frontend.workload.Workload` and draws its data at random; no download. Dropout is off, so that
+Each function builds a `frontend.workload.Workload` and draws its data at random; no download. Dropout is off, so that
 a pipelined step and an unsplit one compute the same; where there is batch norm, on the same micro-batches.
 """
 

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 
 from pipeplan.cli.base import Command
 from pipeplan.core.errors import InputError, PipeplanError
+from pipeplan.core.version import __version__
 
 OWN = ("profile", "solve", "compare", "simulate", "sweep", "explain", "frontier", "doctor")
 DESCRIPTION = "Plan distributed training: provably good partitions and schedules, explained, and run with torch."
@@ -25,8 +26,6 @@ def commands() -> list[Command]:
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser with every command."""
-    from pipeplan import __version__
-
     top = argparse.ArgumentParser(prog="pipeplan", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"pipeplan {__version__}")
     sub = top.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -140,6 +140,10 @@ class Device:
         return f"d{self.index} {self.kind.name} (node {self.node})"
 
 
+Groups = tuple[tuple[Device, ...], ...]
+"""The devices of each stage, one per replica."""
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Kinds, nodes and the network between the nodes.

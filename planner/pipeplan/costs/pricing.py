@@ -8,7 +8,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Groups, Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Layer, LayerCost, Model
@@ -19,7 +19,6 @@ from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.memory import optimizer_bytes
 from pipeplan.costs.network import Ring, least_together, rings, together, transfer
 from pipeplan.costs.scale import require_room, slowest_links, total
-from pipeplan.search.space.device_groups import Groups
 
 TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
 

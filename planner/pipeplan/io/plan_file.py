@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from pipeplan.core.cluster import Overlap
-from pipeplan.core.errors import InputError
+from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
@@ -15,6 +15,7 @@ from pipeplan.io.atomic import write_whole
 from pipeplan.io.plan_replicas import replica_faults
 from pipeplan.io.schema import Count, Items, Strict, Whole, check, listing
 from pipeplan.io.text import json_text, parse_data, read_text
+from pipeplan.simulate.claims import validate_claims
 
 FORMAT = "pipeplan-plan/2"
 
@@ -153,6 +154,22 @@ def read_plan(path: Path) -> Plan:
         Naming everything that is wrong, each with its path.
     """
     return plan_from_data(parse_data(read_text(path), str(path)), str(path))
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan and check its claims against its own tables.
+
+    Raises
+    ------
+    InputError
+        Naming every field that is wrong, or every claim that the file's own tables contradict.
+    """
+    plan = read_plan(path)
+    try:
+        validate_claims(plan)
+    except PlanError as error:
+        raise InputError(f"{path} contradicts itself: {error}\nsolve again, or undo what was changed") from error
+    return plan
 
 
 def plan_from_data(data: Any, where: str) -> Plan:

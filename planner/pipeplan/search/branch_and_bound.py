@@ -6,7 +6,7 @@
     plan     ▼──────────▼───────────▼────═══════════
 
 What is still open lies on a heap of nodes, each with a bound on all plans below it: shapes of the pipeline
-(`pipeplan.search.nodes.device_groups`), and under each shape its schedule families (`pipeplan.search.nodes.family`). The node with
+(`search.nodes.device_groups`), and under each shape its schedule families (`search.nodes.family`). The node with
 the least bound is advanced one step and returns a `Step`: the nodes that are then open below it, and a bound on every
 plan below it that none of these nodes holds. The loop keeps both, so no plan drops out of the proof unless a node says
 that nothing is left. A node whose bound reaches the incumbent is never opened, and a plan outside the question is never

@@ -9,13 +9,13 @@ from math import inf
 
 import numpy as np
 
+from pipeplan.core.cluster import Groups
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.pricing import device_limit, device_room
 from pipeplan.search.scope import narrowing, searched
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.device_groups import Groups
 from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError

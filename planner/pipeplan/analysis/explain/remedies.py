@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from pipeplan.analysis.explain.changes import has_limits, with_devices, with_memory, without_limits
 from pipeplan.analysis.explain.feasible import Fit, fit, too_little
-from pipeplan.analysis.explain.least import least
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Recompute
@@ -24,6 +23,7 @@ from pipeplan.costs.layers import available_micro_batches
 from pipeplan.search.alternatives import changes, checked
 from pipeplan.search.scope import searched_for
 from pipeplan.search.space.space import ANY, Space
+from pipeplan_formulations.common.bisection import least
 from pipeplan_formulations.common.signals import listening
 
 ORDERS = 5.0

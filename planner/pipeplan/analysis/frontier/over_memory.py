@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pipeplan.analysis.explain.least import least
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
 from pipeplan.analysis.frontier.points import Floor, Point, memory_of, point
 from pipeplan.analysis.frontier.subsets import kind_counts
+from pipeplan_formulations.common.bisection import least
 
 
 @dataclass(frozen=True)

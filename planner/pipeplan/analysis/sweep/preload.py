@@ -2,5 +2,5 @@
 
 import ortools.sat.python.cp_model  # noqa: F401
 
-import pipeplan.analysis.sweep.work  # noqa: F401
+import pipeplan.analysis.sweep.work
 import pipeplan.solve  # noqa: F401

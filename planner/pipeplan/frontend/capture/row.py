@@ -30,7 +30,7 @@ class Row:
         What a plan's stages list; the same in every process that describes the same module and shapes.
     layers : tuple of torch.nn.Module
         ``layer(*tensors)`` returns a tensor or a tuple of tensors. The first one gets the tensors of a batch in order
-        (see `pipeplan.frontend.batch`). They hold the parameters and buffers of the module that was described, not copies.
+        (see `frontend.batch`). They hold the parameters and buffers of the module that was described, not copies.
     parameters : tuple of mapping
         For each layer, what each of its parameters and buffers is called in the unsplit model, by its name inside the
         layer. What a layer holds beyond that are constants of the computation, which have their values.
@@ -69,7 +69,7 @@ def row_of(
     group : sequence of str
         Patterns (``'blocks.*'``, ``'Bottleneck'``) of module paths or class names to keep whole, as one layer.
     front_end : {'auto', 'chain', 'graph'}
-        ``'chain'``: submodules that pass one tensor on (see `pipeplan.frontend.profile.layers`). ``'graph'``: what torch.export
+        ``'chain'``: submodules that pass one tensor on (see `frontend.profile.layers`). ``'graph'``: what torch.export
         captures. ``'auto'``: the chain where the module is one, otherwise the graph.
     both_modes : bool
         Whether captured layers follow ``train()`` and ``eval()``, for which the module is captured twice. Otherwise

@@ -33,7 +33,7 @@ class Feed:
     """What goes into a row of layers, for which of these tensors a gradient must come back, and the loss behind it.
 
     ``loss`` gets what the last layer returns, and ``targets``. It is None where other layers follow; backward then
-    starts from gradients of ones. ``precision`` is that of forward and loss (see `pipeplan.frontend.profile.precision`).
+    starts from gradients of ones. ``precision`` is that of forward and loss (see `frontend.profile.precision`).
     """
 
     inputs: tuple[Tensor, ...]
@@ -125,7 +125,7 @@ def time_joined(layers: Sequence[nn.Module], feed: Feed, clock: Clock) -> tuple[
 
 
 def time_split(layers: Sequence[nn.Module], feed: Feed, clock: Clock) -> tuple[list[int], list[int]]:
-    """Nanoseconds of each layer's I and W, by the very code that a pipeline runs (see `pipeplan.frontend.split_backward`)."""
+    """Nanoseconds of each layer's I and W, by the very code that a pipeline runs (see `frontend.split_backward`)."""
     queue = WeightQueue()
     backward: dict[int, Any] = {}
     left: dict[int, int] = {}

@@ -3,11 +3,11 @@
 import time
 from dataclasses import replace
 
-from pipeplan.analysis.explain.least import Least, least
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, wrapped
 from pipeplan.io.published.workload import Published
 from pipeplan_formulations import graph
+from pipeplan_formulations.common.bisection import Least, least
 from pipeplan_formulations.common.report import Limits, Report, Status
 from pipeplan_formulations.graph import UNLIMITED, GraphPartition, Stages
 

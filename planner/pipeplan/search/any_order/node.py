@@ -4,13 +4,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pipeplan.core.cluster import Groups
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.any_order.family import found_family
 from pipeplan.search.branch_and_bound import Node, Prover, Step
 from pipeplan.search.cutoff import closed, cutoff, precise
 from pipeplan.search.evaluate import judge
 from pipeplan.search.space.candidates import Candidate, partition_problem
-from pipeplan.search.space.device_groups import Groups
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.joint import Choice, JointPipeline, Search
 from pipeplan_formulations.schedule import Orders

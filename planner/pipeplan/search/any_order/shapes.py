@@ -6,8 +6,9 @@ from itertools import islice
 
 import numpy as np
 
+from pipeplan.core.cluster import Groups
 from pipeplan.core.errors import InputError
-from pipeplan.search.space.device_groups import Groups, structures
+from pipeplan.search.space.device_groups import structures
 from pipeplan.search.space.space import Space
 
 MOST = 2_000

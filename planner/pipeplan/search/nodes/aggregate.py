@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from pipeplan.core.cluster import Groups
 from pipeplan.search.branch_and_bound import Node, Prover, Step, Turn
 from pipeplan.search.cutoff import learned
 from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
@@ -10,7 +11,7 @@ from pipeplan.search.nodes.climb import Climb, Question, at_once
 from pipeplan.search.nodes.device_groups import ShapeNode
 from pipeplan.search.offer import offer_all
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.device_groups import Groups, Modes, arrange
+from pipeplan.search.space.device_groups import Modes, arrange
 from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import allocation
@@ -27,7 +28,7 @@ class LumpNode(Node):
     Where there are few devices the lump is a tree, and every shape is looked at whose bound does not exclude it: below
     a node lie the shape of its ``last`` modes alone, and one node for each mode that may stand before them.
 
-    A large lump is asked for what is much better than the incumbent first (`pipeplan.search.nodes.climb`). 1F1B's bound is
+    A large lump is asked for what is much better than the incumbent first (`search.nodes.climb`). 1F1B's bound is
     GPipe's too (docs/bounds.md); where it can be raised no further, GPipe's best is looked for by itself.
     """
 

@@ -2,7 +2,8 @@
 
 ::
 
-    equal      one number r of replicas for all stages, packed or in tiles (see `pipeplan.search.space.device_groups`): a unit is a stage
+    equal      one number r of replicas for all stages, packed or in tiles (`search.space.device_groups`): a unit is a
+               stage
     unequal    every stage has a whole number of units of g devices, packed one behind the other
 
 Where packed units may straddle nodes, the number of units behind a stage does not tell whether it does. Then the faster

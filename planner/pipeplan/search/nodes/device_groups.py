@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeplan.core.cluster import Groups
 from pipeplan.search.branch_and_bound import Node, Prover, Step
 from pipeplan.search.cutoff import closed, cutoff, learned, precise
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.nodes.in_flight import FlightsNode
 from pipeplan.search.offer import offer_all
 from pipeplan.search.space.candidates import Candidate, partition_problem
-from pipeplan.search.space.device_groups import Groups
 from pipeplan.search.space.in_flight import Box
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import partition

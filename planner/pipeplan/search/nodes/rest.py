@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
+from pipeplan.core.cluster import Groups
 from pipeplan.search.branch_and_bound import Node, Prover, Step, Turn
 from pipeplan.search.nodes.device_groups import ShapeNode
-from pipeplan.search.space.device_groups import Groups
 from pipeplan.search.space.space import Space
 
 LOT = 100

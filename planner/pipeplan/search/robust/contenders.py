@@ -7,11 +7,11 @@ longer undisturbed than another plan does on average cannot have a smaller mean,
 from collections.abc import Iterable, Iterator
 from math import inf
 
+from pipeplan.core.cluster import Groups
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import Judged, judge
 from pipeplan.search.fill_memory import fuller
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.device_groups import Groups
 from pipeplan.search.space.in_flight import FREE
 from pipeplan.search.space.space import Space
 

@@ -3,12 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.core.cluster import Cluster, Device
+from pipeplan.core.cluster import Cluster, Device, Groups
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.wording import hint
-from pipeplan.search.space.device_groups import Groups
 
 Mask = NDArray[np.bool_]
 

@@ -21,11 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 
-from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Groups, Link
 from pipeplan.core.job import Job, Order
-
-Groups = tuple[tuple[Device, ...], ...]
-"""For each stage its devices, one a replica."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from math import lcm
 
 import numpy as np
 
-from pipeplan.core.cluster import Cluster, Device, Link, Overlap
+from pipeplan.core.cluster import Cluster, Device, Groups, Link, Overlap
 from pipeplan.costs.chain import Array, Chain
 from pipeplan.costs.network import transfer
-from pipeplan.search.space.device_groups import Groups
 from pipeplan_formulations.partition import Wire
 
 

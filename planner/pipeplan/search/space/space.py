@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from pipeplan.core.cluster import Cluster, DeviceKind, Overlap
+from pipeplan.core.cluster import Cluster, DeviceKind, Groups, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective, Order
 from pipeplan.core.model import Model
@@ -20,7 +20,7 @@ from pipeplan.search.evaluate import Judged, overflow
 from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.constraints import Wishes
-from pipeplan.search.space.device_groups import DeviceClass, Groups, all_modes, device_classes, structures
+from pipeplan.search.space.device_groups import DeviceClass, all_modes, device_classes, structures
 from pipeplan.search.space.in_flight import FREE, Box, between
 from pipeplan.search.space.shared_links import wires
 from pipeplan_formulations.partition import Wire

@@ -24,7 +24,7 @@ OFTEN = 1000
 
 
 def last_ends(program: Program, order: Groups, times: Times, check: Callable[[], None] = lambda: None) -> Ints:
-    """The step time of every sample, shape (k,), of a program that is `pipeplan.simulate.perturbed.sequence.alone_on_wires`."""
+    """The step time of every sample, shape (k,), of a program that is `simulate.perturbed.sequence.alone_on_wires`."""
     return _Lockstep(program, times).run(order, check)
 
 

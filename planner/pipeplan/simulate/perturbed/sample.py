@@ -29,7 +29,7 @@ def step_times(
 ) -> Ints:
     """Nanoseconds of so many disturbed steps, shape (samples,).
 
-    The lists stay as they are; what changes is how long actions and transfers take (`pipeplan.simulate.perturbed.factors`). The
+    The lists stay as they are; what changes is how long actions and transfers take (`simulate.perturbed.factors`). The
     same seed disturbs the n-th piece of work of a sort on a device alike in every schedule.
 
     Parameters

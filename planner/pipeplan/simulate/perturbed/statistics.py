@@ -1,4 +1,4 @@
-"""What a row of sampled step times says, and how sure that is. Samples are pairs (`pipeplan.simulate.perturbed.factors`)."""
+"""What a row of sampled step times says, and how sure that is. Samples are pairs (`simulate.perturbed.factors`)."""
 
 from dataclasses import dataclass
 from math import ceil, floor, inf, sqrt

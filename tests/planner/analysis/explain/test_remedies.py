@@ -9,13 +9,13 @@ from helpers.instances import equal_devices, fat_head, model_of
 from pipeplan.analysis.explain import Remedy, remedies
 from pipeplan.analysis.explain.changes import with_devices, with_memory
 from pipeplan.analysis.explain.feasible import fit, too_little
-from pipeplan.analysis.explain.least import least
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Model
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
+from pipeplan_formulations.common.bisection import least
 
 
 def fits(model: Model, cluster: Cluster, job: Job) -> bool:

@@ -103,7 +103,8 @@ def test_names_depend_on_neither_device_nor_samples() -> None:
 def test_names_are_the_same_in_every_process(build: str) -> None:
     """Two new processes, with other seeds for what Python hashes, find the same names and hand on the same tensors."""
     code = (
-        f"import torch; from helpers.captured_models import {build}; from pipeplan.frontend.capture import row_of; w = {build}();"
+        f"import torch; from helpers.captured_models import {build};"
+        f"from pipeplan.frontend.capture import row_of; w = {build}();"
         "row = row_of(w.module, w.draw(2, torch.Generator())[0], front_end='graph', both_modes=False);"
         "print(row.names, [layer.body.code for layer in row.layers])"
     )

@@ -49,7 +49,7 @@ def test_a_users_own_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_goes_wrong_there_is_told_here() -> None:
     """A wrong name, an argument that makes no sense and a process that is killed end in an error that says so."""
-    with pytest.raises(InputError, match="cannot import 'helpers.torch_chains:nothing'"):
+    with pytest.raises(InputError, match=r"cannot import 'helpers\.torch_chains:nothing'"):
         profile_workload("helpers.torch_chains:nothing")
     with pytest.raises(InputError, match="at least 1 repeat"):
         profile_workload(perceptron_workload, repeats=0)

@@ -11,7 +11,7 @@ from pipeplan.frontend.profile.ties import named_tensors
 
 
 def keep_unused(module: nn.Module, layers: Sequence[nn.Module], parameters: Sequence[MutableMapping[str, str]]) -> None:
-    """Give each unused tensor to a layer, and its name to that layer's mapping (see `pipeplan.frontend.capture.row.Row`)."""
+    """Give each unused tensor to a layer, and its name to that layer's mapping (see `frontend.capture.row.Row`)."""
     tensors = dict(named_tensors(module))
     used = {id(tensors[name]) for names in parameters for name in names.values()}
     for name, tensor in tensors.items():

@@ -1,0 +1,8 @@
+"""The installed version of pipeplan."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("pipeplan")
+except PackageNotFoundError:  # a checkout that was never installed
+    __version__ = "0"
