@@ -72,7 +72,7 @@ def show(comparison: "Comparison") -> None:
 
     from pipeplan.analysis.compare import SOLVER
     from pipeplan.core.units import format_bytes, format_time
-    from pipeplan.search.answer import beyond
+    from pipeplan.search.result import beyond
 
     title = f"{comparison.model} on {comparison.cluster}: proven bound {format_time(comparison.bound)}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)

@@ -146,7 +146,7 @@ def in_words(case: "Published", answer: dict[str, Any]) -> str:
     """The same for people."""
     from pipeplan.core.units import format_bytes, format_time
     from pipeplan.core.wording import counted, wrapped
-    from pipeplan.search.answer import REASONS
+    from pipeplan.search.result import REASONS
     from pipeplan_formulations.common.report import Stop
 
     def seconds(value: float) -> str:

@@ -22,8 +22,8 @@ from pipeplan.costs.network import Ring, alone, least_alone, least_together, tog
 from pipeplan.costs.pricing import assemble, price
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.io.text import yaml_text
-from pipeplan.search.answer import as_json
 from pipeplan.search.nodes.aggregate_problem import allocation_problem, layouts
+from pipeplan.search.result import as_json
 from pipeplan.search.space.space import Space
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
