@@ -1,12 +1,9 @@
-"""What all tests need: one thread, Hypothesis profiles, and the modules that many of them share."""
+"""Settings of all tests: one thread, Hypothesis profiles."""
 
 import os
-import sys
-from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors this small are computed faster so, here and in what is started
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

@@ -1,28 +1,17 @@
 """The script that puts a sweep's tables into a page."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from helpers.scripts import script
 from helpers.shared_data import ROOT
 from pipeplan.core.errors import InputError
 
 
-def script() -> ModuleType:
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("experiments_page", ROOT / "scripts" / "experiments_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_tables_are_replaced_and_nothing_else() -> None:
     """Text around the marks stays; putting the same tables in twice changes nothing."""
-    page = script()
+    page = script("scripts/experiments_page.py")
     old = f"# Title\n\n{page.BEGIN}\nold\n{page.END}\n\nThe end.\n"
     new = page.with_tables(old, "| a |\n")
     assert new == f"# Title\n\n{page.BEGIN}\n\n| a |\n\n{page.END}\n\nThe end.\n"
@@ -32,13 +21,13 @@ def test_tables_are_replaced_and_nothing_else() -> None:
 @pytest.mark.parametrize("text", ["", "{0}", "{1}{0}", "{0}{0}{1}"])
 def test_a_page_without_marks_is_left_alone(text: str) -> None:
     """Both marks must be there, once, in order."""
-    page = script()
+    page = script("scripts/experiments_page.py")
     with pytest.raises(InputError, match="each once"):
         page.with_tables(text.format(page.BEGIN, page.END), "| a |")
 
 
 def test_the_page_of_the_experiments_takes_tables() -> None:
     """The committed page has its marks."""
-    page = script()
+    page = script("scripts/experiments_page.py")
     text = (Path(ROOT) / "docs" / "experiments.md").read_text(encoding="utf-8")
     assert "| b |" in page.with_tables(text, "| b |")

@@ -1,7 +1,6 @@
-"""What every test here needs: ranks import the workers of this folder by the names that the tests have for them."""
+"""Ranks for the tests of this folder: they import the same `helpers` as the tests."""
 
 import os
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+TESTS = Path(__file__).parents[1]
+os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # more ranks are started than most machines have GPUs
 
 
@@ -21,7 +19,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
     A module's ``jobs(world, folder)`` are its jobs on so many ranks, by name; the folder is there for them.
     """
-    from together import Job, done
+    from helpers.distributed.together import Job, done
 
     modules = dict.fromkeys(item.module for item in request.session.items if hasattr(item.module, "jobs"))
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import tiny_mlp
 
+from helpers.distributed.models import tiny_mlp
 from pipeplan import Plan, solve
 from pipeplan.cli.main import main
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
@@ -41,7 +41,13 @@ def profiled(workload: Workload) -> Model:
 
 def arguments(files: Path, model: str = "model.yaml") -> list[str]:
     """The questions of the command."""
-    return ["calibrate", str(files / "plan.json"), "models:tiny_mlp", str(files / model), str(files / "cluster.yaml")]
+    return [
+        "calibrate",
+        str(files / "plan.json"),
+        "helpers.distributed.models:tiny_mlp",
+        str(files / model),
+        str(files / "cluster.yaml"),
+    ]
 
 
 def test_the_calibrated_files_predict_the_measured_step(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import checkpointing
 import pytest
-from models import HAS_TRANSFORMERS
-from together import Job, done
+
+from helpers.distributed import checkpointing
+from helpers.distributed.models import HAS_TRANSFORMERS
+from helpers.distributed.together import Job, done
 
 NO_TRANSFORMERS: dict[str, Any] = {"condition": not HAS_TRANSFORMERS, "reason": "transformers is not installed"}
 ROUNDING = 1e-11

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from joining import ENVIRONMENT, TORCHRUN, children, pipeplan_run
-from lasting import STEPS
 
+from helpers.distributed.joining import ENVIRONMENT, TORCHRUN, children, pipeplan_run
+from helpers.distributed.lasting import STEPS
 from pipeplan_executor.checkpoint import as_plain
 from pipeplan_executor.checkpoint.folder import whole
 

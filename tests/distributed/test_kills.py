@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from lasting import STEPS, Killer, lasting_plan, undisturbed_run, unhurried
-from together import Job
 
+from helpers.distributed.lasting import STEPS, Killer, lasting_plan, undisturbed_run, unhurried
+from helpers.distributed.together import Job
 from pipeplan.core.errors import InputError
 from pipeplan_executor import RunError, run
 from pipeplan_executor.checkpoint import as_plain

@@ -8,10 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-import losses
 import pytest
-from joining import ENVIRONMENT, children
 
+from helpers.distributed import losses
+from helpers.distributed.joining import ENVIRONMENT, children
 from pipeplan.core.errors import InputError
 from pipeplan_executor import RunError, launch
 from pipeplan_executor.processes.launcher import first_node

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import workers
-from found_cases import KINDS, found_cases
-from models import layers_of, tiny_mlp, tiny_vgg
-from together import Job
 
+from helpers.distributed import workers
+from helpers.distributed.found_cases import KINDS, found_cases
+from helpers.distributed.models import layers_of, tiny_mlp, tiny_vgg
+from helpers.distributed.together import Job
 from helpers.plans import plan_for
 from pipeplan.core.errors import PlanError
 from pipeplan.core.schedule import Action, Kind, Schedule

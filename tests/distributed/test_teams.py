@@ -4,14 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import checkpointing
-import models
 import pytest
-import team_workers
-import training_workers
-from together import Job
-from training_workers import TEAMS, TEAMS_LOW
 
+from helpers.distributed import checkpointing, models, team_workers, training_workers
+from helpers.distributed.together import Job
+from helpers.distributed.training_workers import TEAMS, TEAMS_LOW
 from pipeplan_executor import launch
 
 EXACT = 1e-10

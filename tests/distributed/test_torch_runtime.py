@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch_runtime
-from found_cases import found_cases
-from together import Job
 
+from helpers.distributed import torch_runtime
+from helpers.distributed.found_cases import found_cases
+from helpers.distributed.together import Job
 from pipeplan.core.schedule import Schedule
 from pipeplan.io.export.torch_csv import write_torch_csv
 from pipeplan.schedules import FAMILIES, PLACED

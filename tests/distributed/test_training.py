@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import training_workers
-from together import Job
-from training_workers import LOW, Found, cases
+
+from helpers.distributed import training_workers
+from helpers.distributed.together import Job
+from helpers.distributed.training_workers import LOW, Found, cases
 
 EXACT = 1e-10
 WORLDS = (2, 3)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from joining import ENVIRONMENT, TORCHRUN, children, pipeplan_run
-from lasting import STEPS, lasting_plan, unhurried
 
+from helpers.distributed.joining import ENVIRONMENT, TORCHRUN, children, pipeplan_run
+from helpers.distributed.lasting import STEPS, lasting_plan, unhurried
 from pipeplan_executor import run
 from pipeplan_executor.checkpoint import as_plain
 from pipeplan_executor.checkpoint.folder import whole

@@ -1,11 +1,11 @@
 """The time limit holds: a handful of large questions here, all of `benchmarks/limits.py` among the slow tests."""
 
-import sys
 import time
-from pathlib import Path
+from typing import Any
 
 import pytest
 
+from helpers.scripts import script
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.costs.layers import available_micro_batches
@@ -14,8 +14,7 @@ from pipeplan.search.space.device_groups import all_modes
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 
-sys.path.insert(0, str(Path(__file__).parents[3]))
-from benchmarks.limits import Question, chain, h100s, known, measured, nodes, questions
+limits = script("benchmarks/limits.py")
 
 QUICK = (
     "llama3-70b on 64-h100, devices in the order given",
@@ -26,11 +25,11 @@ QUICK = (
 )
 NOISE = 2.0
 """Seconds that a busy machine may add; on a very busy one, processor seconds count."""
-ALL = {question.name: question for question in questions()}
+ALL = {question.name: question for question in limits.questions()}
 
 
-def _holds(question: Question) -> None:
-    run = measured(question)
+def _holds(question: Any) -> None:
+    run = limits.measured(question)
     assert run.seconds is not None, f"it was ended after {question.allowed:.0f} s and more"
     assert min(run.seconds, run.processor) <= 1.1 * question.limit + NOISE, run.answer
     assert run.answer
@@ -51,12 +50,12 @@ def test_every_limit_holds(name: str) -> None:
 
 def test_many_kinds_of_question_are_asked() -> None:
     """The slow tests know 25 questions at least, each by a name of its own."""
-    assert len(ALL) == len(list(questions())) >= 25
+    assert len(ALL) == len(list(limits.questions())) >= 25
 
 
 def test_heuristics_come_to_their_turn_on_large_clusters() -> None:
     """The time kept for heuristics is theirs once the search has used up its own: some have a plan."""
-    model, cluster = known("llama3-70b", "64-h100")()
+    model, cluster = limits.known("llama3-70b", "64-h100")()
     result = solve(model, cluster, batch=64, schedules=("1f1b-sno",), time_limit=6)
     assert any(row.judged is not None for row in result.baselines.values())
     assert all(row.judged is not None or row.why for row in result.baselines.values())
@@ -64,7 +63,7 @@ def test_heuristics_come_to_their_turn_on_large_clusters() -> None:
 
 def test_what_does_not_fit_is_explained_in_time() -> None:
     """Of the 2^64 shapes of 64 devices only the deepest are looked at, and there are numbers."""
-    model, cluster = known("llama3-70b", "64-h100")()
+    model, cluster = limits.known("llama3-70b", "64-h100")()
     began = time.monotonic()
     found = enough(Space(model, cluster, Job(512, schedules=("gpipe",))), began + 1.0)
     assert time.monotonic() - began < 1.0 + NOISE
@@ -76,14 +75,14 @@ def test_what_does_not_fit_is_explained_in_time() -> None:
 
 def test_no_row_of_stages_is_begun_that_cannot_be_as_deep_as_wanted() -> None:
     """65 stages on 64 devices: not one row, at once; and 64 of them: the one that there is."""
-    devices = h100s(64)
+    devices = limits.h100s(64)
     assert not list(all_modes(devices, Job(512, depths=(65,)), 80, 512))
     assert [len(modes) for modes in all_modes(devices, Job(512, depths=(64,)), 80, 512)] == [64]
 
 
 def test_steps_beyond_64_bits_are_refused() -> None:
     """A batch whose step takes centuries, computing or sending, is bad input told with its samples, not a traceback."""
-    model, cluster = known("llama3-70b", "64-h100")()
+    model, cluster = limits.known("llama3-70b", "64-h100")()
     for batch in (5 * 10**7, 10**8):
         with pytest.raises(InputError, match=str(batch)):
             solve(model, cluster, batch=batch, time_limit=1)
@@ -93,9 +92,9 @@ def test_steps_beyond_64_bits_are_refused() -> None:
 def test_divisors_of_a_large_batch_take_no_time(batch: int) -> None:
     """Micro-batch sizes of a batch of a million million samples, with and without profiles."""
     began = time.monotonic()
-    profiled, kinds = chain(3), list(nodes(2).kinds.values())
+    profiled, kinds = limits.chain(3), list(limits.nodes(2).kinds.values())
     assert available_micro_batches(profiled, kinds[:1], batch) == tuple(s for s in (1, 2, 3, 4) if batch % s == 0)
-    model, cluster = known("gpt2-small", "8-v100-nvlink")()
+    model, cluster = limits.known("gpt2-small", "8-v100-nvlink")()
     sizes = available_micro_batches(model, [cluster.devices[0].kind], batch)
     assert sizes == tuple(2**k for k in range(12) if batch % 2**k == 0)
     assert time.monotonic() - began < NOISE

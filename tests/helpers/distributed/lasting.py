@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from models import layers_of, tiny_mlp
 
+from helpers.distributed.models import layers_of, tiny_mlp
 from helpers.plans import plan_for
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.workload import Workload

@@ -4,9 +4,8 @@ import random
 from itertools import pairwise
 from math import lcm
 
-from cases import Case
-from models import WORKLOADS, random_cuts, row
-
+from helpers.distributed.cases import Case
+from helpers.distributed.models import WORKLOADS, random_cuts, row
 from helpers.plans import plan_for
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer

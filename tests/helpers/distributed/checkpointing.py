@@ -8,8 +8,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import row, tiny_decoder, tiny_dropping, tiny_resnet, tiny_shared, tiny_t5, tiny_tied, tiny_unet
 
+from helpers.distributed.models import (
+    row,
+    tiny_decoder,
+    tiny_dropping,
+    tiny_resnet,
+    tiny_shared,
+    tiny_t5,
+    tiny_tied,
+    tiny_unet,
+)
 from helpers.plans import plan_for
 from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan

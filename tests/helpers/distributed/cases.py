@@ -4,8 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models import TIED, TIED_GRAPHS, WORKLOADS, random_cuts, row
-
+from helpers.distributed.models import TIED, TIED_GRAPHS, WORKLOADS, random_cuts, row
 from helpers.plans import plan_for
 from helpers.runnable_schedules import any_order, halved, random_in_flight, random_replicas
 from pipeplan.core.plan import Plan

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from everywhere import greatest
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+from helpers.distributed.everywhere import greatest
 
 WIDTH, SAMPLES = 6, 2
 

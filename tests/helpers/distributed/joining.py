@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from lasting import lasting_plan
+from helpers.distributed.lasting import lasting_plan
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -14,7 +14,17 @@ def pipeplan_run(folder: Path, *options: str) -> tuple[str, ...]:
     """What follows ``python``: a plan for two ranks, run without warm-up, its report as JSON."""
     plan = folder / "plan.json"
     lasting_plan(2).save(plan)
-    return ("-m", "pipeplan.cli", "run", str(plan), "lasting:unhurried", "--warmup", "0", "--json", *options)
+    return (
+        "-m",
+        "pipeplan.cli",
+        "run",
+        str(plan),
+        "helpers.distributed.lasting:unhurried",
+        "--warmup",
+        "0",
+        "--json",
+        *options,
+    )
 
 
 def children(process: int) -> list[int]:

@@ -4,15 +4,15 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-import models as models_of_tests
 import torch
 import torch.distributed as dist
-from cases import random_case
-from models import row, tiny_decoder
 from torch import nn
 from torch.distributed.tensor.debug import CommDebugMode
-from training_models import dropped_apart, skipping
 
+from helpers.distributed import models as models_of_tests
+from helpers.distributed.cases import random_case
+from helpers.distributed.models import row, tiny_decoder
+from helpers.distributed.training_models import dropped_apart, skipping
 from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
 from pipeplan.core.plan import Plan

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from everywhere import greatest
-from models import tiny_decoder, tiny_shared, tiny_tied
 from torch import nn
-from training_models import dropped, dropped_apart, forking, padded, skipping, steep, steep_apart
 
+from helpers.distributed.everywhere import greatest
+from helpers.distributed.models import tiny_decoder, tiny_shared, tiny_tied
+from helpers.distributed.training_models import dropped, dropped_apart, forking, padded, skipping, steep, steep_apart
 from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
 from pipeplan.frontend.capture import row_of

@@ -4,14 +4,14 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-import models as models_of_tests
 import torch
 import torch.distributed as dist
-from cases import Case, placed_cases, random_case
-from everywhere import greatest
-from models import layers_of, tiny_decoder, tiny_dropping, tiny_resnet, tiny_tied
 from torch import nn
 
+from helpers.distributed import models as models_of_tests
+from helpers.distributed.cases import Case, placed_cases, random_case
+from helpers.distributed.everywhere import greatest
+from helpers.distributed.models import layers_of, tiny_decoder, tiny_dropping, tiny_resnet, tiny_tied
 from helpers.plans import plan_for
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule

@@ -1,0 +1,1 @@
+"""Builders, oracles and random cases that several tests share."""

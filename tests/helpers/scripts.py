@@ -1,0 +1,20 @@
+"""Files outside the packages as modules: scripts and benchmarks."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from helpers.shared_data import ROOT
+
+
+def script(path: str) -> ModuleType:
+    """The Python file at ``path``, relative to the repository, as a module of its own."""
+    name = Path(path).stem
+    spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
