@@ -13,7 +13,7 @@ from collections import Counter
 from pipeplan.found.rows import rows_of, share
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan.schedules.closing import closing
+from pipeplan.schedules.family import closing
 from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule
 
 FAMILY = "found"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from pipeplan.errors import InputError
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan.schedules.closing import closing
+from pipeplan.schedules.family import closing
 
 Order = tuple[Action, ...]
 Placement = tuple[tuple[int, ...], ...]

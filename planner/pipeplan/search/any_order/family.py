@@ -6,8 +6,7 @@ from functools import partial
 from pipeplan.found.lists import FAMILY, kind_of
 from pipeplan.schedule import Action, Schedule
 from pipeplan.schedules import Family
-from pipeplan.schedules.closing import closing
-from pipeplan.schedules.family import shares
+from pipeplan.schedules.family import closing, shares
 from pipeplan.search.flights import held_at_most
 from pipeplan_formulations.joint import Choice
 from pipeplan_formulations.schedule import Orders
