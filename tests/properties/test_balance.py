@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from chains import make_chain
 from pipeplan.balance import BALANCERS, NotApplicable, preferred_family
 from pipeplan.balance.balancer import stage_loads
-from pipeplan.balance.room import one_forward_one_backward, stage_bytes
+from pipeplan.balance.bapipe import one_forward_one_backward, stage_bytes
 from pipeplan.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.cluster import Overlap
 from pipeplan.schedules import FAMILIES

@@ -6,8 +6,7 @@ import pytest
 
 from chains import make_chain
 from pipeplan.balance import BALANCERS, NotApplicable
-from pipeplan.balance.bapipe import target
-from pipeplan.balance.room import stage_bytes
+from pipeplan.balance.bapipe import stage_bytes, target
 
 balance = BALANCERS["bapipe"].balance
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chains import make_chain
 from pipeplan.balance import BALANCERS
-from pipeplan.balance.smallest_range import smallest_range
+from pipeplan.balance.deepspeed import smallest_range
 
 
 def cell_by_cell(weights: list[int], stages: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import pytest
 
 from chains import make_chain
 from pipeplan.balance import BALANCERS, NotApplicable
-from pipeplan.balance.torchgpipe import block_partition
+from pipeplan.balance.gpipe import block_partition
 
 
 def counts(weights: list[int], blocks: int) -> list[int]:

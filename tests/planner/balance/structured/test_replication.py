@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipedream_rows import raw_chain
 from pipeplan.balance.balancer import work
-from pipeplan.balance.structured.replication import Level, least_largest_stage
+from pipeplan.balance.structured.pipedream import Level, least_largest_stage
 from shared_data import shared
 
 GB = 10**9

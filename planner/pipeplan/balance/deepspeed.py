@@ -1,15 +1,17 @@
-"""DeepSpeed's dynamic programme: the range of the stage weights, not the largest of them.
+"""DeepSpeed's dynamic programme, which minimises the range of the stage weights: by parameters, and by time.
 
 Cell (j, i) holds one way to cut the first i layers into j stages: the one whose largest weight less its smallest
 weight is least, the last cut as late as possible among equals. One way a cell is not enough to find the smallest range
 overall, and the smallest range is not the smallest maximum; both are properties of the original.
+
+DeepSpeed balances parameters by default. It offers no balance by measured times (``'profile'`` is missing).
 """
 
 import numpy as np
 
-from pipeplan.balance.balancer import from_counts, from_zero, require_room
+from pipeplan.balance.balancer import Balancer, by_matrices, from_counts, from_zero, require_room, work
 from pipeplan.balance.uniform import even_counts
-from pipeplan.chain import Array, Boundaries
+from pipeplan.chain import Array, Boundaries, Chain
 
 _NONE = 2**62
 """No such cut."""
@@ -48,3 +50,33 @@ def smallest_range(weights: Array, stages: int) -> Boundaries:
     for latest in reversed(cuts):
         edges.append(int(latest[edges[-1]]))
     return tuple(reversed(edges))
+
+
+def _by_parameters(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
+    """The smallest range of parameter bytes (which are parameter counts, times one number size)."""
+    return smallest_range(chain.parameters, chain.stages)
+
+
+PARAMETERS = Balancer(
+    "parameters",
+    "smallest range of parameters over the stages",
+    "DeepSpeed, partition_method='parameters' (its default), as its code stands since 2023",
+    _by_parameters,
+    by_matrices,
+)
+
+
+def _by_time(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
+    """The smallest range of forward and backward time, as the first device takes it."""
+    return smallest_range(work(chain), chain.stages)
+
+
+TIME = Balancer(
+    "deepspeed-time",
+    "smallest range of forward and backward time over the stages",
+    "DeepSpeed's partition_balanced, given times instead of parameter counts",
+    _by_time,
+    by_matrices,
+)
+
+BALANCERS = (PARAMETERS, TIME)
