@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence, Set
 import torch
 from torch import Tensor, nn
 
-from pipeplan.capture.blank import on_meta
+from pipeplan.capture.private import on_meta
 from pipeplan.capture.row import Row
 from pipeplan.profile.ties import named_tensors
 from pipeplan_executor.stages.shapes import Tensors, trace

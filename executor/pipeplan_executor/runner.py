@@ -10,7 +10,7 @@ from pipeplan.asked import LONGEST
 from pipeplan.errors import InputError
 from pipeplan.figures import real, whole
 from pipeplan.plan import Plan
-from pipeplan.profile.precision import autocast
+from pipeplan.profile.passes import autocast
 from pipeplan.validate import validate_schedule
 from pipeplan_executor.launcher import joined_world, launch
 from pipeplan_executor.memory import forget_peak, peak
@@ -111,7 +111,8 @@ def run(
     autocast(precision, torch.device("cpu"))  # refuses what is not known
     wanted = declared(tensor_parallel)
     if joined_world() is None:  # otherwise this is a rank, which is about to do so itself
-        find_cuts(fit(plan, source, both_modes=False), wanted)
+        fitted = fit(plan, source, both_modes=False)
+        find_cuts(fitted.blank, fitted.workload.shards, wanted)
     if saving is not None:
         saving.check()
     path = None if weights is None else str(weights)

@@ -20,7 +20,10 @@ from functools import cached_property
 from itertools import pairwise
 from math import lcm
 
-from pipeplan.cluster import Overlap
+from pipeplan.cluster import Device, Overlap
+
+Groups = tuple[tuple[Device, ...], ...]
+"""For each stage its devices, one per replica."""
 
 
 @dataclass(frozen=True, slots=True)

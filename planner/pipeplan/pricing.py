@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 
 from pipeplan.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link
-from pipeplan.cost import layer_costs
+from pipeplan.cost import layer_costs, optimizer_bytes
 from pipeplan.errors import InputError
 from pipeplan.job import Job, Recompute
-from pipeplan.memory import optimizer_bytes
 from pipeplan.model import Layer, LayerCost, Model
 from pipeplan.network import Ring, least_together, rings, together, transfer
-from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.pipeline import Groups, Pipeline, Stage, Transfer
 from pipeplan.scale import require_room, slowest_links, total
-from pipeplan.structure import Groups
 from pipeplan.tied import holders, tied_stages
 
 TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")

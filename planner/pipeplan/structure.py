@@ -23,9 +23,7 @@ from itertools import groupby, pairwise
 
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link
 from pipeplan.job import Job, Order
-
-Groups = tuple[tuple[Device, ...], ...]
-"""For each stage its devices, one a replica."""
+from pipeplan.pipeline import Groups
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ dropout masks. Head and embedding may share one matrix (``tied``); it then count
 
 from dataclasses import dataclass
 
-from pipeplan.memory import item_size
+from pipeplan.cost import item_size
 from pipeplan.model import Layer, Model, Tie, Work
 
 

@@ -12,12 +12,11 @@ import yaml
 
 from pipeplan import Cluster, Job, Model, Result, solve
 from pipeplan.cluster import Overlap
-from pipeplan.cost import layer_costs
+from pipeplan.cost import ITEM_SIZE, layer_costs, optimizer_bytes
 from pipeplan.files.cluster_file import cluster_from_data
 from pipeplan.files.job_file import job_from_data
 from pipeplan.files.model_file import model_from_data
 from pipeplan.job import OPTIMIZER_STATE
-from pipeplan.memory import ITEM_SIZE, optimizer_bytes
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.flights import Box
 from pipeplan.structure import Mode, arrange, device_classes

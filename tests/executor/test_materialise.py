@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipeplan.capture.blank import on_meta
+from pipeplan.capture.private import on_meta
 from pipeplan.errors import InputError, PlanError
 from pipeplan.profile.ties import named_tensors
 from pipeplan_executor.stages.materialise import put, values_of

@@ -8,11 +8,9 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from pipeplan.errors import InputError
-from pipeplan_executor.training.optimise import StageOptimizer, planned_optimizer
-from pipeplan_executor.training.pieces import ELEMENTWISE, onto_pieces
+from pipeplan_executor.training.optimise import ELEMENTWISE, StageOptimizer, onto_pieces, planned_optimizer
 from pipeplan_executor.training.reduction import Piece
-from pipeplan_executor.training.state_size import excess
-from pipeplan_executor.training.updates import Updates
+from pipeplan_executor.training.updates import Updates, excess
 
 CHOICES = {
     "sgd": lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9, weight_decay=0.1),

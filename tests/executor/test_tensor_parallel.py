@@ -17,11 +17,10 @@ from pipeplan_executor.commands.run import as_text
 from pipeplan_executor.pipeline import check_world
 from pipeplan_executor.report import RunReport
 from pipeplan_executor.runner import run
-from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.split import Fitted, fit
 from pipeplan_executor.tensor import TensorParallel
-from pipeplan_executor.tensor.cuts import find_cuts
+from pipeplan_executor.tensor.cuts import Cut, find_cuts
 from pipeplan_executor.training.optimise import StageOptimizer
 from pipeplan_executor.training.reduction import Parts
 from plans import plan_for
@@ -64,7 +63,7 @@ def fitted(plan: Plan) -> Fitted:
 
 def test_one_name_is_enough_where_layers_share(fitted: Fitted) -> None:
     """A parameter is cut under each of its names, whichever one matches; negative axes count from the end."""
-    cuts = find_cuts(fitted, TensorParallel(2, {"3.weight": -1}), member=1)
+    cuts = find_cuts(fitted.blank, fitted.workload.shards, TensorParallel(2, {"3.weight": -1}), member=1)
     assert cuts == dict.fromkeys(("0.weight", "3.weight"), Cut((10, 6), 1, 2, 1))
     assert cuts["0.weight"].offsets == (0, 3)
 
@@ -111,7 +110,7 @@ def test_members_keep_their_parts(fitted: Fitted, origin: str, tmp_path: Path) -
     whole = values_of(fitted.blank, own, names, seed=3, weights=file)
     parts = []
     for member in range(2):
-        cuts = find_cuts(fitted, TensorParallel(2, shards), member)
+        cuts = find_cuts(fitted.blank, fitted.workload.shards, TensorParallel(2, shards), member)
         found = values_of(fitted.blank, own, names, seed=3, weights=file, cuts=cuts)
         assert all(torch.equal(found[name], cut.of(whole[name])) for name, cut in cuts.items())
         assert all(torch.equal(found[name], whole[name]) for name in set(names) - set(cuts))

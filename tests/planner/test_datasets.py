@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeplan.cost import layer_costs
+from pipeplan.cost import item_size, layer_costs
 from pipeplan.files.device_file import catalogue
 from pipeplan.files.load import load_cluster, load_model
-from pipeplan.memory import item_size
 from shared_data import ROOT
 
 TOTALS = {

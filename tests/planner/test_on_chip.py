@@ -3,8 +3,8 @@
 import numpy as np
 
 from fpga_lines import board, model_of
+from pipeplan.cost import streamed_times
 from pipeplan.model import LayerCost, Model, Profile, Provenance
-from pipeplan.on_chip import streamed_times
 
 
 def test_a_layer_takes_the_longer_of_arithmetic_and_traffic() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from explained import setting_of
 from pipeplan.explain.levers import fall, groups, levers, possible, together
 from pipeplan.explain.path import portions
-from pipeplan.explain.use import uses
+from pipeplan.explain.setting import uses
 from random_schedules import random_case
 
 seeds = st.integers(0, 2**32)

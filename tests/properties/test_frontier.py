@@ -13,7 +13,7 @@ from instances import model_of
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.errors import InfeasibleError
 from pipeplan.frontier import Frontier, fewest_devices, frontier
-from pipeplan.frontier.points import memory_of
+from pipeplan.frontier.curve import memory_of
 from pipeplan.frontier.subsets import Part, sub_cluster
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Model

@@ -11,10 +11,9 @@ from torch import Tensor
 from pipeplan.errors import InputError
 from pipeplan_executor.checkpoint import slices
 from pipeplan_executor.checkpoint.inventory import Entry, Inventory, first_names, parameter_names
-from pipeplan_executor.checkpoint.keys import model_key, numbers_key, whole_key
 from pipeplan_executor.checkpoint.optimizer import options_of, sorted_out
 from pipeplan_executor.checkpoint.record import Group, Record, read_record
-from pipeplan_executor.checkpoint.slices import Slice, Stored, Tensors
+from pipeplan_executor.checkpoint.slices import Slice, Stored, Tensors, model_key, numbers_key, whole_key
 
 
 class Origin(Protocol):

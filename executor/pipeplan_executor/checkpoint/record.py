@@ -82,6 +82,15 @@ class Record:
     scaler: dict[str, Any] | None = None
     extra: Any = None
 
+    def groups_of(self, stage: int) -> int:
+        """The number of groups of a stage's optimiser."""
+        return sum(group.stage == stage for group in self.groups)
+
+    def scheduler_for_all(self) -> dict[str, Any] | None:
+        """The state of the schedule of an optimiser of the whole model: that of a stage with all its groups."""
+        most = max(self.schedulers, key=self.groups_of, default=None)
+        return None if most is None else self.schedulers[most]
+
 
 def write_record(record: Record, path: Path) -> None:
     """Both files, the manifest last.

@@ -2,8 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from pipeplan.commands.base import Command
-from pipeplan.commands.outputs import try_outputs
+from pipeplan.commands.base import Command, try_outputs
 
 
 def configure(parser: ArgumentParser) -> None:

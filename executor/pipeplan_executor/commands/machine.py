@@ -3,8 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from pipeplan.commands.base import Command
-from pipeplan.commands.outputs import show, try_outputs
+from pipeplan.commands.base import Command, show, try_outputs
 
 
 def configure(parser: ArgumentParser) -> None:

@@ -5,8 +5,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pipeplan.commands.base import Command
-from pipeplan.commands.outputs import show, try_outputs
+from pipeplan.commands.base import Command, show, try_outputs
 from pipeplan_executor.commands.running import add_run, finished, is_first, run_plan
 from pipeplan_executor.report import predicted_peak, write_pictures
 

@@ -16,8 +16,7 @@ from itertools import count
 
 import torch.distributed as dist
 
-from pipeplan_executor.processes.pulse import PULSE, place
-from pipeplan_executor.processes.rank import RunError
+from pipeplan_executor.processes.rank import PULSE, RunError, place
 
 LOST = "lost"
 """The pulse of a rank that ends because of another one."""

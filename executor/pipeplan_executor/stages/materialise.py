@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from pipeplan.errors import InputError, PlanError
 from pipeplan.profile.ties import named_tensors
-from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.seeds import derive
+from pipeplan_executor.tensor.cuts import Cut
 
 _NOTHING = {
     **dict.fromkeys((torch.float64, torch.float32, torch.float16, torch.bfloat16), torch.nan),

@@ -18,14 +18,13 @@ import torch
 from torch import nn
 
 from pipeplan.batch import Batch
-from pipeplan.capture.blank import on_meta
+from pipeplan.capture.private import on_meta
 from pipeplan.capture.row import Row, graph_of, row_of
 from pipeplan.errors import InputError, PlanError
 from pipeplan.model import Layer, Model
 from pipeplan.plan import Plan
 from pipeplan.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.workload import Workload
-from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.precision import formats
 from pipeplan_executor.stages.shapes import Flow, Tensors, trace
@@ -33,9 +32,10 @@ from pipeplan_executor.stages.source import Source, build, converted, draw
 from pipeplan_executor.stages.stage import Boundary
 from pipeplan_executor.stages.stage_module import StageModule, treatment_of
 from pipeplan_executor.stages.ties import Copies, find_copies
+from pipeplan_executor.tensor.cuts import Cut
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+    from pipeplan_executor.tensor.layers import TeamLayers
 
 
 @dataclass(frozen=True)
@@ -239,13 +239,13 @@ def build_stage(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     cuts: Mapping[str, Cut] | None = None,
-    mesh: "DeviceMesh | None" = None,
+    wrap: "TeamLayers | None" = None,
 ) -> StageModule:
     """One stage with its weights; no other layer of the model takes memory.
 
     The weights come from the ``weights`` file, or from the workload's own module where that has values, or from the
-    seed (see `pipeplan_executor.stages.materialise`). Of ``cuts`` a part is here; the members of ``mesh`` have the
-    others (see `pipeplan_executor.tensor`).
+    seed (see `pipeplan_executor.stages.materialise`). Of ``cuts`` a part is here; ``wrap`` calls layers with the other
+    members, which have the other parts (see `pipeplan_executor.tensor`).
     """
     span = fitted.span(stage)
     held = fitted.row.parameters[span.start : span.stop]
@@ -264,12 +264,7 @@ def build_stage(
         fitted.names[number]: treatment_of(fitted.flow, number, fitted.names[number] in again, number == span.start)
         for number in span
     }
-    team = None
-    if cuts and mesh is not None:
-        from pipeplan_executor.tensor.layers import TeamLayers  # DTensor takes a second to load
-
-        team = TeamLayers(mesh, cuts)
-    return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, team)
+    return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, wrap)
 
 
 def materialised(

@@ -18,11 +18,11 @@ from pipeplan.batch import Batch
 from pipeplan.deferred.attach import attach
 from pipeplan.deferred.queue import WeightQueue, Work, work_off
 from pipeplan.errors import PlanError
-from pipeplan.profile.precision import autocast
-from pipeplan_executor.stages.private import run_backward
-from pipeplan_executor.stages.scaling import LossScale
+from pipeplan.profile.passes import autocast
+from pipeplan_executor.stages.precision import LossScale
 from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.stage_module import StageModule
+from pipeplan_executor.tensor.private import run_backward
 
 Loss = Callable[[Tensors, Batch], Tensor]
 

@@ -20,9 +20,8 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.func import functional_call
 
 from pipeplan.deferred.queue import TAKER, plain
-from pipeplan_executor.stages.cut import Cut
-from pipeplan_executor.stages.shapes import Tensors, as_tuple
-from pipeplan_executor.tensor.parts import WHOLE, is_whole, local
+from pipeplan_executor.tensor.cuts import Cut
+from pipeplan_executor.tensor.parts import WHOLE, is_whole, local, mapped
 from pipeplan_executor.tensor.placing import Placing
 
 
@@ -58,10 +57,9 @@ class TeamLayers:
         with self.placing.during(forward=True):
             held = {name: self._stand_in(there[name], how) for name, how in placements.items()}
             given = tuple(self._on_team(tensor, WHOLE) for tensor in tensors)
-            made = as_tuple(functional_call(layer, held, given, tie_weights=False))
-            return tuple(map(_plain_if_whole, made))
+            return mapped(_plain_if_whole, functional_call(layer, held, given, tie_weights=False))
 
-    def end(self, tensors: Tensors) -> Tensors:
+    def end(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """What leaves the stage: plain and whole."""
         with self.placing.during(forward=True):
             return tuple(map(_gathered, tensors))

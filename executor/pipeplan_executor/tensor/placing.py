@@ -22,11 +22,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial
 
-from pipeplan_executor.stages.private import TorchDispatchMode
-from pipeplan_executor.tensor.arguments import mapped, tensors
-from pipeplan_executor.tensor.attention import ATTENTION, attend
-from pipeplan_executor.tensor.operations import Traits, draws, traits, writes
-from pipeplan_executor.tensor.parts import WHOLE, is_whole, local, placed
+from pipeplan_executor.tensor.operations import ATTENTION, Traits, attend, draws, traits, writes
+from pipeplan_executor.tensor.parts import WHOLE, is_whole, local, mapped, placed, tensors
+from pipeplan_executor.tensor.private import TorchDispatchMode
 
 
 class Placing(TorchDispatchMode):

@@ -6,10 +6,10 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeplan_executor.groups import replica_groups
-from pipeplan_executor.stages.cut import Cut
 from pipeplan_executor.stages.split import Fitted
 from pipeplan_executor.stages.ties import Copies
 from pipeplan_executor.steps.order import find_replicas
+from pipeplan_executor.tensor.cuts import Cut
 from pipeplan_executor.tensor.team import Team
 from pipeplan_executor.training.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
 from pipeplan_executor.training.reduction import Copied, Parts

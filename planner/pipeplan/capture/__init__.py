@@ -10,8 +10,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeplan.capture.row import FrontEnd, Row, row_of
-    from pipeplan.capture.stages import Stages
+    from pipeplan.capture.row import FrontEnd, Row, Stages, row_of
 
 
 def __getattr__(name: str) -> Any:
@@ -20,7 +19,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(row, name)
     if name == "Stages":
-        from pipeplan.capture.stages import Stages
+        from pipeplan.capture.row import Stages
 
         return Stages
     raise AttributeError(name)

@@ -1,4 +1,4 @@
-"""A model as a row of layers, found by one of three front ends."""
+"""A model as a row of layers, found by one of three front ends; `Stages` are the user's own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,30 @@ import torch
 from torch import nn
 
 from pipeplan.batch import Batch, mapped, tensors
-from pipeplan.capture.blank import on_meta
-from pipeplan.capture.stages import Stages
+from pipeplan.capture.private import on_meta
 from pipeplan.errors import InputError
 from pipeplan.profile.layers import find_layers
 from pipeplan.profile.ties import held_by
 
 if TYPE_CHECKING:
     from pipeplan.capture.graph.captured import CapturedModel
+
+
+class Stages(nn.Sequential):  # type: ignore[misc]
+    """Modules that are called one after the other: a tuple that one returns is the arguments of the next.
+
+    ``pipeplan`` takes each of them as one layer, as it stands. As a module it computes what they compute together.
+
+    >>> Stages(Encoder(), Decoder(), Head())                       # doctest: +SKIP
+    """
+
+    def forward(self, *inputs: Any) -> Any:
+        """Through all of them."""
+        value: Any = inputs
+        for stage in self:
+            value = stage(*value) if isinstance(value, tuple) else stage(value)
+        return value
+
 
 FrontEnd: TypeAlias = Literal["auto", "chain", "graph"]
 

@@ -5,8 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeplan.commands.base import Command
-from pipeplan.commands.outputs import show, try_outputs
+from pipeplan.commands.base import Command, show, try_outputs
 
 if TYPE_CHECKING:
     from pipeplan.sweep.cells import Cell
@@ -44,9 +43,8 @@ def run(options: Namespace) -> int:
     from pipeplan.files.atomic import write_whole
     from pipeplan.files.experiment_file import find_experiment, read_experiment
     from pipeplan.sweep.cells import left_out
-    from pipeplan.sweep.formats import FORMATS
     from pipeplan.sweep.run import sweep
-    from pipeplan.sweep.table import table
+    from pipeplan.sweep.table import FORMATS, table
 
     if options.workers < 1:
         raise InputError(f"--workers {options.workers}: at least one worker is needed")

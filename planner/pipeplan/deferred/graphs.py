@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from pipeplan.deferred.convolutions import convolve, spread
-from pipeplan.deferred.lookups import embedding
-from pipeplan.deferred.products import addmm, linear, matmul
+from pipeplan.deferred.products import addmm, embedding, linear, matmul
 
 _ATEN = torch.ops.aten
 OPERATIONS: dict[Callable[..., object], Callable[..., Tensor]] = {

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeplan.deferred.convolutions import convolve, spread
-from pipeplan.deferred.lookups import embedding
-from pipeplan.deferred.products import linear
+from pipeplan.deferred.products import embedding, linear
 from pipeplan.deferred.queue import WeightQueue
 
 

@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 from pipeplan.chain import UNLIMITED
 from pipeplan.explain.levers import Lever
 from pipeplan.explain.outcome import Outcome, percent
-from pipeplan.explain.path import Portion
+from pipeplan.explain.path import Portion, phase_lines
 from pipeplan.explain.room import Room
-from pipeplan.explain.use import Use
-from pipeplan.explain.words import phase_lines
+from pipeplan.explain.setting import Use
 from pipeplan.searched import Searched
 from pipeplan.sources import Costs
 from pipeplan.units import format_time

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipeplan.explain.path import timed
-from pipeplan.explain.setting import Setting
-from pipeplan.explain.use import is_card
+from pipeplan.explain.setting import Setting, is_card
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedule import Kind
 from pipeplan.simulate import simulate

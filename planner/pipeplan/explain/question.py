@@ -7,15 +7,14 @@ from dataclasses import replace
 from pipeplan.asked import SEED, WORKERS, asked_limits
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InputError
-from pipeplan.explain.ample import ample
 from pipeplan.explain.changes import changes
 from pipeplan.explain.explanation import Explanation
+from pipeplan.explain.feasible import ample
 from pipeplan.explain.levers import groups, levers, together
 from pipeplan.explain.outcome import Outcome, nothing, outcome
 from pipeplan.explain.path import portions
 from pipeplan.explain.room import rooms
-from pipeplan.explain.setting import Setting
-from pipeplan.explain.use import uses
+from pipeplan.explain.setting import Setting, uses
 from pipeplan.job import Job, Objective
 from pipeplan.model import Model
 from pipeplan.names import counted

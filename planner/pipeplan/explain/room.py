@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from pipeplan.chain import UNLIMITED
 from pipeplan.cluster import Cluster
-from pipeplan.cost import layer_costs
+from pipeplan.cost import layer_costs, optimizer_bytes
 from pipeplan.explain.setting import Setting
 from pipeplan.job import Job
-from pipeplan.memory import optimizer_bytes
 from pipeplan.model import Model
 from pipeplan.units import format_bytes
 

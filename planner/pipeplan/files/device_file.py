@@ -21,8 +21,18 @@ from pydantic import BeforeValidator, Field, RootModel
 
 from pipeplan.cluster import DeviceKind
 from pipeplan.datasets import datasets_folder
-from pipeplan.files.edge import Bandwidth, Bytes, Nanoseconds, Rate, Strict, check
-from pipeplan.files.quantity import written_bandwidth, written_bytes, written_rate, written_time
+from pipeplan.files.edge import (
+    Bandwidth,
+    Bytes,
+    Nanoseconds,
+    Rate,
+    Strict,
+    check,
+    written_bandwidth,
+    written_bytes,
+    written_rate,
+    written_time,
+)
 from pipeplan.files.text import Row, lean, parse_data, read_text
 
 

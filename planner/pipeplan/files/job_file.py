@@ -20,8 +20,7 @@ from pydantic import BeforeValidator, Field
 
 from pipeplan.errors import InputError
 from pipeplan.files.atomic import write_whole
-from pipeplan.files.edge import Bytes, Count, Items, Strict, check, listing
-from pipeplan.files.quantity import written_bytes
+from pipeplan.files.edge import Bytes, Count, Items, Strict, check, listing, written_bytes
 from pipeplan.files.text import Line, lean, parse_data, read_text, yaml_text
 from pipeplan.job import Job, Objective, Order, Recompute
 from pipeplan.names import hint

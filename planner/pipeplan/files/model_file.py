@@ -30,8 +30,19 @@ from pydantic import Field
 from pipeplan.errors import InputError
 from pipeplan.figures import MOST_LAYERS, MOST_SAMPLES, shown
 from pipeplan.files.atomic import write_whole
-from pipeplan.files.edge import Bytes, Count, Flops, Items, Nanoseconds, Strict, check, listing
-from pipeplan.files.quantity import written_bytes, written_flops, written_time
+from pipeplan.files.edge import (
+    Bytes,
+    Count,
+    Flops,
+    Items,
+    Nanoseconds,
+    Strict,
+    check,
+    listing,
+    written_bytes,
+    written_flops,
+    written_time,
+)
 from pipeplan.files.repeat import Group, fold
 from pipeplan.files.text import Line, Row, lean, parse_data, read_text, yaml_text
 from pipeplan.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work, tie_faults

@@ -1,20 +1,23 @@
 """A plan as JSON: complete, versioned, and readable: every order of actions is one line of text."""
 
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict
+from itertools import pairwise
+from math import lcm
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from pipeplan.cluster import Overlap
-from pipeplan.errors import InputError
+from pipeplan.errors import InputError, PlanError
 from pipeplan.files.atomic import write_whole
 from pipeplan.files.edge import Count, Items, Strict, Whole, check, listing
-from pipeplan.files.plan_replicas import replica_faults
 from pipeplan.files.text import json_text, parse_data, read_text
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Action, Schedule
+from pipeplan.validate import validate_claims
 
 FORMAT = "pipeplan-plan/2"
 
@@ -155,6 +158,22 @@ def read_plan(path: Path) -> Plan:
     return plan_from_data(parse_data(read_text(path), str(path)), str(path))
 
 
+def load_plan(path: Path) -> Plan:
+    """The plan that a JSON file holds, whose claims its own tables prove.
+
+    Raises
+    ------
+    InputError
+        Naming every field that is wrong, or every claim that the file's own tables contradict.
+    """
+    plan = read_plan(path)
+    try:
+        validate_claims(plan)
+    except PlanError as error:
+        raise InputError(f"{path} contradicts itself: {error}\nsolve again, or undo what was changed") from error
+    return plan
+
+
 def plan_from_data(data: Any, where: str) -> Plan:
     """The plan that plain data describes; ``where`` is what errors call it."""
     if isinstance(data, dict) and data.get("format") != FORMAT:
@@ -248,3 +267,28 @@ def _pipeline(entry: PipelineEntry) -> Pipeline:
         returns=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.returns),
         **_fields(entry, "stages", "transfers", "returns"),
     )
+
+
+def replica_faults(
+    devices: Sequence[Sequence[int]], placement: Sequence[Sequence[int]], ways: Mapping[str, Sequence[Sized]]
+) -> Iterator[str]:
+    """What is wrong, each with its path in the file.
+
+    Parameters
+    ----------
+    devices, placement : sequence of sequence of int
+        For each stage its devices and its ranks, one a replica.
+    ways : mapping of str to sequence
+        ``transfers`` and ``returns``: for each boundary one entry for each pair of replicas that meets.
+    """
+    for n, (homes, own) in enumerate(zip(placement, devices, strict=True)):
+        if len(homes) != len(own) or len(set(homes)) != len(homes):
+            yield f"pipeline.placement[{n}]: has ranks {list(homes)} for {len(own)} devices; write another one for each"
+    widths = [max(1, len(homes)) for homes in placement]
+    for name, rows in ways.items():
+        for n, (row, (a, b)) in enumerate(zip(rows, pairwise(widths), strict=True)):
+            if len(row) != lcm(a, b):
+                yield (
+                    f"pipeline.{name}[{n}]: has {len(row)} entries and needs {lcm(a, b)}, the least common multiple of "
+                    f"{a} and {b} replicas"
+                )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pipeplan.errors import InputError
 from pipeplan.explain.changes import pinned_device
 from pipeplan.frontier.answers import Answer, Answers, Verdict
-from pipeplan.frontier.points import Floor, Point, point
+from pipeplan.frontier.curve import Floor, Point, point
 from pipeplan.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.job import Order
 from pipeplan.search.space import Space

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from pipeplan.explain.least import least
 from pipeplan.frontier.answers import Answer, Answers, Verdict
-from pipeplan.frontier.points import Floor, Point, memory_of, point
+from pipeplan.frontier.curve import Floor, Point, memory_of, point
 from pipeplan.frontier.subsets import kind_counts
 
 

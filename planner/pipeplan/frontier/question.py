@@ -12,8 +12,7 @@ from pipeplan.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.figures import whole
 from pipeplan.frontier import over_devices, over_memory, subsets
 from pipeplan.frontier.answers import Answer, Answers, Verdict
-from pipeplan.frontier.curve import AXES, Frontier, Over
-from pipeplan.frontier.points import Point, not_dominated
+from pipeplan.frontier.curve import AXES, Frontier, Over, Point, not_dominated
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.scope import searched_for

@@ -1,6 +1,6 @@
 """Into how many parts a layer can really be divided: its output channels, where its counts tell them."""
 
-from pipeplan.memory import item_size
+from pipeplan.cost import item_size
 from pipeplan.model import Layer, Model
 
 MANY = 10**6

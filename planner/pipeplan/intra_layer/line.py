@@ -8,8 +8,8 @@ import numpy as np
 
 from pipeplan.chain import UNLIMITED, Array, Chain
 from pipeplan.cluster import Cluster
+from pipeplan.cost import StreamedTimes
 from pipeplan.job import Objective
-from pipeplan.on_chip import StreamedTimes
 from pipeplan.schedules import Family
 from pipeplan_formulations.fractional import FractionalPartition
 

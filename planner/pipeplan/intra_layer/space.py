@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from pipeplan.balance.structured.orders import device_orders
 from pipeplan.chain import Chain
 from pipeplan.cluster import Cluster, Device, Overlap
-from pipeplan.cost import available_micro_batches
+from pipeplan.cost import StreamedTimes, available_micro_batches, streamed_times
 from pipeplan.errors import InputError
 from pipeplan.intra_layer.line import Line
 from pipeplan.job import Job, Order, Recompute
 from pipeplan.model import Model
-from pipeplan.on_chip import StreamedTimes, streamed_times
 from pipeplan.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
 

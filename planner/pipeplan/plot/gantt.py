@@ -22,7 +22,7 @@ from pipeplan.plot.boxes import (
     shades_of,
 )
 from pipeplan.plot.colours import FAINT, IDLE, INK, STYLES, TRANSFER
-from pipeplan.plot.lanes import label_lanes, label_room, labelled, lane_names, note
+from pipeplan.plot.labels import label_lanes, label_room, labelled, lane_names, note
 from pipeplan.plot.library import check_suffix, drawing, new_figure, save
 from pipeplan.plot.memory import draws_memory, plot_memory
 from pipeplan.schedule import Kind

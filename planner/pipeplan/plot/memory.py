@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeplan.chain import UNLIMITED
 from pipeplan.plot.colours import FAINT, INK, LIMIT, MEMORY
-from pipeplan.plot.lanes import label_lanes, labelled, lane_names, note
+from pipeplan.plot.labels import label_lanes, labelled, lane_names, note
 from pipeplan.timeline import Timeline
 from pipeplan.units import format_bytes
 

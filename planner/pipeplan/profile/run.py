@@ -1,6 +1,9 @@
-"""Wiring of a profile: find the layers, measure them segment by segment, put the model together."""
+"""Wiring of a profile: find the layers, measure them segment by segment, put the model and its provenance together."""
 
+import platform
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,18 +15,46 @@ from pipeplan.capture.row import FrontEnd, Row, row_of
 from pipeplan.errors import InputError
 from pipeplan.figures import MOST_SAMPLES, whole
 from pipeplan.job import OPTIMIZER_STATE
-from pipeplan.model import Layer, Model, Profile
+from pipeplan.model import Layer, Model, Profile, Provenance
 from pipeplan.profile import Progress
-from pipeplan.profile.batches import batch_of
-from pipeplan.profile.clock import clock_for
-from pipeplan.profile.joints import Joints
+from pipeplan.profile.allocator import allocator_here
+from pipeplan.profile.feed import batch_of, lies_on, present, preserved
 from pipeplan.profile.measure import Measured, Segment, measure
-from pipeplan.profile.passes import Feed, Loss
-from pipeplan.profile.precision import autocast
-from pipeplan.profile.presence import lies_on, present, preserved
-from pipeplan.profile.provenance import device_label, provenance
+from pipeplan.profile.meter import clock_for
+from pipeplan.profile.passes import Feed, Loss, autocast
+from pipeplan.profile.saved import Joints
 from pipeplan.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.profile.work import work_of
+
+
+def provenance(device: torch.device, threads: int, crowd: int = 1, precision: str | None = None) -> Provenance:
+    """The account that goes with every measured number."""
+    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
+    if device.type == "cuda":
+        source = str(torch.cuda.get_device_name())
+        versions["cuda"] = str(torch.version.cuda)
+    else:
+        source = f"{cpu_name()}, {threads} thread{'s' * (threads != 1)}"
+        source += f", {crowd} workers busy" * (crowd > 1) + f", {allocator_here()}"
+    source += f", {precision}" if precision is not None else ""
+    return Provenance("measured", source, datetime.now(UTC).strftime("%Y-%m-%d"), versions)
+
+
+def device_label(device: torch.device) -> str:
+    """The name of the kind of device, where the user gives none."""
+    if device.type == "cpu":
+        return "cpu-worker"
+    return str(torch.cuda.get_device_name()).lower().replace("nvidia ", "").replace(" ", "-")
+
+
+def cpu_name() -> str:
+    """What the operating system calls the processor."""
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeplan.memory import optimizer_bytes
+from pipeplan.cost import optimizer_bytes
 from pipeplan.network import least_alone
 from pipeplan.search.space import Space
 from pipeplan_formulations.allocation import ChainAllocation

@@ -14,6 +14,7 @@ from pipeplan.names import counted
 from pipeplan.sweep.cells import Cell, Question
 from pipeplan.sweep.experiment import Search
 from pipeplan.sweep.record import Figures, Outcome, Record
+from pipeplan.version import __version__
 
 if TYPE_CHECKING:
     from pipeplan.plan import Plan
@@ -58,7 +59,7 @@ def record(cell: Cell, question: Question, search: Search) -> Record:
         stop=result.stop.value,
         wall=time.monotonic() - began,
         rung=cell.rung,
-        version=_version(),
+        version=__version__,
         part=cell.part,
     )
 
@@ -80,7 +81,7 @@ def blank(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: floa
         error=error,
         wall=wall,
         rung=cell.rung,
-        version=_version(),
+        version=__version__,
         part=cell.part,
     )
 
@@ -97,9 +98,3 @@ def plan_label(plan: "Plan") -> str:
 
 def _figures(row: "Baseline") -> Figures:
     return Figures(row.value, tuple(map(int, row.peaks)), row.label, row.why, row.outside)
-
-
-def _version() -> str:
-    from pipeplan import __version__
-
-    return __version__

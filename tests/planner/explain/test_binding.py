@@ -12,7 +12,7 @@ from pipeplan.errors import InputError
 from pipeplan.explain import explain, explain_plan
 from pipeplan.explain.levers import levers, together
 from pipeplan.explain.path import portions
-from pipeplan.explain.use import uses
+from pipeplan.explain.setting import uses
 from pipeplan.job import Job, Order
 from pipeplan.schedules import FAMILIES
 from pipeplan.solve import solve

@@ -6,8 +6,8 @@ from explained import lean
 from instances import equal_devices, fat_head, model_of
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.explain import explain
-from pipeplan.explain.ample import ample
 from pipeplan.explain.changes import GIB, GIGABYTE, changes, link_kinds, with_bandwidth, with_devices, with_memory
+from pipeplan.explain.feasible import ample
 from pipeplan.explain.outcome import Outcome
 from pipeplan.job import Job
 from pipeplan.solve import solve

@@ -8,8 +8,7 @@ from pipelines import line
 from pipeplan.plot.boxes import BOX
 from pipeplan.plot.colours import STYLES
 from pipeplan.plot.gantt import gantt_figure, plot_gantt
-from pipeplan.plot.labels import device_labels
-from pipeplan.plot.lanes import label_room
+from pipeplan.plot.labels import device_labels, label_room
 from pipeplan.schedule import Kind
 from pipeplan.schedules import FAMILIES
 from pipeplan.simulate import simulate

@@ -11,8 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from pipeplan.profile.meter import CpuMeter
 from pipeplan.profile.passes import Feed, run_pass
-from pipeplan.profile.saved import address, saved_bytes
-from pipeplan.profile.workspace import workspace_bytes
+from pipeplan.profile.saved import address, saved_bytes, workspace_bytes
 from torch_chains import CHAINS, perceptron
 
 CPU = torch.device("cpu")

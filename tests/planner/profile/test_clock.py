@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from pipeplan.profile.clock import clock_for
+from pipeplan.profile.meter import clock_for
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from pipeplan.errors import InputError
 from pipeplan.profile import profile
-from pipeplan.profile.crowd import busy_siblings
+from pipeplan.profile.measure import busy_siblings
 from pipeplan.profile.passes import Feed
 from torch_chains import perceptron
 

@@ -6,10 +6,8 @@ import json
 from dataclasses import replace
 
 from pipeplan.search.baselines import LATE
-from pipeplan.sweep.formats import FORMATS
-from pipeplan.sweep.largest import Deepest, deepest, largest
 from pipeplan.sweep.record import Figures, Record
-from pipeplan.sweep.table import table
+from pipeplan.sweep.table import FORMATS, Deepest, deepest, largest, table
 
 GREEDY, DATA = "bapipe-greedy", "data-parallel"
 

@@ -11,17 +11,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from pipeplan.batch import Batch
-from pipeplan.capture.graph.calls import calls_of
 from pipeplan.capture.graph.crossing import Crossings
-from pipeplan.capture.graph.cuts import module_cuts, place_cuts, whole_calls
+from pipeplan.capture.graph.cuts import calls_of, module_cuts, place_cuts, whole_calls
 from pipeplan.capture.graph.export import Captured, export
 from pipeplan.capture.graph.inplace import functionalise
-from pipeplan.capture.graph.layer import GraphLayer
+from pipeplan.capture.graph.layer import GraphLayer, Shelf, is_persistent, keep_unused
 from pipeplan.capture.graph.modes import join, only_as_captured
 from pipeplan.capture.graph.naming import layer_kind, layer_names
 from pipeplan.capture.graph.sorts import sort_nodes, touches_state
-from pipeplan.capture.graph.spare import is_persistent, keep_unused
-from pipeplan.capture.graph.tables import Shelf
 from pipeplan.capture.graph.write import Source, constants_of, maker_of, module_of, names_inside, ordered
 from pipeplan.capture.private import pytree
 from pipeplan.capture.row import Row

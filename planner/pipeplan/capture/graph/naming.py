@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from torch import fx
 
-from pipeplan.capture.graph.calls import Call
+from pipeplan.capture.graph.cuts import Call
 
 
 def layer_names(

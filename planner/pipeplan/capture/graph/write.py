@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from pipeplan.capture.graph.contexts import Within
 from pipeplan.capture.graph.export import WITHIN
+from pipeplan.capture.graph.layer import Within
 from pipeplan.capture.graph.modes import TRAINING_ONLY, Either, pick, when
 from pipeplan.capture.graph.sorts import Sort, Sorted
 from pipeplan.capture.private import pytree
