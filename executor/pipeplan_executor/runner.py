@@ -1,4 +1,4 @@
-"""Runs a plan for a few steps and reports what happened."""
+"""`run`: run a plan for a few steps and report what was measured."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When a run saves checkpoints, and where it goes on."""
+"""`Saving`: when a run saves checkpoints, and from which it goes on."""
 
 from dataclasses import dataclass
 from pathlib import Path

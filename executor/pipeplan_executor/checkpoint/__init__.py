@@ -1,4 +1,4 @@
-"""Training that can be broken off: everything a run needs to go on, under the names of the unsplit model.
+"""Checkpoints: everything a run needs to go on, under the names of the unsplit model.
 
 ::
 

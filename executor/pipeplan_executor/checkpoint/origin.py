@@ -1,4 +1,4 @@
-"""Where a pipeline can be loaded from: a checkpoint, or a plain file of the whole model. Both answer alike."""
+"""Sources that a run can be loaded from, with one interface: a checkpoint, or a plain file of the whole model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a checkpoint says beside its tensors: ``checkpoint.json`` for people and checks, ``state.pt`` for the rest.
+"""Record of a checkpoint beside its tensors: ``checkpoint.json`` for people and checks, ``state.pt`` for the rest.
 
 ``state.pt`` is read with torch's restricted unpickler, so it holds numbers, texts, tensors and containers only.
 """

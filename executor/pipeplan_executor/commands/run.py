@@ -1,4 +1,4 @@
-"""``pipeplan run``: run a plan with torch, and set what it did beside what was promised."""
+"""``pipeplan run``: run a plan with torch, and compare with its prediction."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Ranks that somebody else started, whom nobody here watches: through the store they tell each other where they are.
+"""Ranks that torchrun or Slurm started: through the store they report to each other where they are.
 
 ::
 

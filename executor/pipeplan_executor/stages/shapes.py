@@ -1,5 +1,4 @@
-"""What passes from layer to layer, found by one run on the meta device: shapes, types, and which layers draw at
-random."""
+"""Shapes and types of what passes between layers, and which layers draw at random, by one run on the meta device."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

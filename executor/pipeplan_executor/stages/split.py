@@ -1,4 +1,4 @@
-"""Cuts a row of layers at a plan's boundaries and checks that plan and model belong together.
+"""Split of a row of layers at a plan's boundaries, after checking that plan and model belong together.
 
 ::
 

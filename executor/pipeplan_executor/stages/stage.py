@@ -1,4 +1,4 @@
-"""One stage on this rank: what it computes, and what it keeps of each micro-batch from forward to backward.
+"""`StageWork`: computations of one stage on this rank, and what is kept of each micro-batch until its backward.
 
 ::
 

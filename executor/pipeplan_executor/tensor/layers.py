@@ -1,4 +1,4 @@
-"""A stage's layers on a team: those that have cut parameters see them, and what they are called with, as whole tensors.
+"""`TeamLayers`: calls of a stage's layers on a team; layers with cut parameters get whole tensors as DTensors.
 
 ::
 

@@ -1,4 +1,4 @@
-"""How operations run on tensors that lie on a team: by torch's DTensor where parts will do, else with whole tensors.
+"""Dispatch of operations on tensors of a team: by torch's DTensor where parts will do, else with whole tensors.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Turns a torch model into a row of layers, the one thing that is profiled, cut and run. Torch is loaded when used.
+"""Capture of a torch model as a row of layers, which is profiled, cut and run. Torch is loaded when used.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Weight gradients that wait: a backward in two parts without computing anything twice.
+"""Split backward: weight gradients computed later than input gradients, without computing anything twice.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What an explanation says: as an object, as text, as JSON."""
+"""`Explanation`, as an object, as text and as JSON."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass

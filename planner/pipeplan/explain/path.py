@@ -1,4 +1,4 @@
-"""The critical path in words: what the step is spent on, one after the other.
+"""Critical path of a step as portions of time, and in words.
 
 ::
 

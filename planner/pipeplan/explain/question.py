@@ -1,4 +1,4 @@
-"""From an answer to its explanation."""
+"""`explain`: the explanation of an answer."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Where memory is tight: what each device has left, and what one more micro-batch or layer would take."""
+"""Free memory of each device, and what one more micro-batch or layer would take."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,4 @@
-"""A plan's pipeline and timeline with names for its stages, devices and wires, and how much of the step each is
-busy."""
+"""`Setting`: a plan's pipeline and timeline with names in words; `Use`: how busy each device and wire is."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A job as YAML.
+"""Jobs as YAML.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A model as YAML: layers, what they do, and the profiles known of them.
+"""Models as YAML: layers, their work, and the profiles known of them.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A plan as JSON: complete, versioned, and readable: every order of actions is one line of text."""
+"""Plans as JSON: complete, versioned, and readable: every order of actions is one line of text."""
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict

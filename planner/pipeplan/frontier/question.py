@@ -1,4 +1,4 @@
-"""From a question to its frontier."""
+"""`frontier`: step time against memory, devices or price for a question."""
 
 import math
 from collections.abc import Callable, Iterator

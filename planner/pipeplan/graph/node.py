@@ -1,11 +1,4 @@
-"""A model in the order of a plan's stages, so that everything that cuts a row of layers can read the plan.
-
-::
-
-    listed   0 1 2 3 4 5      stages {0, 2} {1, 3} {4, 5}      reordered   0 2 │ 1 3 │ 4 5
-
-The search's question at one micro-batch size, where stages may be cut along any downsets of the model.
-"""
+"""Search node for a model cut along any downsets, at one micro-batch size; layers in the order of a plan's stages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +19,10 @@ from pipeplan_formulations.report import Limits, Progress, Status, Stop
 
 def reordered(model: Model, stages: Sequence[Sequence[int]]) -> tuple[Model, tuple[int, ...]]:
     """The model with its layers in the order of the stages, and the boundaries of the stages in it.
+
+    ::
+
+        listed   0 1 2 3 4 5      stages {0, 2} {1, 3} {4, 5}      reordered   0 2 │ 1 3 │ 4 5
 
     Within a stage the listed order stays. A layer still comes after all that it reads, if the stages are differences of
     downsets.

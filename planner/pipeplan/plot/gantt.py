@@ -1,4 +1,4 @@
-"""A schedule as a picture: one lane a device, one box an action, and what every device holds beneath.
+"""Gantt chart of a schedule: one lane per device, one box per action, and the memory of every device beneath.
 
 ::
 

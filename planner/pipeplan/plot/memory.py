@@ -1,4 +1,4 @@
-"""What every device holds over time: one small lane a device, all on one scale, with the limit where it is near."""
+"""Memory of every device over time: one small lane per device, all on one scale, with the limit where it is near."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Measures a torch module layer by layer. Light to import: torch is loaded when something is measured.
+"""Profiles of a torch module, layer by layer. Light to import: torch is loaded when something is measured.
 
 ::
 

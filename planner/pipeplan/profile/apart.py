@@ -1,4 +1,4 @@
-"""Profiles a workload in a process of its own, which hands out memory as a local worker does.
+"""Profiling of a workload in a process of its own, with a local worker's allocator.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Families that say which device runs which stage, and may give a device several of them.
+"""`PlacedFamily`: families that choose which device runs which stages, possibly several.
 
 ::
 

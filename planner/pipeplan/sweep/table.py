@@ -1,5 +1,4 @@
-"""Tables of records: rows, largest differences between methods, sheets for people, and the formats they are written
-in."""
+"""Tables of records: rows, largest differences between methods, and sheets in several formats."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What captured layers are called: by the modules they are made of.
+"""Names of captured layers, by the modules they are made of.
 
 ==========================  =============================================
 ``transformer.h.0.attn``    one module, with norms and the like around it

@@ -1,4 +1,4 @@
-"""Writes nodes of the captured graph into a graph of their own, as the code of one layer.
+"""Code of one layer: nodes of the captured graph written into a graph of their own.
 
 ::
 
