@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeplan.capture.front_ends import row_of
 from pipeplan.capture.private import on_meta
-from pipeplan.capture.row import row_of
 from pipeplan.errors import InputError
 from pipeplan.profile.passes import FORMATS, autocast
 from pipeplan_executor.stages.precision import formats, sharing_casts

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.capture import Stages
-from pipeplan.capture.row import row_of
+from pipeplan.capture.front_ends import row_of
 from pipeplan_executor.stages.shapes import trace
 
 

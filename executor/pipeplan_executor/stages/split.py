@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from pipeplan.batch import Batch
+from pipeplan.capture.front_ends import graph_of, row_of
 from pipeplan.capture.private import on_meta
-from pipeplan.capture.row import Row, graph_of, row_of
+from pipeplan.capture.row import Row
 from pipeplan.errors import InputError, PlanError
 from pipeplan.model import Layer, Model
 from pipeplan.plan import Plan

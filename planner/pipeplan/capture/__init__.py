@@ -10,18 +10,19 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeplan.capture.row import FrontEnd, Row, Stages, row_of
+    from pipeplan.capture.front_ends import FrontEnd, row_of
+    from pipeplan.capture.row import Row, Stages
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("FrontEnd", "Row", "row_of"):
+    if name in ("FrontEnd", "row_of"):
+        from pipeplan.capture import front_ends
+
+        return getattr(front_ends, name)
+    if name in ("Row", "Stages"):
         from pipeplan.capture import row
 
         return getattr(row, name)
-    if name == "Stages":
-        from pipeplan.capture.row import Stages
-
-        return Stages
     raise AttributeError(name)
 
 

@@ -1,6 +1,7 @@
 """Wiring of a profile: find the layers, measure them segment by segment, put the model and its provenance together."""
 
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +12,12 @@ from torch import nn
 
 from pipeplan.asked import MOST_WORKERS
 from pipeplan.batch import Batch, tensors
-from pipeplan.capture.row import FrontEnd, Row, row_of
+from pipeplan.capture.front_ends import FrontEnd, row_of
+from pipeplan.capture.row import Row
 from pipeplan.errors import InputError
 from pipeplan.figures import MOST_SAMPLES, whole
 from pipeplan.job import OPTIMIZER_STATE
 from pipeplan.model import Layer, Model, Profile, Provenance
-from pipeplan.profile import Progress
 from pipeplan.profile.allocator import allocator_here
 from pipeplan.profile.feed import batch_of, lies_on, present, preserved
 from pipeplan.profile.measure import Measured, Segment, measure
@@ -55,6 +56,10 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+Progress = Callable[[str], None]
+"""Called with a line of text as the measurement goes on."""
 
 
 @dataclass(frozen=True)
