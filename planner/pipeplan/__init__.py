@@ -7,6 +7,8 @@
 >>> result.plan.save("plan.json")                              # doctest: +SKIP
 """
 
+from importlib.metadata import PackageNotFoundError, version
+
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.compare import compare
 from pipeplan.errors import InfeasibleError, InputError, PipeplanError, PlanError
@@ -23,8 +25,12 @@ from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
 from pipeplan.validate import validate_plan
-from pipeplan.version import __version__
 from pipeplan.workload import Workload
+
+try:
+    __version__ = version("pipeplan")
+except PackageNotFoundError:  # a checkout that was never installed
+    __version__ = "0"
 
 __all__ = [
     "Action",

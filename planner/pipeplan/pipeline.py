@@ -20,10 +20,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import lcm
 
-from pipeplan.cluster import Device, Overlap
-
-Groups = tuple[tuple[Device, ...], ...]
-"""For each stage its devices, one per replica."""
+from pipeplan.cluster import Overlap
 
 
 @dataclass(frozen=True, slots=True)

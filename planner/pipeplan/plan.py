@@ -130,6 +130,13 @@ class Plan:
         InputError
             Naming every field that is wrong, or every claim that the file's own tables contradict.
         """
-        from pipeplan.files.plan_file import load_plan
+        from pipeplan.errors import InputError, PlanError
+        from pipeplan.files.plan_file import read_plan
+        from pipeplan.validate import validate_claims
 
-        return load_plan(Path(path))
+        plan = read_plan(Path(path))
+        try:
+            validate_claims(plan)
+        except PlanError as error:
+            raise InputError(f"{path} contradicts itself: {error}\nsolve again, or undo what was changed") from error
+        return plan

@@ -15,8 +15,9 @@ from pipeplan.errors import InputError
 from pipeplan.job import Job, Recompute
 from pipeplan.model import Layer, LayerCost, Model
 from pipeplan.network import Ring, least_together, rings, together, transfer
-from pipeplan.pipeline import Groups, Pipeline, Stage, Transfer
+from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.scale import require_room, slowest_links, total
+from pipeplan.structure import Groups
 from pipeplan.tied import holders, tied_stages
 
 TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")

@@ -23,7 +23,9 @@ from itertools import groupby, pairwise
 
 from pipeplan.cluster import Cluster, Device, DeviceKind, Link
 from pipeplan.job import Job, Order
-from pipeplan.pipeline import Groups
+
+Groups = tuple[tuple[Device, ...], ...]
+"""For each stage its devices, one a replica."""
 
 
 @dataclass(frozen=True)

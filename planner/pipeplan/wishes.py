@@ -8,7 +8,7 @@ from pipeplan.errors import InputError
 from pipeplan.job import Job
 from pipeplan.model import Model
 from pipeplan.names import hint
-from pipeplan.pipeline import Groups
+from pipeplan.structure import Groups
 
 Mask = NDArray[np.bool_]
 

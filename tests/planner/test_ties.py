@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from instances import model_of
+from pipeplan.answer import as_json
 from pipeplan.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.errors import InputError, PlanError
 from pipeplan.explain.levers import possible
@@ -19,7 +20,6 @@ from pipeplan.job import Job
 from pipeplan.model import Layer, Model, Tie
 from pipeplan.network import Ring, alone, least_alone, least_together, together
 from pipeplan.pricing import assemble, price
-from pipeplan.result import as_json
 from pipeplan.schedule import Schedule
 from pipeplan.search.layouts import allocation_problem, layouts
 from pipeplan.search.space import Space

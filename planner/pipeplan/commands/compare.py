@@ -70,8 +70,8 @@ def show(comparison: "Comparison") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from pipeplan.answer import beyond
     from pipeplan.compare import SOLVER
-    from pipeplan.result import beyond
     from pipeplan.units import format_bytes, format_time
 
     title = f"{comparison.model} on {comparison.cluster}: proven bound {format_time(comparison.bound)}"

@@ -52,7 +52,7 @@ def run_published(options: Namespace) -> int:
             backend=backend,
         )
     if report.status is Status.INFEASIBLE:
-        from pipeplan.explain.published import why_nothing_fits
+        from pipeplan.graph.published.room import why_nothing_fits
 
         raise InfeasibleError(why_nothing_fits(case, backend))
     if report.solution is None:
@@ -144,8 +144,8 @@ def _chosen(case: "Published", stage: Any) -> list[tuple[int, int]]:
 
 def in_words(case: "Published", answer: dict[str, Any]) -> str:
     """The same for people."""
+    from pipeplan.answer import REASONS
     from pipeplan.names import counted, wrapped
-    from pipeplan.result import REASONS
     from pipeplan.units import format_bytes, format_time
     from pipeplan_formulations.report import Stop
 

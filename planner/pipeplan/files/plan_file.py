@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from pipeplan.cluster import Overlap
-from pipeplan.errors import InputError, PlanError
+from pipeplan.errors import InputError
 from pipeplan.files.atomic import write_whole
 from pipeplan.files.edge import Count, Items, Strict, Whole, check, listing
 from pipeplan.files.text import json_text, parse_data, read_text
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.plan import MemoryParts, Plan, PlanStage
 from pipeplan.schedule import Action, Schedule
-from pipeplan.validate import validate_claims
 
 FORMAT = "pipeplan-plan/2"
 
@@ -156,22 +155,6 @@ def read_plan(path: Path) -> Plan:
         Naming everything that is wrong, each with its path.
     """
     return plan_from_data(parse_data(read_text(path), str(path)), str(path))
-
-
-def load_plan(path: Path) -> Plan:
-    """The plan that a JSON file holds, whose claims its own tables prove.
-
-    Raises
-    ------
-    InputError
-        Naming every field that is wrong, or every claim that the file's own tables contradict.
-    """
-    plan = read_plan(path)
-    try:
-        validate_claims(plan)
-    except PlanError as error:
-        raise InputError(f"{path} contradicts itself: {error}\nsolve again, or undo what was changed") from error
-    return plan
 
 
 def plan_from_data(data: Any, where: str) -> Plan:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 from pipeplan.chain import Boundaries
-from pipeplan.pipeline import Groups
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.filled import fuller
 from pipeplan.search.flights import FREE
 from pipeplan.search.judge import Judged, judge
 from pipeplan.search.space import Space
+from pipeplan.structure import Groups
 
 PARTITIONS = 4
 """Partitions, the fastest ones tried, that are looked at under every schedule of the space."""

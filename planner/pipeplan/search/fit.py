@@ -11,12 +11,12 @@ import numpy as np
 
 from pipeplan.chain import UNLIMITED
 from pipeplan.names import counted, wrapped
-from pipeplan.pipeline import Groups
 from pipeplan.pricing import device_limit, device_room
 from pipeplan.scope import narrowing, searched
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.flights import free_family
 from pipeplan.search.space import Space
+from pipeplan.structure import Groups
 from pipeplan.units import format_bytes
 from pipeplan_formulations.clock import Clock, OutOfTimeError
 from pipeplan_formulations.partition.tie import copied

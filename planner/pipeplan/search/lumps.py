@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from pipeplan.pipeline import Groups
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.climb import Climb, Question, at_once
 from pipeplan.search.cutoff import learned
@@ -13,7 +12,7 @@ from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover, Step, Turn
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
-from pipeplan.structure import Modes, arrange
+from pipeplan.structure import Groups, Modes, arrange
 from pipeplan_formulations import allocation
 from pipeplan_formulations.report import Limits, Stop
 

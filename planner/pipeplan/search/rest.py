@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
-from pipeplan.pipeline import Groups
 from pipeplan.search.prove import Node, Prover, Step, Turn
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
+from pipeplan.structure import Groups
 
 LOT = 100
 """Shapes that are listed at once,"""

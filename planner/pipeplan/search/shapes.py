@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeplan.pipeline import Groups
 from pipeplan.search.candidates import Candidate, partition_problem
 from pipeplan.search.cutoff import closed, cutoff, learned, precise
 from pipeplan.search.family_node import FamilyNode
@@ -17,6 +16,7 @@ from pipeplan.search.flights_node import FlightsNode
 from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.space import Space
+from pipeplan.structure import Groups
 from pipeplan_formulations import partition
 
 

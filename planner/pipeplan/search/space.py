@@ -15,14 +15,13 @@ from pipeplan.found.lists import FAMILY as FOUND
 from pipeplan.job import Job, Objective, Order
 from pipeplan.model import Model
 from pipeplan.names import counted, some
-from pipeplan.pipeline import Groups
 from pipeplan.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
 from pipeplan.search.candidates import Candidate, in_flight
 from pipeplan.search.flights import FREE, Box, between
 from pipeplan.search.judge import Judged, overflow
 from pipeplan.search.wires import wires
-from pipeplan.structure import DeviceClass, all_modes, device_classes, structures
+from pipeplan.structure import DeviceClass, Groups, all_modes, device_classes, structures
 from pipeplan.wishes import Wishes
 from pipeplan_formulations.partition import Wire
 

@@ -19,7 +19,7 @@ import numpy as np
 from pipeplan.chain import Array, Chain
 from pipeplan.cluster import Cluster, Device, Link, Overlap
 from pipeplan.network import transfer
-from pipeplan.pipeline import Groups
+from pipeplan.structure import Groups
 from pipeplan_formulations.partition import Wire
 
 

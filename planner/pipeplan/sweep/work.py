@@ -14,7 +14,6 @@ from pipeplan.names import counted
 from pipeplan.sweep.cells import Cell, Question
 from pipeplan.sweep.experiment import Search
 from pipeplan.sweep.record import Figures, Outcome, Record
-from pipeplan.version import __version__
 
 if TYPE_CHECKING:
     from pipeplan.plan import Plan
@@ -59,7 +58,7 @@ def record(cell: Cell, question: Question, search: Search) -> Record:
         stop=result.stop.value,
         wall=time.monotonic() - began,
         rung=cell.rung,
-        version=__version__,
+        version=_version(),
         part=cell.part,
     )
 
@@ -81,7 +80,7 @@ def blank(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: floa
         error=error,
         wall=wall,
         rung=cell.rung,
-        version=__version__,
+        version=_version(),
         part=cell.part,
     )
 
@@ -98,3 +97,9 @@ def plan_label(plan: "Plan") -> str:
 
 def _figures(row: "Baseline") -> Figures:
     return Figures(row.value, tuple(map(int, row.peaks)), row.label, row.why, row.outside)
+
+
+def _version() -> str:
+    from pipeplan import __version__
+
+    return __version__

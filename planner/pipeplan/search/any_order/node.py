@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipeplan.pipeline import Groups
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.any_order.family import found_family
 from pipeplan.search.candidates import Candidate, partition_problem
@@ -12,6 +11,7 @@ from pipeplan.search.cutoff import closed, cutoff, precise
 from pipeplan.search.judge import judge
 from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.space import Space
+from pipeplan.structure import Groups
 from pipeplan_formulations.joint import Choice, JointPipeline, Search
 from pipeplan_formulations.schedule import Orders
 

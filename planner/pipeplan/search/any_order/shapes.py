@@ -7,9 +7,8 @@ from itertools import islice
 import numpy as np
 
 from pipeplan.errors import InputError
-from pipeplan.pipeline import Groups
 from pipeplan.search.space import Space
-from pipeplan.structure import structures
+from pipeplan.structure import Groups, structures
 
 MOST = 2_000
 """Shapes of one micro-batch size, each of which is a search of its own."""

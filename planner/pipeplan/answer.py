@@ -1,0 +1,198 @@
+"""An answer told in words and as plain data."""
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from pipeplan.names import counted
+from pipeplan.plan import Plan, PlanStage
+from pipeplan.robust import words
+from pipeplan.schedule import Kind
+from pipeplan.search.baselines import LATE, Baseline, ranked
+from pipeplan.units import format_bytes, format_time
+from pipeplan_formulations.report import Stop
+
+if TYPE_CHECKING:
+    from pipeplan.result import Result
+
+SHOWN = 16
+"""Stages that are told one by one; of more, those that follow each other and are alike share a line."""
+
+REASONS = {
+    Stop.OPTIMALITY: "proved for these {costs}",
+    Stop.GAP: "the gap asked for is reached",
+    Stop.EXHAUSTED: "all was looked at, and a gap is left",
+    Stop.TIME: "the time is over",
+    Stop.INTERRUPT: "interrupted",
+    Stop.ERROR: "a solver contradicted itself",
+}
+
+
+def in_words(result: "Result") -> str:
+    """What ``pipeplan solve`` prints."""
+    plan = result.plan
+    meaning = "step time" if result.job.objective == "step" else "largest stage load per sample"
+    many = counted(plan.micro_batches, "micro-batch")
+    lines = [
+        f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "
+        f"schedule {plan.schedule.family}{_splits(plan)}",
+        f"{meaning} {format_time(result.value)}, proven bound {format_time(result.bound)}, gap {result.gap:.2%} "
+        f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
+        f"costs: {result.costs.in_words()}",
+        *_stages(plan),
+        *_sums(plan),
+    ]
+    others = [entry for entry in result.runners_up if entry[1] > result.value]
+    if result.robust is not None:
+        lines += words.in_words(result.robust)
+    elif others:
+        lines.append("next best of what was tried:")
+        lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
+    lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
+    late = [name for name, row in result.baselines.items() if row.judged is None and row.why == LATE]
+    told = [row for name, row in result.baselines.items() if name not in late]
+    lines += [f"  {_heuristic(row, result)}" for row in ranked(told)]
+    lines += [f"  not tried, as the time was over: {', '.join(late)}"] if late else []
+    return "\n".join([*lines, *result.searched.lines()])
+
+
+def as_json(result: "Result") -> dict[str, object]:
+    """The object that ``pipeplan solve --json`` prints. Times are seconds."""
+    return {
+        "status": result.status.value,
+        "stop": result.stop.value,
+        "step_time_s": result.value / 1e9,
+        "bound_s": result.bound / 1e9,
+        "gap": result.gap,
+        "wall_s": result.wall,
+        "backend": result.backend,
+        "micro_batch": result.plan.micro_batch,
+        "micro_batches": result.plan.micro_batches,
+        "schedule": result.plan.schedule.family,
+        "stages": [_stage_json(stage) for stage in result.plan.stages],
+        "runners_up": [{"plan": label, "step_time_s": value / 1e9} for label, value in result.runners_up],
+        "balancers": {name: _heuristic_json(row) for name, row in result.baselines.items()},
+        "costs": result.costs.as_json(),
+        "searched": {"objective": result.job.objective.value} | result.searched.as_json(),
+    } | _beside(result)
+
+
+def _beside(result: "Result") -> dict[str, object]:
+    """What only some answers have."""
+    tied, found = result.plan.pipeline.tied, dict[str, object]()
+    if tied:
+        found["tied_stages"] = [list(group) for group in tied]
+    if result.robust is not None:
+        found["robust"] = words.as_json(result.robust)
+    return found
+
+
+def _reason(result: "Result") -> str:
+    if result.robust is not None and result.value > result.robust.undisturbed.value:
+        return f"chosen by its {result.robust.question.words} where times vary"
+    return REASONS[result.stop].format(costs=result.costs.name)
+
+
+def _splits(plan: Plan) -> str:
+    """Which backwards are split into input and weight gradients."""
+    split = sorted({action.stage for action in plan.schedule.actions() if action.kind is Kind.WEIGHT_GRADIENT})
+    if not split:
+        return ""
+    if len(split) == len(plan.stages):
+        return ", backwards split"
+    return f", backwards of {'stage' if len(split) == 1 else 'stages'} {', '.join(map(str, split))} split"
+
+
+def _stages(plan: Plan) -> list[str]:
+    if len(plan.stages) <= SHOWN:
+        return [f"  stage {number}: {_stage(stage, plan)}" for number, stage in enumerate(plan.stages)]
+    lines = []
+    for _, run in groupby(enumerate(plan.stages), key=lambda entry: _sort(entry[1], plan)):
+        numbers, stages = zip(*run, strict=True)
+        if len(stages) == 1:
+            lines.append(f"  stage {numbers[0]}: {_stage(stages[0], plan)}")
+        else:
+            lines.append(f"  stages {numbers[0]} to {numbers[-1]}: {_alike(stages, plan)}")
+    return lines
+
+
+def _sums(plan: Plan) -> list[str]:
+    return [
+        f"  stages {', '.join(map(str, group[:-1]))} and {group[-1]} share weights: each has a copy, and they sum its "
+        "gradients before they update"
+        for group in plan.pipeline.tied
+    ]
+
+
+def _sort(stage: PlanStage, plan: Plan) -> tuple[object, ...]:
+    return len(stage.layers), stage.replicas, plan.device_kinds[stage.devices[0]], len(stage.recompute)
+
+
+def _stage(stage: PlanStage, plan: Plan) -> str:
+    parts = {name: f"{share:.1%} of {name}" for name, share in stage.shares}
+    first, last = (parts.get(name, name) for name in (stage.layers[0], stage.layers[-1]))
+    span = first if len(stage.layers) == 1 else f"{first} … {last} ({len(stage.layers)} layers)"
+    again = f", {len(stage.recompute)} of {len(stage.layers)} layers recomputed" if stage.recompute else ""
+    return (
+        f"{_devices(stage, plan)}: {span}; forward {format_time(stage.forward)}, backward "
+        f"{format_time(stage.backward)}, memory {format_bytes(stage.memory.total)} ({stage.in_flight} in flight{again})"
+    )
+
+
+def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
+    first, last = stages[0], stages[-1]
+    again = f", {len(first.recompute)} recomputed" if first.recompute else ""
+    memory = sorted(stage.memory.total for stage in stages)
+    kind = plan.device_kinds[first.devices[0]]
+    return (
+        f"d{first.devices[0]} … d{last.devices[-1]} {kind}, {counted(first.replicas, 'device')} a stage: "
+        f"{counted(len(first.layers), 'layer')} each{again} ({first.layers[0]} … {last.layers[-1]}); forward and "
+        f"backward up to {format_time(max(stage.forward + stage.backward for stage in stages))}, memory "
+        f"{format_bytes(memory[0])} to {format_bytes(memory[-1])} ({first.in_flight} to {last.in_flight} in flight)"
+    )
+
+
+def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
+    """``d0, d1 v100``: replicas are of one kind."""
+    shown = ", ".join(f"d{device}" for device in stage.devices[:most])
+    more = f" … ({stage.replicas} devices)" if stage.replicas > most else ""
+    return f"{shown}{more} {plan.device_kinds[stage.devices[0]]}"
+
+
+def _heuristic(row: Baseline, result: "Result") -> str:
+    if row.value is None:
+        return f"{row.name:20} no plan: {row.why}"
+    over = row.value / result.bound - 1 if result.bound else 0.0
+    return f"{row.name:20} {format_time(row.value):>10}  {over:+.1%} over the bound  ({row.label}{beyond(row.outside)})"
+
+
+def beyond(why: str) -> str:
+    """What stands behind the label of a plan that lies outside what was asked."""
+    return f"; outside what was asked: {why}" if why else ""
+
+
+def _stage_json(stage: PlanStage) -> dict[str, object]:
+    memory = stage.memory
+    return {
+        "layers": list(stage.layers),
+        "devices": list(stage.devices),
+        "replicas": stage.replicas,
+        "recompute": list(stage.recompute),
+        "forward_s": stage.forward / 1e9,
+        "backward_s": stage.backward / 1e9,
+        "memory_bytes": {
+            "total": memory.total,
+            "weights": memory.weights,
+            "gradients": memory.gradients,
+            "optimizer": memory.optimizer,
+            "activations": memory.activations,
+            "workspace": memory.workspace,
+            "runtime": memory.runtime,
+        },
+    } | ({"shares": dict(stage.shares)} if stage.shares else {})
+
+
+def _heuristic_json(row: Baseline) -> dict[str, object]:
+    if row.value is None:
+        return {"step_time_s": None, "why": row.why}
+    found: dict[str, object] = {"step_time_s": row.value / 1e9, "plan": row.label}
+    return found | ({"outside": row.outside} if row.outside else {})
