@@ -1,1 +1,1 @@
-"""Processes of a run: met, watched, ended together, started again; `pipeplan_executor.processes.launcher` is their front door."""
+"""Processes of a run: rendezvous, watching, ending together, restart; `pipeplan_executor.processes.launcher` uses them."""

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from pipeplan.analysis.explain.least import least
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
-from pipeplan.analysis.frontier.points import Floor, Point, memory_of, point
+from pipeplan.analysis.frontier.curve import Floor, Point, memory_of, point
 from pipeplan.analysis.frontier.subsets import kind_counts
 
 
