@@ -4,10 +4,9 @@ All times are analytic estimates from operation counts and data sheets (datasets
 """
 
 from dataclasses import replace
-from types import ModuleType
 
 from pipeplan import load_cluster, load_model
-from pipeplan.baselines.partitioners import bapipe, chain_minmax
+from pipeplan.baselines.partitioners import BALANCERS, Balancer
 from pipeplan.baselines.partitioners.balancer import NotApplicable
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
@@ -83,7 +82,7 @@ def slow_links() -> None:
         every = lines(model, cluster, job)
         plain, coarse = (
             min(judge(line, cut).value for line in every if (cut := _cut(line, balancer)))
-            for balancer in (chain_minmax, bapipe)
+            for balancer in (BALANCERS["chain-minmax"], BALANCERS["bapipe"])
         )
         best = _solve(model, cluster, replace(job, intra_layer=True))
         times = map(_milliseconds, (plain, coarse, _alone(model, every), best.value))
@@ -93,7 +92,7 @@ def slow_links() -> None:
 def _cells(model: Model, cluster: Cluster, where: str) -> list[str]:
     job = Job(BATCH, replicas=(1,), schedules=("1f1b-as",))
     every = lines(model, cluster, job)
-    greedy = min((judge(line, cut).value for line in every if (cut := _cut(line, bapipe))), default=None)
+    greedy = min((judge(line, cut).value for line in every if (cut := _cut(line, BALANCERS["bapipe"]))), default=None)
     alone = _alone(model, every)
     whole = _solve(model, cluster, Job(BATCH))
     best = _solve(model, cluster, replace(job, intra_layer=True))
@@ -113,7 +112,7 @@ def _alone(model: Model, every: list[Line]) -> int | None:
     return min((judge(line, cut).value for line, cut in real), default=None)
 
 
-def _cut(line: Line, balancer: ModuleType) -> Positions | None:
+def _cut(line: Line, balancer: Balancer) -> Positions | None:
     """A balancer's cut, whose weights lie on chip wherever they fit; None where it has none."""
     try:
         cut = tuple(map(float, balancer.balance(line.chain, line.micro_batches)))

@@ -16,7 +16,7 @@ dropout masks. Head and embedding may share one matrix (``tied``); it then count
 from dataclasses import dataclass
 
 from pipeplan.core.model import Layer, Model, Tie, Work
-from pipeplan.costs.memory import item_size
+from pipeplan.costs.layers import item_size
 
 
 @dataclass(frozen=True)

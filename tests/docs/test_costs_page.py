@@ -15,8 +15,7 @@ from pipeplan import Cluster, Job, Model, Result, solve
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import OPTIMIZER_STATE
 from pipeplan.core.timeline import Flight, Span
-from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.memory import ITEM_SIZE, optimizer_bytes
+from pipeplan.costs.layers import ITEM_SIZE, layer_costs, optimizer_bytes
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.job_file import job_from_data
 from pipeplan.io.model_file import model_from_data

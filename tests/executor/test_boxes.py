@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeplan_executor.checkpoint.boxes import boxes_of
+from pipeplan_executor.checkpoint.slices import boxes_of
 
 
 @given(st.lists(st.integers(1, 4), max_size=4), st.data())

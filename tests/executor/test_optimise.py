@@ -8,11 +8,9 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from pipeplan.core.errors import InputError
-from pipeplan_executor.optim.optimise import StageOptimizer, planned_optimizer
-from pipeplan_executor.optim.pieces import ELEMENTWISE, onto_pieces
+from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, onto_pieces, planned_optimizer
 from pipeplan_executor.optim.reduction import Piece
-from pipeplan_executor.optim.state_size import excess
-from pipeplan_executor.optim.updates import Updates
+from pipeplan_executor.optim.updates import Updates, excess
 
 CHOICES = {
     "sgd": lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9, weight_decay=0.1),

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeplan.core.errors import InputError
-from pipeplan.frontend.capture.blank import on_meta
-from pipeplan.frontend.capture.row import row_of
-from pipeplan.frontend.profile.precision import FORMATS, autocast
+from pipeplan.frontend.capture.front_ends import row_of
+from pipeplan.frontend.capture.private import on_meta
+from pipeplan.frontend.profile.passes import FORMATS, autocast
 from pipeplan_executor.stages.precision import formats, sharing_casts
 
 CPU = torch.device("cpu")

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from pipeplan_executor.stages.draws import Draws
 from pipeplan_executor.stages.seeds import Moment, derive, seed_layers, seeded
+from pipeplan_executor.stages.shapes import Draws
 
 
 def drawn(model: nn.Module, seed: int = 0, step: int = 0, micro_batch: int = 0) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.frontend.capture import Stages
-from pipeplan.frontend.capture.row import row_of
+from pipeplan.frontend.capture.front_ends import row_of
 from pipeplan_executor.stages.shapes import trace
 
 

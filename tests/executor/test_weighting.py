@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipeplan.core.errors import InputError
-from pipeplan_executor.optim.weighting import shares
+from pipeplan_executor.optim.updates import shares
 
 
 def test_micro_batches_count_alike_unless_they_are_weighed() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence, Set
 import torch
 from torch import Tensor, nn
 
-from pipeplan.frontend.capture.blank import on_meta
+from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.ties import named_tensors
 from pipeplan_executor.stages.shapes import Tensors, trace

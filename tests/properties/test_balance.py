@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from helpers.chains import make_chain
 from pipeplan.baselines.partitioners import BALANCERS, NotApplicable, preferred_family
 from pipeplan.baselines.partitioners.balancer import stage_loads
-from pipeplan.baselines.partitioners.room import one_forward_one_backward, stage_bytes
+from pipeplan.baselines.partitioners.bapipe import one_forward_one_backward, stage_bytes
 from pipeplan.core.cluster import Overlap
 from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.schedules import FAMILIES

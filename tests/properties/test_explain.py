@@ -7,7 +7,7 @@ from helpers.explained import setting_of
 from helpers.random_schedules import random_case
 from pipeplan.analysis.explain.levers import fall, groups, levers, possible, together
 from pipeplan.analysis.explain.path import portions
-from pipeplan.analysis.explain.use import uses
+from pipeplan.analysis.explain.setting import uses
 
 seeds = st.integers(0, 2**32)
 

@@ -16,7 +16,7 @@ from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.units import parse_bandwidth, parse_bytes, parse_rate, parse_time
-from pipeplan.io import quantity
+from pipeplan.io import schema as edge
 from pipeplan.io.cluster_file import read_cluster, write_cluster
 from pipeplan.io.job_file import read_job, write_job
 from pipeplan.io.model_file import read_model, write_model
@@ -250,15 +250,15 @@ def test_a_plan_comes_back(plan: Plan) -> None:
 def test_quantities_come_back(value: int) -> None:
     """What is written with a unit is parsed as the same integer."""
     for write, parse in [
-        (quantity.written_bytes, parse_bytes),
-        (quantity.written_time, parse_time),
-        (quantity.written_rate, parse_rate),
-        (quantity.written_flops, parse_rate),
+        (edge.written_bytes, parse_bytes),
+        (edge.written_time, parse_time),
+        (edge.written_rate, parse_rate),
+        (edge.written_flops, parse_rate),
     ]:
         text = write(value)
         assert text == value or parse(text) == value
     if value:
-        text = quantity.written_bandwidth(value)
+        text = edge.written_bandwidth(value)
         assert text == value or parse_bandwidth(text) == value
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.every_plan import every_plan
 from helpers.instances import model_of
 from pipeplan.analysis.frontier import Frontier, fewest_devices, frontier
-from pipeplan.analysis.frontier.points import memory_of
+from pipeplan.analysis.frontier.curve import memory_of
 from pipeplan.analysis.frontier.subsets import Part, sub_cluster
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError

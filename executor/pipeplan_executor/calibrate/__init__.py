@@ -1,4 +1,4 @@
-"""A model and a cluster corrected by what a plan's run showed, so that the next plan is chosen by what is so.
+"""Calibration: a model and a cluster corrected by what a plan's run took, to plan again with.
 
 ::
 

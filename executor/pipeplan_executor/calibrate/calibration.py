@@ -1,4 +1,4 @@
-"""From a run of a plan to a model and a cluster that predict it."""
+"""Calibration of a model and a cluster from a run of a plan, so that they predict it."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise

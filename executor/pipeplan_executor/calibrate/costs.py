@@ -1,4 +1,4 @@
-"""A model's profiles, so scaled that the stages of a plan take what they took.
+"""Scaled profiles of a model, with which the stages of a plan take what they were measured to take.
 
 Layers of a stage keep their ratios. What lies between two actions counts as part of the second: an engine's work for
 an action is then spread over the layers of its stage. That is exact for plans of as many stages, whatever their cuts

@@ -1,4 +1,4 @@
-"""A cluster whose links and runtimes are such that a plan's tensors, reductions and peaks are what they were.
+"""Corrected links and runtimes of a cluster, by a plan's measured transfers, reductions and peaks.
 
 A link's bandwidth and latency change by one factor, since one size of tensor cannot tell them apart. Reductions have a
 factor of their own, which the link's efficiency in collectives takes. What a rank's peak lies above or below the

@@ -1,4 +1,4 @@
-"""Describes this machine as a cluster of worker processes, by measurement.
+"""Description of this machine as a cluster of worker processes, by measurement.
 
 Two processes exchange tensors of growing size through torch.distributed, both ways at once, as neighbours in a pipeline
 do; the time is fitted by latency + size / bandwidth (least squares on relative errors, over medians). One way alone is

@@ -1,4 +1,4 @@
-"""What a plan's steps really took: actions, what lies between them, and tensors on their way.
+"""Measured times of a plan's steps: actions, what lies between them, and tensors in transit.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What a calibration changed, in words and as plain data."""
+"""Report of a calibration's changes, in words and as plain data."""
 
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind

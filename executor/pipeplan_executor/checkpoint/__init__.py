@@ -1,4 +1,4 @@
-"""Training that can be broken off: everything a run needs to go on, under the names of the unsplit model.
+"""Checkpoints: everything a run needs to go on, under the names of the unsplit model.
 
 ::
 
@@ -10,8 +10,9 @@
 """
 
 from pipeplan_executor.checkpoint.folder import latest
+from pipeplan_executor.checkpoint.held import TrainingState
 from pipeplan_executor.checkpoint.load import Restored, load
 from pipeplan_executor.checkpoint.plain import as_plain
 from pipeplan_executor.checkpoint.save import save
 
-__all__ = ["Restored", "as_plain", "latest", "load", "save"]
+__all__ = ["Restored", "TrainingState", "as_plain", "latest", "load", "save"]

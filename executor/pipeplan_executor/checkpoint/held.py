@@ -1,24 +1,63 @@
-"""What this rank holds of a model in training: the only place where checkpoints look into a pipeline."""
+"""`TrainingState`, all that a checkpoint saves and restores on one rank; `Held`, one stage of it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pipeplan.core.plan import Plan
-from pipeplan_executor.checkpoint.boxes import boxes_of
 from pipeplan_executor.checkpoint.inventory import Inventory, first_names, take
 from pipeplan_executor.checkpoint.optimizer import Part
-from pipeplan_executor.checkpoint.slices import Slice
+from pipeplan_executor.checkpoint.slices import Slice, boxes_of
+from pipeplan_executor.optim.updates import Updates
 from pipeplan_executor.runtime.program.order import find_replicas
-from pipeplan_executor.sharding.cut import Cut
-
-if TYPE_CHECKING:
-    from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.sharding.cuts import Cut
+from pipeplan_executor.stages.seeds import Moment
+from pipeplan_executor.stages.ties import Copies
 
 Layout = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """A model in training, as one rank has it.
+
+    Attributes
+    ----------
+    plan : Plan
+    rank : int
+        Of the plan.
+    model : torch.nn.Module
+        The unsplit model, of which only names, shapes and types are read.
+    modules : mapping of int to torch.nn.Module
+        This rank's stages, by number.
+    copies : tuple of Copies
+        Weights that stages share.
+    cuts : mapping of str to Cut
+        By name, the parameters of which a part is here.
+    updates : Updates
+        Optimisers, schedules and loss scale.
+    moment : Moment
+        Seed and number of steps so far; `load` sets both.
+    accumulates : bool
+        Whether gradients of steps without update wait for one.
+    """
+
+    plan: Plan
+    rank: int
+    model: nn.Module
+    modules: Mapping[int, nn.Module]
+    copies: tuple[Copies, ...]
+    cuts: Mapping[str, Cut]
+    updates: Updates
+    moment: Moment
+    accumulates: bool
+
+    def inventory(self) -> Inventory:
+        """Of the unsplit model."""
+        return take(self.model)
 
 
 @dataclass(frozen=True)
@@ -73,26 +112,26 @@ class Held:
                 yield firsts[name], buffer
 
 
-def held(pipeline: "Pipeline", inventory: Inventory) -> list[Held]:
+def held(state: TrainingState, inventory: Inventory) -> list[Held]:
     """All stages of this rank."""
-    replicas = find_replicas(pipeline.plan.schedule)
+    replicas = find_replicas(state.plan.schedule)
     firsts = first_names(inventory)
     found = []
-    for number, module in pipeline.modules.items():
-        updates = pipeline.updates.optimizers[number]
-        later = [copies for copies in pipeline.fitted.copies if number in copies.stages[1:]]
+    for number, module in state.modules.items():
+        updates = state.updates.optimizers[number]
+        later = [copies for copies in state.copies if number in copies.stages[1:]]
         found.append(
             Held(
                 number,
-                replicas[number].index(pipeline.team.rank),
+                replicas[number].index(state.rank),
                 module,
                 updates.optimizer,
                 updates.scheduler,
                 tuple(
-                    _part(firsts[p.name], p.updated, p.parameter, pipeline.cuts, p.start, p.end) for p in updates.pieces
+                    _part(firsts[p.name], p.updated, p.parameter, state.cuts, p.start, p.end) for p in updates.pieces
                 ),
                 frozenset(firsts[name] for copies in later for name in copies.on(number)),
-                pipeline.cuts,
+                state.cuts,
             )
         )
     return found
@@ -106,11 +145,6 @@ def _part(
     corner, whole = (cut.offsets, cut.shape) if cut is not None else ((), tuple(parameter.shape))
     boxes = boxes_of(parameter.shape, first, parameter.numel() if end is None else end, corner)
     return Part(name, held, boxes, whole)
-
-
-def inventory_of(pipeline: "Pipeline") -> Inventory:
-    """Of the whole model that the pipeline runs a part of."""
-    return take(pipeline.workload.module)
 
 
 def layout(plan: Plan) -> Layout:

@@ -1,4 +1,4 @@
-"""What the unsplit model consists of, whatever plan runs it: by this a checkpoint knows its model."""
+"""Inventory of the unsplit model, whatever plan runs it: by this a checkpoint is matched with its model."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,26 +1,21 @@
-"""Reading a checkpoint into a pipeline of any plan, each rank what it needs."""
+"""Reading a checkpoint into training under any plan, each rank what it needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint.folder import resolve
-from pipeplan_executor.checkpoint.held import Held, held, inventory_of, layout
+from pipeplan_executor.checkpoint.held import Held, TrainingState, held, layout
 from pipeplan_executor.checkpoint.inventory import Inventory, check_same
-from pipeplan_executor.checkpoint.keys import model_key, replica_key
 from pipeplan_executor.checkpoint.optimizer import Kept, put
 from pipeplan_executor.checkpoint.origin import Origin, open_origin
 from pipeplan_executor.checkpoint.record import Record
-from pipeplan_executor.checkpoint.schedulers import restore_scheduler
-from pipeplan_executor.checkpoint.slices import Slice
+from pipeplan_executor.checkpoint.slices import Slice, model_key, replica_key
 from pipeplan_executor.checkpoint.together import on_all, on_first
-
-if TYPE_CHECKING:
-    from pipeplan_executor.train.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Restored:
     extra: Any = None
 
 
-def load(pipeline: "Pipeline", path: str | Path, *, weights_only: bool = False) -> Restored:
+def load(state: TrainingState, path: str | Path, *, weights_only: bool = False) -> Restored:
     """Go on where a checkpoint was saved, under whatever plan. Every rank calls this, ahead of a step.
 
     Under the plan that saved it, everything that follows is what would have followed, bit by bit, as far as the
@@ -63,19 +58,19 @@ def load(pipeline: "Pipeline", path: str | Path, *, weights_only: bool = False) 
         On every rank, if there is nothing whole, or it is of another model or optimiser.
     """
     found = on_first(lambda: Path(path) if Path(path).is_file() else resolve(path))
-    return on_all(lambda: _restore(pipeline, found, weights_only))
+    return on_all(lambda: _restore(state, found, weights_only))
 
 
-def _restore(pipeline: "Pipeline", path: Path, weights_only: bool) -> Restored:
-    inventory = inventory_of(pipeline)
+def _restore(state: TrainingState, path: Path, weights_only: bool) -> Restored:
+    inventory = state.inventory()
     origin = open_origin(path, inventory)
     record = origin.record
     check_same(path, record.inventory, inventory)
-    stages = held(pipeline, inventory)
+    stages = held(state, inventory)
     if not weights_only:
         _check_kind(record, stages, path)
     kept = Kept(origin.stored, record.values, record.groups)
-    same_plan = record.layout == layout(pipeline.plan)
+    same_plan = record.layout == layout(state.plan)
     for stage in stages:
         wanted = _model(origin, stage, inventory, same_plan, path)
         states: dict[str, dict[str, Any]] = {}
@@ -85,13 +80,13 @@ def _restore(pipeline: "Pipeline", path: Path, weights_only: bool) -> Restored:
         origin.read(wanted)
         if stage.optimizer is not None and not weights_only:
             put(stage.optimizer, stage.parts, states, kept)
-            restore_scheduler(stage, record)
+            _restore_scheduler(stage, record)
     if weights_only:
         return Restored(path, 0, record.extra)
-    if pipeline.updates.scale is not None and record.scaler is not None:
-        pipeline.updates.scale.scaler.load_state_dict(record.scaler)
-    pipeline.moment.seed = record.seed if record.seed is not None else pipeline.moment.seed
-    pipeline.moment.step = record.step
+    if state.updates.scale is not None and record.scaler is not None:
+        state.updates.scale.scaler.load_state_dict(record.scaler)
+    state.moment.seed = record.seed if record.seed is not None else state.moment.seed
+    state.moment.step = record.step
     return Restored(path, record.step, record.extra)
 
 
@@ -115,3 +110,24 @@ def _check_kind(record: Record, stages: Sequence[Held], path: Path) -> None:
                 f"{path} was saved with {record.kind}, and stage {stage.stage} has {own}; load it with the optimiser "
                 "that made it, or its weights alone (weights_only=True)"
             )
+
+
+def _restore_scheduler(stage: Held, record: Record) -> None:
+    """Give a stage's schedule the state that one was saved with; one that was not there before begins anew.
+
+    Raises
+    ------
+    InputError
+        If no stage was saved that has as many groups of parameters.
+    """
+    if stage.scheduler is None or stage.optimizer is None or not record.schedulers:
+        return
+    groups = len(stage.optimizer.param_groups)
+    fitting = {number: state for number, state in record.schedulers.items() if record.groups_of(number) == groups}
+    if not fitting:
+        raise InputError(
+            f"stage {stage.stage} has {groups} groups of parameters, and the schedules that were saved are for "
+            f"{', '.join(sorted({str(record.groups_of(number)) for number in record.schedulers}))}; use the optimiser "
+            "function that made the checkpoint, and let it return the same groups for every stage, empty ones too"
+        )
+    stage.scheduler.load_state_dict(fitting.get(stage.stage, next(iter(fitting.values()))))

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from pipeplan.core.errors import InputError
-from pipeplan_executor.checkpoint.boxes import Box
-from pipeplan_executor.checkpoint.keys import numbers_key, optimizer_key, whole_key
 from pipeplan_executor.checkpoint.record import Group
-from pipeplan_executor.checkpoint.slices import Slice, Stored
+from pipeplan_executor.checkpoint.slices import Box, Slice, Stored, numbers_key, optimizer_key, whole_key
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where a pipeline can be loaded from: a checkpoint, or a plain file of the whole model. Both answer alike."""
+"""Sources that a run can be loaded from, with one interface: a checkpoint, or a plain file of the whole model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,9 @@ from torch import Tensor
 from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import slices
 from pipeplan_executor.checkpoint.inventory import Entry, Inventory, first_names, parameter_names
-from pipeplan_executor.checkpoint.keys import model_key, numbers_key, whole_key
 from pipeplan_executor.checkpoint.optimizer import options_of, sorted_out
 from pipeplan_executor.checkpoint.record import Group, Record, read_record
-from pipeplan_executor.checkpoint.slices import Slice, Stored, Tensors
+from pipeplan_executor.checkpoint.slices import Slice, Stored, Tensors, model_key, numbers_key, whole_key
 
 
 class Origin(Protocol):

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from pipeplan_executor.checkpoint.folder import resolve
 from pipeplan_executor.checkpoint.inventory import parameter_names
-from pipeplan_executor.checkpoint.keys import model_key, optimizer_key
 from pipeplan_executor.checkpoint.record import Record, read_record
-from pipeplan_executor.checkpoint.schedulers import one_for_all
-from pipeplan_executor.checkpoint.slices import read, stored
+from pipeplan_executor.checkpoint.slices import model_key, optimizer_key, read, stored
 
 
 def as_plain(path: str | Path) -> dict[str, Any]:
@@ -44,7 +42,7 @@ def as_plain(path: str | Path) -> dict[str, Any]:
     return {
         "model": model,
         "optimizer": _optimizer(record, room) if record.kind else None,
-        "scheduler": one_for_all(record),
+        "scheduler": record.scheduler_for_all(),
         "scaler": record.scaler,
         "step": record.step,
         "seed": record.seed,

@@ -1,4 +1,4 @@
-"""What a checkpoint says beside its tensors: ``checkpoint.json`` for people and checks, ``state.pt`` for the rest.
+"""Record of a checkpoint beside its tensors: ``checkpoint.json`` for people and checks, ``state.pt`` for the rest.
 
 ``state.pt`` is read with torch's restricted unpickler, so it holds numbers, texts, tensors and containers only.
 """
@@ -81,6 +81,15 @@ class Record:
     schedulers: dict[int, dict[str, Any]] = field(default_factory=dict)
     scaler: dict[str, Any] | None = None
     extra: Any = None
+
+    def groups_of(self, stage: int) -> int:
+        """The number of groups of a stage's optimiser."""
+        return sum(group.stage == stage for group in self.groups)
+
+    def scheduler_for_all(self) -> dict[str, Any] | None:
+        """The state of the schedule of an optimiser of the whole model: that of a stage with all its groups."""
+        most = max(self.schedulers, key=self.groups_of, default=None)
+        return None if most is None else self.schedulers[most]
 
 
 def write_record(record: Record, path: Path) -> None:

@@ -3,23 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import folder as places
-from pipeplan_executor.checkpoint.held import Held, held, inventory_of, layout
+from pipeplan_executor.checkpoint.held import Held, TrainingState, held, layout
 from pipeplan_executor.checkpoint.inventory import Inventory, check_complete
-from pipeplan_executor.checkpoint.keys import model_key, replica_key
 from pipeplan_executor.checkpoint.optimizer import Taken, take
 from pipeplan_executor.checkpoint.record import Group, Record, write_record
-from pipeplan_executor.checkpoint.slices import Slice, write
+from pipeplan_executor.checkpoint.slices import Slice, model_key, replica_key, write
 from pipeplan_executor.checkpoint.together import on_all, on_first
-
-if TYPE_CHECKING:
-    from pipeplan_executor.train.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class _Told:
     schedulers: dict[int, dict[str, Any]]
 
 
-def save(pipeline: "Pipeline", folder: str | Path, *, keep: int = 3, extra: Any = None) -> Path:
+def save(state: TrainingState, folder: str | Path, *, keep: int = 3, extra: Any = None) -> Path:
     """Save all that a later run needs as ``folder/step-N``. Every rank calls this, between two updates.
 
     Parameters
@@ -58,11 +54,11 @@ def save(pipeline: "Pipeline", folder: str | Path, *, keep: int = 3, extra: Any 
     """
     if keep < 1:
         raise InputError(f"keep is {keep}; at least the newest checkpoint must stay")
-    if pipeline.accumulates:
+    if state.accumulates:
         raise InputError("gradients of steps without update are not saved; save behind a step that updates")
-    step, inventory = pipeline.moment.step, inventory_of(pipeline)
+    step, inventory = state.moment.step, state.inventory()
     part = on_first(lambda: places.begin(Path(folder), step))
-    stages = held(pipeline, inventory)
+    stages = held(state, inventory)
     taken = on_all(lambda: [take(one.optimizer, one.own_parts(), one.stage) for one in stages if one.optimizer])
     tensors = _of_model(stages, inventory)
     for one in taken:
@@ -72,7 +68,7 @@ def save(pipeline: "Pipeline", folder: str | Path, *, keep: int = 3, extra: Any 
     dist.all_gather_object(everyone, _told(stages, taken, tensors))
 
     def finish() -> Path:
-        write_record(_record(pipeline, inventory, [told for told in everyone if told is not None], extra), part)
+        write_record(_record(state, inventory, [told for told in everyone if told is not None], extra), part)
         return places.publish(part, step, keep)
 
     return on_first(finish)
@@ -98,24 +94,24 @@ def _told(stages: Sequence[Held], taken: Sequence[Taken], tensors: dict[str, Ten
     )
 
 
-def _record(pipeline: "Pipeline", inventory: Inventory, everyone: Sequence[_Told], extra: Any) -> Record:
+def _record(state: TrainingState, inventory: Inventory, everyone: Sequence[_Told], extra: Any) -> Record:
     prefix = model_key("")
     keys = {key.removeprefix(prefix) for told in everyone for key in told.keys if key.startswith(prefix)}
     check_complete(keys, inventory)
     kinds = sorted({kind for told in everyone for kind in told.kinds})
     if len(kinds) > 1:
         raise InputError(f"stages have optimisers of different kinds ({', '.join(kinds)}), which cannot be saved")
-    scale = pipeline.updates.scale
+    scale = state.updates.scale
     return Record(
-        step=pipeline.moment.step,
-        seed=pipeline.moment.seed,
-        model=pipeline.plan.model,
+        step=state.moment.step,
+        seed=state.moment.seed,
+        model=state.plan.model,
         inventory=inventory,
-        layout=layout(pipeline.plan),
+        layout=layout(state.plan),
         kind=kinds[0] if kinds else "",
         groups=_joined([group for told in everyone for group in told.groups]),
         values={name: values for told in everyone for name, values in told.values.items()},
-        schedulers={stage: state for told in everyone for stage, state in told.schedulers.items()},
+        schedulers={stage: kept for told in everyone for stage, kept in told.schedulers.items()},
         scaler=None if scale is None else scale.scaler.state_dict(),
         extra=extra,
     )

@@ -1,6 +1,13 @@
 """Tensors on the disk, through torch.distributed.checkpoint: whole ones, and slices of which each rank has another.
 
-::
+Numbers of a tensor that follow one another are stored as boxes::
+
+    of 4 x 5 numbers, laid out flat, those from 3 to 15        . . . a a      a: 1 x 2 numbers from (0, 3) on
+                                                               b b b b b      b: 2 x 5 numbers from (1, 0) on
+                                                               b b b b b
+                                                               . . . . .
+
+Ranks store and read slices::
 
     a weight of 2 x 4 numbers           0 0 0 0       0 0 1 1
                                         0 0 1 1       0 0 1 1
@@ -8,14 +15,16 @@
     as boxes                            2 and 1       1 and 1
     loaded by one, or others            each reads what it needs from all of these
 
-Torch's planners find out which boxes (their chunks) a slice needs; here they only learn what a slice is.
+Torch's planners find out which boxes (their chunks) a slice needs; here they only learn what a slice is. Names of the
+model have dots, so a stroke ends a part of a key.
 """
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +48,82 @@ from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWrite
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from pipeplan.core.errors import InputError
-from pipeplan_executor.checkpoint.boxes import Box
+
+
+def model_key(name: str) -> str:
+    """A parameter, or the first replica's buffer."""
+    return f"model/{name}"
+
+
+def replica_key(replica: int, name: str) -> str:
+    """A buffer of another replica of its stage, which counts from 1."""
+    return f"replica/{replica}/{name}"
+
+
+def numbers_key(name: str, key: str) -> str:
+    """What an optimiser keeps for every number of a parameter, in its shape."""
+    return f"optimizer/{name}/{key}"
+
+
+def whole_key(name: str, key: str) -> str:
+    """What an optimiser keeps for a parameter as a whole."""
+    return f"optimizer-whole/{name}/{key}"
+
+
+def optimizer_key(full: str) -> tuple[bool, str, str] | None:
+    """Whether it goes number by number, the parameter and the optimiser's key; None for keys of another kind."""
+    kind, *rest = full.split("/")
+    if kind not in ("optimizer", "optimizer-whole"):
+        return None
+    name, key = rest
+    return kind == "optimizer", name, key
+
+
+class Box(NamedTuple):
+    """A part of a tensor: where it begins, and how long it is, axis by axis."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def numbers(self) -> int:
+        """How many it holds."""
+        return prod(self.sizes)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """This part of a tensor, as a view."""
+        return tensor[tuple(slice(first, first + size) for first, size in zip(self.offsets, self.sizes, strict=True))]
+
+
+def boxes_of(shape: Sequence[int], first: int, end: int, corner: Sequence[int] = ()) -> tuple[Box, ...]:
+    """The fewest boxes, in order, that hold the numbers from ``first`` to ``end`` of a tensor laid out flat.
+
+    ``corner`` is where the tensor begins in a larger one, in whose coordinates the boxes are.
+    """
+    at = tuple(corner) or (0,) * len(shape)
+    return tuple(
+        Box(tuple(map(sum, zip(at, offsets, strict=True))), sizes)
+        for offsets, sizes in _within(tuple(shape), first, end)
+    )
+
+
+def _within(shape: tuple[int, ...], first: int, end: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    if not shape:
+        if first < end:
+            yield (), ()
+        return
+    row = prod(shape[1:])
+    while first < end:
+        number, within = divmod(first, row)
+        rows = (end - first) // row
+        if not within and rows:
+            yield (number, *(0 for _ in shape[1:])), (rows, *shape[1:])
+            first += rows * row
+        else:
+            stop = min(end, (number + 1) * row)
+            for offsets, sizes in _within(shape[1:], within, within + stop - first):
+                yield (number, *offsets), (1, *sizes)
+            first = stop
 
 
 @dataclass(frozen=True)

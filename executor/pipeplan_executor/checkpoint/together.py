@@ -1,4 +1,4 @@
-"""Doing something on the first rank, or on all of them, so that all have it or all know that it failed."""
+"""Collective calls on the first rank or on all, so that all have the result or all know that it failed."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

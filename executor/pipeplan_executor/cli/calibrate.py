@@ -4,8 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command
-from pipeplan.cli.outputs import show, try_outputs
+from pipeplan.cli.base import Command, show, try_outputs
 from pipeplan.cli.questions import (
     LIMITS,
     add_limits,

@@ -2,8 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from pipeplan.cli.base import Command
-from pipeplan.cli.outputs import try_outputs
+from pipeplan.cli.base import Command, try_outputs
 
 
 def configure(parser: ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The main job from end to end: describe the machine, profile, solve, compare, run, set measured beside predicted."""
+"""Demonstration from end to end: describe the machine, profile, solve, compare, run, compare with the prediction."""
 
 from pathlib import Path
 

@@ -1,12 +1,11 @@
-"""``pipeplan run``: run a plan with torch, and set what it did beside what was promised."""
+"""``pipeplan run``: run a plan with torch, and compare with its prediction."""
 
 import json
 import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command
-from pipeplan.cli.outputs import show, try_outputs
+from pipeplan.cli.base import Command, show, try_outputs
 from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
 from pipeplan_executor.train.report import predicted_peak, write_pictures
 

@@ -1,4 +1,4 @@
-"""What the commands that run a plan have in common."""
+"""Arguments and steps that the commands which run a plan share."""
 
 import os
 from argparse import ArgumentParser, Namespace

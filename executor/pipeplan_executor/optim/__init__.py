@@ -1,1 +1,1 @@
-"""What happens once a step: gradients summed over replicas and copies, clipped, and used by each stage's optimiser."""
+"""Work done once per step: gradients summed over replicas and copies, clipped, and used by each stage's optimiser."""

@@ -9,7 +9,7 @@ from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory,
 from pipeplan_executor.optim.reduction import Copied, Parts
 from pipeplan_executor.runtime.process_groups import replica_groups
 from pipeplan_executor.runtime.program.order import find_replicas
-from pipeplan_executor.sharding.cut import Cut
+from pipeplan_executor.sharding.cuts import Cut
 from pipeplan_executor.sharding.team import Team
 from pipeplan_executor.stages.split import Fitted
 from pipeplan_executor.stages.ties import Copies

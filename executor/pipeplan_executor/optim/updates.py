@@ -1,22 +1,75 @@
-"""All updates of one rank: those that a stage makes for itself, and those on which all stages have to agree.
+"""Updates of one rank: those that a stage makes for itself, and those on which all stages have to agree.
 
 ::
 
     each for itself       R ── U                          as the plan has it
     clipped or scaled     R ─────────── all ranks ── U    a stage waits until the last one has its sums
+
+Gradients are clipped by their global norm, over all stages, with everything that several ranks have alike counted
+once::
+
+    rank 0   stage 0, replica 0   [ sums ]        ── square, add up ──╮
+    rank 1   stage 0, replica 1   the same                            ├─ norm ─▶ every gradient × min(1, limit / norm)
+    rank 2   stage 1, copy of a weight of stage 0 · [ rest ] ─────────╯
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from pipeplan.core.errors import InputError
-from pipeplan_executor.optim.clipping import clip, total_norm
+from pipeplan.core.units import format_bytes
+from pipeplan.costs.layers import optimizer_bytes
 from pipeplan_executor.optim.optimise import StageOptimizer
-from pipeplan_executor.optim.state_size import excess
-from pipeplan_executor.stages.scaling import LossScale
+from pipeplan_executor.optim.reduction import Flat
+from pipeplan_executor.stages.precision import LossScale
+
+TINY = 1e-6
+"""Added to the norm, as `torch.nn.utils.clip_grad_norm_` does."""
+
+
+def total_norm(parts: Sequence[Flat], device: torch.device) -> Tensor:
+    """The 2-norm of all gradients of the model, the same in every process; all take part, behind their reductions."""
+    square = torch.zeros((), dtype=torch.float64, device=device)
+    for part in parts:
+        if part.counts:
+            square += torch.linalg.vector_norm(part.sums, dtype=_accumulated(part.sums.dtype)).double().square()
+    dist.all_reduce(square)
+    return square.sqrt()
+
+
+def clip(parts: Sequence[Flat], limit: float, norm: Tensor) -> None:
+    """Scale the gradients so that their norm is ``limit`` at most."""
+    factor = (limit / (norm + TINY)).clamp(max=1.0)
+    for part in parts:
+        part.sums.mul_(factor.to(part.sums.dtype))
+
+
+def _accumulated(dtype: torch.dtype) -> torch.dtype:
+    """Squares of 16-bit numbers leave their range."""
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+def excess(optimizer: StageOptimizer, planned: str) -> str | None:
+    """After the first update: what to tell if the state is larger than that of the planned optimiser, else None."""
+    counted = sum(
+        optimizer_bytes(part.numel() * part.element_size(), str(part.dtype).removeprefix("torch."), planned)
+        for part in (piece.updated for piece in optimizer.pieces)
+    )
+    tensors = [value for state in optimizer.state.values() for value in state.values() if hasattr(value, "nbytes")]
+    kept = sum(tensor.nbytes for tensor in tensors if tensor.dim())
+    if kept <= counted:
+        return None
+    more = "" if planned == "adam" else ", or solve again with --optimizer adam"
+    return (
+        f"{type(optimizer.optimizer).__name__} keeps {format_bytes(kept)} of state, and the plan counted on "
+        f"{format_bytes(counted)} ({planned}): it may run out of memory, and updates take longer than predicted. "
+        f"Choose an optimiser that keeps less{more}"
+    )
 
 
 class Updates:
@@ -100,3 +153,21 @@ class Updates:
             told = excess(optimizer, self._planned)
             if told is not None:
                 warnings.warn(f"stage {stage}: {told}", stacklevel=2)
+
+
+def shares(weight: Callable[[Any], float] | None, targets: Sequence[Any]) -> list[float]:
+    """Parts of 1, one a micro-batch, in proportion to what `Workload.weight` says of its targets; else equal.
+
+    Raises
+    ------
+    InputError
+        If weights are negative, or all zero.
+    """
+    weights = [1.0 if weight is None else float(weight(part)) for part in targets]
+    total = sum(weights)
+    if not total > 0 or min(weights) < 0:
+        raise InputError(
+            f"the micro-batches of this batch weigh {weights}: no weight may be negative, and one must be positive; "
+            "leave out batches in which nothing counts, like those of padding only"
+        )
+    return [weight / total for weight in weights]

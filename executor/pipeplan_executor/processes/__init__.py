@@ -1,1 +1,1 @@
-"""Processes of a run: met, watched, ended together, started again; `processes.launcher` is their front door."""
+"""Processes of a run: rendezvous, watching, ending together, restart; `processes.launcher` uses them."""

@@ -1,4 +1,4 @@
-"""Which device a rank runs on: a GPU of its own, or the CPU."""
+"""Device of a rank: a GPU of its own, or the CPU."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Ranks that somebody else started, whom nobody here watches: through the store they tell each other where they are.
+"""Ranks that torchrun or Slurm started: through the store they report to each other where they are.
 
 ::
 
@@ -16,8 +16,7 @@ from itertools import count
 
 import torch.distributed as dist
 
-from pipeplan_executor.processes.pulse import PULSE, place
-from pipeplan_executor.processes.rank import RunError
+from pipeplan_executor.processes.rank import PULSE, RunError, place
 
 LOST = "lost"
 """The pulse of a rank that ends because of another one."""

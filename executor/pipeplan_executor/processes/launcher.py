@@ -1,4 +1,4 @@
-"""Starts a plan's ranks on this machine, or joins those that torchrun or Slurm started; ends them all when one fails.
+"""Start of a plan's ranks on this machine, or joining those of torchrun or Slurm; all end when one fails.
 
 ::
 

@@ -22,8 +22,7 @@ from typing import Any
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.profile.allocator import allocator_settings, inherited
 from pipeplan_executor.processes.devices import cores
-from pipeplan_executor.processes.pulse import PULSE
-from pipeplan_executor.processes.rank import RunError, worker
+from pipeplan_executor.processes.rank import PULSE, RunError, worker
 
 PATIENCE = 0.6
 """The part of the timeout after which a rank without pulse is killed: earlier than its peers give up waiting for it."""

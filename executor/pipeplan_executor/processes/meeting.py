@@ -1,4 +1,4 @@
-"""How ranks find each other, also after torchrun has started them again.
+"""Rendezvous of ranks, also after torchrun has started them again.
 
 Torchrun's agent keeps one store of keys for all attempts, so a rank that starts again finds the addresses under which
 the others were to be reached the last time (pytorch issue 135712). Therefore the ranks of an attempt first agree on a

@@ -1,4 +1,4 @@
-"""What a rank does around the function that it was started for: process group, pulse, and what became of it."""
+"""A rank's process around the function that it was started for: process group, signs of life, and its outcome."""
 
 import atexit
 import json
@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import sys
+import sysconfig
 import threading
 import time
 import traceback
@@ -14,7 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.core.errors import PipeplanError
-from pipeplan_executor.processes.pulse import PULSE, place
+
+PULSE = 0.5
+"""Seconds between two signs of life of a rank."""
+_PACKAGE = Path(__file__).parent.parent
+_PYTHON = sysconfig.get_path("stdlib")
+
+
+def place() -> str:
+    """``'my_data.py:33 in draw'``: where the main thread is; empty if it is at work here, or waits for other ranks."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        ours = _PACKAGE in file.parents and "zoo" not in file.parts
+        if ours or "torch/distributed" in file.as_posix():
+            return ""
+        if file.suffix == ".py" and "site-packages" not in file.parts and not file.is_relative_to(_PYTHON):
+            return f"{file.name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""
+
 
 COURTESY = 1.0
 """Seconds that a rank which lost a peer waits before it ends, so that the launcher sees the peer's end first."""

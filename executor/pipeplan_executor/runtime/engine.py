@@ -1,10 +1,14 @@
-"""Runs the steps of this rank, one after the other: actions on its stages, tensors in and out.
+"""Execution of this rank's steps, one after the other: actions on its stages, tensors in and out.
 
 ::
 
     Receive ─▶ inbox ─▶ Action ─▶ outbox ─▶ Send ─▶ under way ─▶ Settle
                           │  ▲
                           ╰──╯ a neighbouring stage on the same rank
+
+A message whose receive is not posted when it is sent is first announced, and travels when it is asked for: on busy
+cores that takes gloo longer than a small message itself. So small ones are expected early. For the others the way there
+and back is short beside the message, and a buffer that waits costs memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +20,28 @@ import torch.distributed as dist
 
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.frontend.batch import Batch, tensors
-from pipeplan_executor.runtime.messages import carried
 from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Settle, Step
 from pipeplan_executor.runtime.program.order import BACKWARD
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.stages.seeds import Moment
 from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.stage import Boundary, StageWork
+
+SMALL = 1 << 20
+"""Bytes of the largest message that is expected early: few of them wait at a time, beside a process of 200 MiB."""
+
+
+def carried(message: Message, boundaries: Sequence[Boundary]) -> Tensors:
+    """The outputs of the earlier one of its two stages, or the gradients that they want; on the meta device."""
+    if message.made.kind is Kind.FORWARD:
+        return boundaries[message.made.stage].outputs
+    return tuple(tensor for tensor in boundaries[message.reads.stage].outputs if tensor.requires_grad)
+
+
+def is_small(message: Message, boundaries: Sequence[Boundary]) -> bool:
+    """Whether a buffer for the message may wait."""
+    return sum(int(tensor.nbytes) for tensor in carried(message, boundaries)) <= SMALL
+
 
 OnceAStep = Callable[[Action], None]
 """Does a reduction or an update."""

@@ -1,4 +1,4 @@
-"""What a rank tells about itself while it runs: when every action began and ended.
+"""Recorder of a rank's actions: when each began and ended.
 
 Times are the processor's. On a GPU they tell when actions were handed to it, not when they ran.
 """

@@ -1,19 +1,57 @@
-"""Finds out which parameters of a model are cut, from patterns of their names."""
+"""Parameters that are cut: which ones, from patterns of their names, and each member's part (`Cut`)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import torch
 from torch import Tensor, nn
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.wording import some
-from pipeplan_executor.sharding.cut import Cut
 from pipeplan_executor.sharding.declared import TensorParallel
-from pipeplan_executor.stages.split import Fitted
 
 
-def find_cuts(fitted: Fitted, wanted: TensorParallel, member: int = 0) -> dict[str, Cut]:
+@dataclass(frozen=True)
+class Cut:
+    """Equal parts along one axis, of which one is here.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the whole parameter.
+    axis : int
+    parts : int
+    number : int
+        Which of them is here.
+    """
+
+    shape: tuple[int, ...]
+    axis: int
+    parts: int
+    number: int
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where the part begins, axis by axis."""
+        return tuple(self.number * self._length if axis == self.axis else 0 for axis in range(len(self.shape)))
+
+    @property
+    def _length(self) -> int:
+        return self.shape[self.axis] // self.parts
+
+    def of(self, whole: Tensor) -> Tensor:
+        """The part, in memory of its own."""
+        part = whole.narrow(self.axis, self.number * self._length, self._length)
+        return part.clone(memory_format=torch.contiguous_format)
+
+
+def find_cuts(
+    model: nn.Module, shards: Mapping[str, int] | None, wanted: TensorParallel, member: int = 0
+) -> dict[str, Cut]:
     """A member's parts, by each name of a parameter in the unsplit model.
+
+    ``shards`` are the workload's, which ``wanted`` may replace.
 
     Raises
     ------
@@ -22,15 +60,15 @@ def find_cuts(fitted: Fitted, wanted: TensorParallel, member: int = 0) -> dict[s
     """
     if wanted.size == 1:
         return {}
-    shards = wanted.shards if wanted.shards is not None else fitted.workload.shards
+    shards = wanted.shards if wanted.shards is not None else shards
     if not shards:
         raise InputError(
-            f"nobody says how {type(fitted.blank).__name__} is cut for {wanted.size} processes a rank: give the axis "
+            f"nobody says how {type(model).__name__} is cut for {wanted.size} processes a rank: give the axis "
             'of each parameter that is, like Workload(..., shards={"block*.widen.*": 0, "block*.narrow.weight": 1})'
         )
-    axes = _axes(fitted.blank, shards)
+    axes = _axes(model, shards)
     _check_even(axes, wanted.size)
-    _check_recurrent(fitted.blank, list(axes))
+    _check_recurrent(model, list(axes))
     return {name: Cut(tuple(p.shape), axis, wanted.size, member) for name, (p, axis) in axes.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the user says: how many processes share a rank, and along which axis which parameter is cut."""
+"""`TensorParallel`: the number of processes that share a rank, and the axes along which parameters are cut."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A stage's layers on a team: those that have cut parameters see them, and what they are called with, as whole tensors.
+"""`TeamLayers`: calls of a stage's layers on a team; layers with cut parameters get whole tensors as DTensors.
 
 ::
 
@@ -20,10 +20,9 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.func import functional_call
 
 from pipeplan.frontend.split_backward.queue import TAKER, plain
-from pipeplan_executor.sharding.cut import Cut
-from pipeplan_executor.sharding.parts import WHOLE, is_whole, local
+from pipeplan_executor.sharding.cuts import Cut
+from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped
 from pipeplan_executor.sharding.placing import Placing
-from pipeplan_executor.stages.shapes import Tensors, as_tuple
 
 
 class TeamLayers:
@@ -58,10 +57,9 @@ class TeamLayers:
         with self.placing.during(forward=True):
             held = {name: self._stand_in(there[name], how) for name, how in placements.items()}
             given = tuple(self._on_team(tensor, WHOLE) for tensor in tensors)
-            made = as_tuple(functional_call(layer, held, given, tie_weights=False))
-            return tuple(map(_plain_if_whole, made))
+            return mapped(_plain_if_whole, functional_call(layer, held, given, tie_weights=False))
 
-    def end(self, tensors: Tensors) -> Tensors:
+    def end(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """What leaves the stage: plain and whole."""
         with self.placing.during(forward=True):
             return tuple(map(_gathered, tensors))

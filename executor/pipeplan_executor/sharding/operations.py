@@ -1,8 +1,11 @@
-"""Which operations run on parts of tensors, and what is to know of each.
+"""Operations that run on parts of tensors, with their traits; and attention on a CPU.
 
 DTensor has rules for many more. Some of them are wrong where sizes are arguments (group norm), or made for another use
 (convolutions cut along the width of images). Those listed here are held by random tests, but for attention on GPUs,
 which nobody has run; all others gather.
+
+For attention on GPUs torch's DTensor has rules; for the CPU's it has none, so `attend` has them here, for queries, keys
+and values of which each member has some heads or samples.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +13,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+
+from pipeplan_executor.sharding.parts import WHOLE, local, mapped, placed
 
 _ATEN = torch.ops.aten
 
@@ -93,3 +101,34 @@ def writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterato
                 yield kwargs[argument.name]
             elif place < len(args):
                 yield args[place]
+
+
+ATTENTION = (
+    _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default,
+)
+_APART = (0, 1)
+"""Axes along which parts are computed apart: samples and heads."""
+
+
+def attend(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DTensor, ...] | None:
+    """Each member's part of what the operation makes; None if no tensor is cut along samples or heads.
+
+    The others are cut alike; of a mask, which broadcasts, every member takes what its part needs.
+    """
+    tensors = [each for each in args if isinstance(each, Tensor)]
+    found = [(each.placements[0], each.device_mesh) for each in tensors if isinstance(each, DTensor)]
+    cut, mesh = next(((p, mesh) for p, mesh in found if type(p) is Shard and p.dim in _APART), (None, None))
+    if cut is None or mesh is None or any(each.shape[cut.dim] % mesh.size() for each in tensors):
+        return None
+    parts = mapped(lambda tensor: _part(tensor, mesh, cut.dim), args)
+    rest = dict(kwargs)
+    if (mask := rest.get("attn_mask")) is not None:
+        axis = cut.dim + mask.dim() - 4
+        rest["attn_mask"] = _part(mask, mesh, axis if axis >= 0 and mask.shape[axis] > 1 else None)
+    return tuple(placed(each, mesh, (cut,)) for each in func(*parts, **rest))
+
+
+def _part(tensor: Tensor, mesh: DeviceMesh, axis: int | None) -> Tensor:
+    there = tensor if isinstance(tensor, DTensor) else placed(tensor, mesh, WHOLE)
+    return local(there, WHOLE if axis is None else (Shard(axis),))

@@ -1,9 +1,11 @@
-"""Tensors of which each member has a part: made from it, and taken apart again. Below autograd, which knows of neither.
+"""DTensors made from each member's part and taken apart again, below autograd; and the tensors among arguments.
 
-The one door of this room to parts of DTensor that are not public: a new release may move them.
+All uses of parts of DTensor that are not public are here; a new release may move them. `mapped` and `tensors` look into
+arguments themselves, since torch's trees take longer than the operation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,3 +40,28 @@ def local(tensor: DTensor, placements: Sequence[Placement]) -> Tensor:
 def is_whole(tensor: DTensor) -> bool:
     """Whether every member has all of it."""
     return bool(tensor.placements == WHOLE)
+
+
+def mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """The value with every tensor in it exchanged."""
+    if isinstance(value, Tensor):
+        return change(value)
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([change(each) if isinstance(each, Tensor) else _within(change, each) for each in value])
+    return {key: mapped(change, each) for key, each in value.items()} if kind is dict else value
+
+
+def _within(change: Callable[[Tensor], Any], value: Any) -> Any:
+    return mapped(change, value) if type(value) in (tuple, list) else value
+
+
+def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[DTensor]:
+    """Those that lie on a team."""
+    found = []
+    for each in (*args, *kwargs.values()):
+        if isinstance(each, DTensor):
+            found.append(each)
+        elif type(each) in (tuple, list):
+            found += [one for one in each if isinstance(one, DTensor)]
+    return found

@@ -1,4 +1,4 @@
-"""How operations run on tensors that lie on a team: by torch's DTensor where parts will do, else with whole tensors.
+"""Dispatch of operations on tensors of a team: by torch's DTensor where parts will do, else with whole tensors.
 
 ::
 
@@ -22,10 +22,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial
 
-from pipeplan_executor.sharding.arguments import mapped, tensors
-from pipeplan_executor.sharding.attention import ATTENTION, attend
-from pipeplan_executor.sharding.operations import Traits, draws, traits, writes
-from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, placed
+from pipeplan_executor.sharding.operations import ATTENTION, Traits, attend, draws, traits, writes
+from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, placed, tensors
 from pipeplan_executor.sharding.private import TorchDispatchMode
 
 

@@ -1,4 +1,4 @@
-"""The one door to names of torch that have an underscore on their way.
+"""All uses of names of torch that have an underscore on their way, except DTensor's (`parts`).
 
 Torch 2.13 documents what is here; where it is imported from may change.
 """

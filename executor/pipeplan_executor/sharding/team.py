@@ -1,4 +1,4 @@
-"""Where a process stands: the rank of the plan, the member of its team, and whom it talks to."""
+"""`Team`: a process's rank of the plan, its number within the team, and its process groups."""
 
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary

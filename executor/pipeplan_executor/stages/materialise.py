@@ -1,4 +1,4 @@
-"""Gives tensors of a model their values: from the workload's own module, from a file, or drawn from a seed.
+"""Values for tensors of a model: from the workload's own module, from a file, or drawn from a seed.
 
 The random numbers of a tensor depend on the seed and on the submodule that owns it, and on nothing else. So a stage
 that builds two layers and a process that builds the whole model end up with the same weights, wherever layers begin.
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.frontend.profile.ties import named_tensors
-from pipeplan_executor.sharding.cut import Cut
+from pipeplan_executor.sharding.cuts import Cut
 from pipeplan_executor.stages.seeds import derive
 
 _NOTHING = {

@@ -1,15 +1,21 @@
-"""Mixed precision on the ranks of a plan: what passes between stages, and what lasts for a step."""
+"""Mixed precision on the ranks of a plan: what passes between stages, what lasts for a step, and loss scaling for fp16.
 
+Loss scaling makes small gradients larger on their way, and leaves out an update that overflowed. Torch's own scaler for
+sharded training decides: it sends overflows to all ranks and adapts the scale (Micikevicius et
+al., Mixed Precision Training, 2018, section 3.2).
+"""
+
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 
 from pipeplan.frontend.batch import Batch, tensors
-from pipeplan.frontend.capture.blank import fake, on_fake
-from pipeplan.frontend.capture.private import FakeTensorMode
+from pipeplan.frontend.capture.private import FakeTensorMode, fake, on_fake
 from pipeplan.frontend.capture.row import Row
-from pipeplan.frontend.profile.precision import FORMATS, autocast
+from pipeplan.frontend.profile.passes import FORMATS, autocast
 from pipeplan_executor.stages.shapes import Tensors, as_tuple
 
 
@@ -39,3 +45,41 @@ def formats(row: Row, inputs: Batch, precision: str, device: torch.device) -> tu
 
 def _on_meta(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad)
+
+
+class LossScale:
+    """The scale, the same on every rank.
+
+    Attributes
+    ----------
+    scaler : torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler
+        Has `state_dict` and `load_state_dict`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # a second that few runs need
+
+        self.scaler = ShardedGradScaler(device.type, process_group=None)
+        self.scaler.scale(torch.zeros((), device=device))  # ranks without the last stage need its value too
+
+    def scaled(self, gradient: Tensor) -> Tensor:
+        """With what a backward begins, instead of ``gradient``."""
+        return self.scaler.scale(gradient)
+
+    def unscale(self, gradients: Sequence[Tensor]) -> bool:
+        """Divide by the scale, in place; whether all gradients of all ranks are finite. Then the scale adapts."""
+        asked = _Asked(gradients)
+        self.scaler.unscale_(asked)
+        finite = self.scaler.step(asked) is True
+        self.scaler.update()
+        return finite
+
+
+class _Asked:
+    """To torch's scaler an optimiser, whose step tells that it would have been taken."""
+
+    def __init__(self, gradients: Sequence[Tensor]) -> None:
+        self.param_groups = [{"params": [SimpleNamespace(grad=gradient) for gradient in gradients]}]
+
+    def step(self) -> bool:
+        return True

@@ -1,4 +1,4 @@
-"""Finds what passes from layer to layer by one run on the meta device: shapes and types, without computing anything."""
+"""Shapes and types of what passes between layers, and which layers draw at random, by one run on the meta device."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,28 @@ from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.ties import named_tensors
-from pipeplan_executor.stages.draws import Draws
+from pipeplan_executor.sharding.private import TorchDispatchMode
+
+
+class Draws(TorchDispatchMode):
+    """Sees every operation of the code inside ``with``, on tensors without values too.
+
+    Torch marks the operations that draw. A dropout that is off, or of probability 0, calls none.
+
+    Attributes
+    ----------
+    seen : bool
+        Whether a marked one was called.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen = self.seen or torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
 
 Tensors = tuple[Tensor, ...]
 

@@ -1,4 +1,4 @@
-"""Where a model and its batches come from."""
+"""Sources of a model and its batches."""
 
 from collections.abc import Callable
 from typing import TypeAlias

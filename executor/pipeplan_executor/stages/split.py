@@ -1,4 +1,4 @@
-"""Cuts a row of layers at a plan's boundaries and checks that plan and model belong together.
+"""Split of a row of layers at a plan's boundaries, after checking that plan and model belong together.
 
 ::
 
@@ -21,11 +21,12 @@ from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.model import Layer, Model
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch
-from pipeplan.frontend.capture.blank import on_meta
-from pipeplan.frontend.capture.row import Row, graph_of, row_of
+from pipeplan.frontend.capture.front_ends import graph_of, row_of
+from pipeplan.frontend.capture.private import on_meta
+from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.workload import Workload
-from pipeplan_executor.sharding.cut import Cut
+from pipeplan_executor.sharding.cuts import Cut
 from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.precision import formats
 from pipeplan_executor.stages.shapes import Flow, Tensors, trace
@@ -35,7 +36,7 @@ from pipeplan_executor.stages.stage_module import StageModule, treatment_of
 from pipeplan_executor.stages.ties import Copies, find_copies
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+    from pipeplan_executor.sharding.layers import TeamLayers
 
 
 @dataclass(frozen=True)
@@ -239,13 +240,13 @@ def build_stage(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     cuts: Mapping[str, Cut] | None = None,
-    mesh: "DeviceMesh | None" = None,
+    wrap: "TeamLayers | None" = None,
 ) -> StageModule:
     """One stage with its weights; no other layer of the model takes memory.
 
     The weights come from the ``weights`` file, or from the workload's own module where that has values, or from the
-    seed (see `pipeplan_executor.stages.materialise`). Of ``cuts`` a part is here; the members of ``mesh`` have the
-    others (see `pipeplan_executor.sharding`).
+    seed (see `pipeplan_executor.stages.materialise`). Of ``cuts`` a part is here; ``wrap`` calls layers with the other
+    members, which have the other parts (see `pipeplan_executor.sharding`).
     """
     span = fitted.span(stage)
     held = fitted.row.parameters[span.start : span.stop]
@@ -264,12 +265,7 @@ def build_stage(
         fitted.names[number]: treatment_of(fitted.flow, number, fitted.names[number] in again, number == span.start)
         for number in span
     }
-    team = None
-    if cuts and mesh is not None:
-        from pipeplan_executor.sharding.layers import TeamLayers  # DTensor takes a second to load
-
-        team = TeamLayers(mesh, cuts)
-    return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, team)
+    return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, wrap)
 
 
 def materialised(

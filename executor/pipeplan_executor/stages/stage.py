@@ -1,4 +1,4 @@
-"""One stage on this rank: what it computes, and what it keeps of each micro-batch from forward to backward.
+"""`StageWork`: computations of one stage on this rank, and what is kept of each micro-batch until its backward.
 
 ::
 
@@ -16,11 +16,11 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.batch import Batch
-from pipeplan.frontend.profile.precision import autocast
+from pipeplan.frontend.profile.passes import autocast
 from pipeplan.frontend.split_backward.attach import attach
 from pipeplan.frontend.split_backward.queue import WeightQueue, Work, work_off
 from pipeplan_executor.sharding.private import run_backward
-from pipeplan_executor.stages.scaling import LossScale
+from pipeplan_executor.stages.precision import LossScale
 from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.stage_module import StageModule
 

@@ -1,4 +1,4 @@
-"""Weights that several layers share, and what becomes of them when the layers lie on several stages.
+"""Weights that several layers share, when the layers lie on several stages.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What a rank really holds, at its peak and now.
+"""Memory that a rank holds, at its peak and now.
 
 On a CPU this is what the process has of its own. Pages of libraries do not count: processes share them, the system may
 drop them, and how many of them are there says more about the machine's past than about the run.

@@ -16,10 +16,8 @@ from pipeplan.core.schedule import Action, Kind
 from pipeplan.frontend.batch import Batch, samples, split
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, planned_optimizer
 from pipeplan_executor.optim.stage_optimizers import stage_optimizers
-from pipeplan_executor.optim.updates import Updates
-from pipeplan_executor.optim.weighting import shares
-from pipeplan_executor.runtime.engine import Engine
-from pipeplan_executor.runtime.messages import is_small
+from pipeplan_executor.optim.updates import Updates, shares
+from pipeplan_executor.runtime.engine import Engine, is_small
 from pipeplan_executor.runtime.process_groups import LastReplicas, replica_groups
 from pipeplan_executor.runtime.program.lower import lower
 from pipeplan_executor.runtime.program.lower_forward import lower_forward
@@ -28,8 +26,7 @@ from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.sharding.cuts import find_cuts
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.team import find_team
-from pipeplan_executor.stages.precision import sharing_casts
-from pipeplan_executor.stages.scaling import LossScale
+from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, seed_layers, undisturbed
 from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.source import Source, converted
@@ -38,7 +35,8 @@ from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.stages.stage_module import evaluating
 
 if TYPE_CHECKING:
-    from pipeplan_executor.checkpoint import Restored
+    from pipeplan_executor.checkpoint import Restored, TrainingState
+    from pipeplan_executor.sharding.layers import TeamLayers
 
 LEARNING_RATE = 1e-3
 
@@ -121,7 +119,8 @@ class Pipeline:
         self.recorder = Recorder()
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.workload = fitted.workload
-        self.cuts = find_cuts(fitted, wanted, dist.get_rank() % wanted.size)
+        member = dist.get_rank() % wanted.size
+        self.cuts = find_cuts(fitted.blank, fitted.workload.shards, wanted, member)
         self.team = team = find_team(wanted.size, self.device)
         rank = team.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
@@ -134,7 +133,7 @@ class Pipeline:
                 device=self.device,
                 dtype=dtype,
                 cuts=self.cuts,
-                mesh=team.mesh,
+                wrap=self._wrap(),
             )
             for number in self.numbers
         }
@@ -167,6 +166,14 @@ class Pipeline:
         )
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
+
+    def _wrap(self) -> "TeamLayers | None":
+        """What calls a stage's layers on the team; None where no parameter is cut."""
+        if not self.cuts or self.team.mesh is None:
+            return None
+        from pipeplan_executor.sharding.layers import TeamLayers  # DTensor takes a second to load
+
+        return TeamLayers(self.team.mesh, self.cuts)
 
     def _make_stages(self) -> dict[int, StageWork]:
         halved: dict[int, set[int]] = {number: set() for number in self.numbers}
@@ -295,13 +302,29 @@ class Pipeline:
         """Save all that a later run needs, on every rank: see `pipeplan_executor.checkpoint.save`."""
         from pipeplan_executor.checkpoint import save  # three quarters of a second that few runs need
 
-        return save(self, folder, keep=keep, extra=extra)
+        return save(self._state(), folder, keep=keep, extra=extra)
 
     def load(self, path: str | Path, *, weights_only: bool = False) -> "Restored":
         """Go on from a checkpoint, on every rank: see `pipeplan_executor.checkpoint.load`."""
         from pipeplan_executor.checkpoint import load
 
-        return load(self, path, weights_only=weights_only)
+        return load(self._state(), path, weights_only=weights_only)
+
+    def _state(self) -> "TrainingState":
+        """What checkpoints read and fill."""
+        from pipeplan_executor.checkpoint import TrainingState
+
+        return TrainingState(
+            plan=self.plan,
+            rank=self.team.rank,
+            model=self.workload.module,
+            modules=self.modules,
+            copies=self.fitted.copies,
+            cuts=self.cuts,
+            updates=self.updates,
+            moment=self.moment,
+            accumulates=self.accumulates,
+        )
 
     def _once_a_step(self, action: Action) -> None:
         if action.kind is Kind.REDUCE:

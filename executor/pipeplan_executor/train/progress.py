@@ -1,4 +1,4 @@
-"""What a person sees on standard error while a plan runs: loss, step time beside the prediction, memory."""
+"""Progress lines on standard error while a plan runs: loss, step time beside the prediction, memory."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What a run showed, put together from what every rank saw; and what its plan had promised."""
+"""`RunReport`: measurements of a run from all ranks, beside the plan's prediction."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Runs a plan for a few steps and reports what happened."""
+"""`run`: run a plan for a few steps and report what was measured."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from pipeplan.core.figures import real, whole
 from pipeplan.core.options import LONGEST
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate import validate_schedule
-from pipeplan.frontend.profile.precision import autocast
+from pipeplan.frontend.profile.passes import autocast
 from pipeplan_executor.processes.devices import here
 from pipeplan_executor.processes.launcher import joined_world, launch
 from pipeplan_executor.runtime.recorder import now
@@ -111,7 +111,8 @@ def run(
     autocast(precision, torch.device("cpu"))  # refuses what is not known
     wanted = declared(tensor_parallel)
     if joined_world() is None:  # otherwise this is a rank, which is about to do so itself
-        find_cuts(fit(plan, source, both_modes=False), wanted)
+        fitted = fit(plan, source, both_modes=False)
+        find_cuts(fitted.blank, fitted.workload.shards, wanted)
     if saving is not None:
         saving.check()
     path = None if weights is None else str(weights)

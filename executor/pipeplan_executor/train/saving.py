@@ -1,4 +1,4 @@
-"""When a run saves checkpoints, and where it goes on."""
+"""`Saving`: when a run saves checkpoints, and from which it goes on."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,17 +54,14 @@ class Saving:
 
     def restore(self, pipeline: "Pipeline") -> int:
         """Load the latest checkpoint, if there is one; how many steps are done."""
-        from pipeplan_executor.checkpoint import load
         from pipeplan_executor.checkpoint.folder import latest
         from pipeplan_executor.checkpoint.together import on_first
 
         found = on_first(lambda: latest(self.folder))
-        return 0 if found is None else load(pipeline, found).step
+        return 0 if found is None else pipeline.load(found).step
 
     def after(self, pipeline: "Pipeline", done: int, total: int) -> Path | None:
         """Save after so many steps of ``total``, if it is time to."""
-        from pipeplan_executor.checkpoint import save
-
         if done == total or (self.every and done % self.every == 0):
-            return save(pipeline, self.folder, keep=self.keep)
+            return pipeline.save(self.folder, keep=self.keep)
         return None

@@ -1,22 +1,73 @@
-"""Holds a plan's loss and gradients against the unsplit model's, in float64, where only rounding may differ."""
+"""Comparison of a plan's loss and gradients with the unsplit model's, in float64, where only rounding may differ."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
+from pipeplan.frontend.batch import Batch, call, samples, split, tensors
+from pipeplan_executor.optim.updates import shares
 from pipeplan_executor.sharding.declared import TensorParallel
+from pipeplan_executor.stages.seeds import seeded
+from pipeplan_executor.stages.shapes import as_tuple
 from pipeplan_executor.stages.source import Source, draw
+from pipeplan_executor.stages.split import Fitted, find_row, materialised
 from pipeplan_executor.train.pipeline import Pipeline
-from pipeplan_executor.train.reference import unsplit
 
 if TYPE_CHECKING:
     from pipeplan_executor.train.report import RunReport
+
+
+def unsplit(
+    fitted: Fitted, inputs: Batch, targets: Batch, seed: int, weights: str | Path | None = None
+) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients of the whole model, in float64, on the whole batch at once.
+
+    Batch norm computes something else for every size of its batch, and what layers draw depends on the micro-batch. So
+    a model that does either sees the plan's micro-batches one after the other, as if gradients were accumulated.
+    """
+    whole = materialised(fitted, seed=seed, weights=weights, dtype=torch.float64)
+    forward: Callable[[Batch], Any] = partial(call, whole)
+    layers: Sequence[nn.Module] = ()
+    size = fitted.plan.micro_batch if normalises_batches(whole) else samples(inputs)
+    if any(fitted.flow.draws):
+        size = fitted.plan.micro_batch
+        layers = find_row(fitted.plan, whole, split(inputs, size)[0], both_modes=False).layers
+        forward = partial(_by_layers, fitted, layers)
+    parts = split(targets, size)
+    total = 0.0
+    with seeded(layers, seed) as moment:
+        for number, share in enumerate(shares(fitted.workload.weight, parts)):
+            moment.micro_batch = number
+            if share:
+                loss = fitted.workload.loss(forward(split(inputs, size)[number]), parts[number]) * share
+                loss.backward()
+                total += float(loss.detach())
+    return total, {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for name, parameter in whole.named_parameters(remove_duplicate=False)
+    }
+
+
+def _by_layers(fitted: Fitted, layers: Sequence[nn.Module], inputs: Batch) -> Any:
+    """What the model returns, computed by the layers that draw its random numbers."""
+    row = tensors(inputs)
+    for layer in layers:
+        row = as_tuple(layer(*row))
+    return fitted.restored(row)
+
+
+def normalises_batches(module: nn.Module) -> bool:
+    """Whether a sample's output depends on the others of its batch."""
+    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
+
 
 TOLERANCE = 1e-10
 """Largest relative difference of loss and gradients that float64 rounding explains."""

@@ -1,8 +1,15 @@
-"""What a command of the ``pipeplan`` program is. Other packages add theirs as entry points ``pipeplan.commands``."""
+"""`Command` of the ``pipeplan`` program, and its output paths: tried before the work begins; ``-`` is standard output.
 
+Other packages add commands as entry points ``pipeplan.commands``.
+"""
+
+import os
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -13,3 +20,106 @@ class Command:
     summary: str
     configure: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int]
+
+
+STDOUT = "/dev/stdout"
+
+
+def try_outputs(
+    options: Namespace,
+    files: Sequence[str] = (),
+    pictures: Sequence[str] = (),
+    folders: Sequence[str] = (),
+    inputs: Sequence[str] = (),
+) -> None:
+    """Refuse paths that cannot be written to, before anything takes time.
+
+    ``-`` becomes ``/dev/stdout``: the file's content is printed, and what the command has to say goes to standard error
+    (see `show`).
+
+    Parameters
+    ----------
+    options : Namespace
+    files, pictures, folders : sequence of str
+        Names of options that hold a path, or None. Folders are made where they are written to; the first that exists on
+        the way must be a folder that may be written to.
+    inputs : sequence of str
+        Names of options whose files are read, and must not be overwritten.
+
+    Raises
+    ------
+    InputError
+        Naming the option and its path.
+    """
+    from pipeplan.core.errors import InputError
+    from pipeplan.io.atomic import try_to_write
+    from pipeplan.report.plot.library import check_suffix
+
+    read = {name: Path(os.path.realpath(text)) for name in inputs if (text := getattr(options, name))}
+    taken: dict[Path, str] = {}
+    for name in (*files, *pictures, *folders):
+        given = getattr(options, name)
+        if given is None:
+            continue
+        option = _option(name)
+        text = str(given)
+        if not text:
+            raise InputError(f"{option} names no path; give one, or leave {option} out")
+        try:
+            if name in pictures:
+                check_suffix(Path(text))
+            if name in folders:
+                _try_folder(text)
+                continue
+            if text == "-":
+                text = STDOUT
+                setattr(options, name, text)
+            try_to_write(Path(text))
+        except InputError as error:
+            raise InputError(f"{option}: {error}") from error
+        if text == STDOUT and getattr(options, "json", False):
+            raise InputError(
+                f"--json prints one object and nothing else on standard output, where {option} - would print a file "
+                "too; name a file, or leave out one of the two"
+            )
+        place = Path(os.path.realpath(text))
+        over = next((name for name, source in read.items() if source == place and place.is_file()), None)
+        if over is not None:
+            raise InputError(f"{option} {given} would overwrite the {over} that is read; name another file")
+        if place in taken and (place.is_file() or not place.exists() or text == STDOUT):
+            raise InputError(f"{taken[place]} and {option} both write {given}; give each a path of its own")
+        taken[place] = option
+
+
+def show(answer: object, options: Namespace, *names: str, end: str = "\n") -> None:
+    """Print on standard output, or on standard error if one of these options writes its file to standard output.
+
+    Whoever reads it may have gone (``| head``): what comes after, like saving the answer, is done all the same.
+    """
+    taken = any(getattr(options, name) == STDOUT for name in names)
+    stream = sys.stderr if taken else sys.stdout
+    try:
+        print(answer, file=stream, end=end, flush=True)
+    except BrokenPipeError:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _try_folder(text: str) -> None:
+    from pipeplan.core.errors import InputError
+
+    if text == "-":
+        raise InputError("files of several kinds are written, which standard output cannot hold; name a folder")
+    try:
+        folder = Path(os.path.realpath(text))
+        there = next(place for place in (folder, *folder.parents) if place.exists() or place.is_symlink())
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write into {text!r}: {getattr(error, 'strerror', None) or error}") from error
+    if not there.is_dir():
+        raise InputError(f"cannot write into {text}: {there} is there and is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write into {text}: {there} may not be written to")

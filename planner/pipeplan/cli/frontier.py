@@ -6,8 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command
-from pipeplan.cli.outputs import STDOUT, show, try_outputs
+from pipeplan.cli.base import STDOUT, Command, show, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
 
 if TYPE_CHECKING:

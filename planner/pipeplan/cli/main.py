@@ -1,4 +1,4 @@
-"""The ``pipeplan`` program: finds its commands, runs one, turns errors into exit codes.
+"""The ``pipeplan`` program: find its commands, run one, turn errors into exit codes.
 
 0: an answer. 1: no plan fits, or a run failed. 2: bad input. Explanations go to standard error.
 """

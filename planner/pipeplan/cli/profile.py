@@ -3,8 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
-from pipeplan.cli.base import Command
-from pipeplan.cli.outputs import show, try_outputs
+from pipeplan.cli.base import Command, show, try_outputs
 
 
 def configure(parser: ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees on standard error while the solver works."""
+"""Progress lines on standard error while the solver works."""
 
 import sys
 import time

@@ -5,8 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeplan.cli.base import Command
-from pipeplan.cli.outputs import show, try_outputs
+from pipeplan.cli.base import Command, show, try_outputs
 
 if TYPE_CHECKING:
     from pipeplan.analysis.sweep.cells import Cell
@@ -42,9 +41,8 @@ def run(options: Namespace) -> int:
 
     from pipeplan.analysis.sweep.cells import left_out
     from pipeplan.analysis.sweep.experiment_file import find_experiment, read_experiment
-    from pipeplan.analysis.sweep.formats import FORMATS
     from pipeplan.analysis.sweep.run import sweep
-    from pipeplan.analysis.sweep.table import table
+    from pipeplan.analysis.sweep.table import FORMATS, table
     from pipeplan.core.errors import InputError
     from pipeplan.io.atomic import write_whole
 

@@ -1,4 +1,4 @@
-"""The second question: on what it is trained. Devices of some kinds, in nodes, joined by links.
+"""`Cluster`: devices of some kinds, in nodes, joined by links.
 
 ::
 

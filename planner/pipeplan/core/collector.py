@@ -1,4 +1,4 @@
-"""Python's garbage collector set aside while very many small objects are made that all stay.
+"""Suspension of Python's garbage collector while very many small objects are made that all stay.
 
 It looks through all of them again and again, and takes more time than whoever makes them.
 """

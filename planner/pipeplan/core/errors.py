@@ -1,4 +1,4 @@
-"""The errors pipeplan raises on purpose. Each says what was wrong, with numbers, and what to change."""
+"""Errors that pipeplan raises on purpose. Each says what was wrong, with numbers, and what to change."""
 
 
 class PipeplanError(Exception):

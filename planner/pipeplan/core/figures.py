@@ -1,4 +1,4 @@
-"""Numbers at the edge of the Python API: each is whole or finite, within limits, and named where it is not."""
+"""Checks of numbers given to the Python API: whole or finite, within limits, and named where they are not."""
 
 from math import inf, isfinite
 from numbers import Integral, Real

@@ -1,4 +1,4 @@
-"""The third question: how it is trained, and what the answer must respect."""
+"""`Job`: batch, schedules and other options of a question, and constraints on its answer."""
 
 from dataclasses import dataclass
 from enum import StrEnum

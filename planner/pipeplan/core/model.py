@@ -1,4 +1,4 @@
-"""The first question: what is trained. Layers in topological order, and what each of them costs.
+"""`Model`: layers in topological order, and what each of them costs.
 
 ::
 

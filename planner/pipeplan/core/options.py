@@ -1,4 +1,4 @@
-"""What a caller may ask of a search: how long, how close, by whom. Checked once, for the program and for the API."""
+"""Checks of the arguments of a search: limits, back end, workers, seed; for the command line and the API."""
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError

@@ -1,4 +1,4 @@
-"""The answer: who runs what, in which order, what it costs, and how good it provably is."""
+"""`Plan`: stages on devices, their schedule, times and memory, and the proven bound."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The space over which a bound holds, and what lies outside it: every sentence about either stands here.
+"""Sentences on the space over which a bound holds, and on what lies outside it.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Layers that share weights, in stages: who holds a copy, and who sums gradients with whom.
+"""Layers that share weights, in stages: which stages hold a copy, and which sum their gradients.
 
 ::
 

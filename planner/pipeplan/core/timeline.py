@@ -1,4 +1,4 @@
-"""What the simulator sees: when every action and transfer runs, and what every device holds."""
+"""`Timeline`: when every action and transfer runs, and what every device holds."""
 
 from collections import defaultdict
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Quantities at the file edge: ``80GiB``, ``300GB/s``, ``5us`` in, integers out.
+"""Quantities with units: ``80GiB``, ``300GB/s``, ``5us`` parsed to integers, and formatted.
 
 Inside pipeplan a time is an integer of nanoseconds, a size an integer of bytes, a rate an integer per second.
 """

@@ -1,4 +1,4 @@
-"""Words in texts for people: names probably meant by one that was mistyped, the first few of many, plurals, lines."""
+"""Words in messages: suggestions for mistyped names, the first few of many, plurals, wrapped lines."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches

@@ -1,19 +1,51 @@
-"""What each layer costs on a kind of device at a micro-batch size: measured, interpolated, or estimated.
+"""Layer costs on a kind of device at a micro-batch size: measured, interpolated, or estimated; optimiser memory.
 
 Profiles come first. Between two measured sizes every figure is interpolated linearly; outside them planning refuses,
 unless told to extrapolate in proportion. A kind without a profile is estimated by the roofline: an operation takes the
 longer of its arithmetic and its memory traffic (Williams, Waterman, Patterson, Roofline, CACM 2009).
+
+`streamed_times` are for devices with memory on the chip. A device whose on-chip memory holds a stage's parameters and
+gradients reads and writes them there; only activations pass its memory. Otherwise both stream through memory for every
+micro-batch, and a pass takes the longer of its arithmetic and its traffic. Gradients count because every micro-batch
+adds to them; the optimiser's state is touched once a step and stays in memory. Whether BaPipe counts gradients too is
+not known to us.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from math import isqrt
+
+import numpy as np
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import OPTIMIZER_STATE
 from pipeplan.core.model import Layer, LayerCost, Model, Profile
-from pipeplan.costs.memory import item_size
+from pipeplan.costs.chain import Array
+
+ITEM_SIZE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of one number."""
+
+
+def item_size(dtype: str) -> int:
+    """Bytes of one number of the format ``dtype``."""
+    if dtype not in ITEM_SIZE:
+        raise InputError(f"number format {dtype!r} is not known; choose from {', '.join(ITEM_SIZE)}")
+    return ITEM_SIZE[dtype]
+
+
+def optimizer_bytes(parameters: int, dtype: str, optimizer: str) -> int:
+    """Bytes of optimiser state for ``parameters`` bytes of parameters.
+
+    Each state tensor is kept in single precision or better. Parameters in a 16-bit format get a single-precision
+    master copy too, so that Adam in mixed precision comes to 2 + 2 + 12 = 16 bytes a parameter
+    (Rajbhandari et al., ZeRO, 2020, section 3.1).
+    """
+    size = item_size(dtype)
+    count = parameters // size
+    master = 4 * count if size < 4 else 0
+    return master + OPTIMIZER_STATE[optimizer] * count * max(size, 4)
+
 
 MOST_SIZES = 12
 """Most micro-batch sizes that are considered for a model without profiles."""
@@ -187,3 +219,35 @@ def _estimated(
         output=output,
         update=round(1e9 * moved / bandwidth),
     )
+
+
+@dataclass(frozen=True)
+class StreamedTimes:
+    """Nanoseconds of every layer for one micro-batch, each of shape (n,)."""
+
+    forward_on_chip: Array
+    backward_on_chip: Array
+    forward_streamed: Array
+    backward_streamed: Array
+
+
+def streamed_times(
+    model: Model, kind: DeviceKind, micro_batch: int, *, extrapolate: bool = False, optimizer: str = "sgd"
+) -> StreamedTimes:
+    """Each layer's times both ways. On a kind that is profiled, or has no on-chip memory, they are the same.
+
+    Raises
+    ------
+    InputError
+        As `pipeplan.costs.layers.layer_costs`.
+    """
+    near, far = (
+        layer_costs(model, kind, micro_batch, extrapolate=extrapolate, optimizer=optimizer, weights_on_chip=on_chip)
+        for on_chip in (kind.on_chip is not None, False)
+    )
+    return StreamedTimes(
+        *(np.array([getattr(cost, name) for cost in costs], np.int64) for costs in (near, far) for name in LANES)
+    )
+
+
+LANES = ("forward", "backward")

@@ -1,4 +1,4 @@
-"""What a tensor's way from one device to another costs, and what the replicas of a stage pay for their gradients."""
+"""Costs of sending a tensor between two devices, and of summing gradients over the replicas of a stage."""
 
 from collections import Counter
 from collections.abc import Sequence

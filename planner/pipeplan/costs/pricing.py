@@ -15,8 +15,7 @@ from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.shared_weights import holders, tied_stages
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
-from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.memory import optimizer_bytes
+from pipeplan.costs.layers import layer_costs, optimizer_bytes
 from pipeplan.costs.network import Ring, least_together, rings, together, transfer
 from pipeplan.costs.scale import require_room, slowest_links, total
 

@@ -1,4 +1,4 @@
-"""What an answer's costs are: measured, imported or estimated, for which micro-batch sizes, at which speed.
+"""Sources of an answer's costs: measured, imported or estimated, for which micro-batch sizes, at which speed.
 
 A proof is about these numbers, so it is worth as much as they are.
 """

@@ -1,4 +1,4 @@
-"""What a step reads: inputs or targets of several samples, as one tensor or a tuple, list or dict of tensors.
+"""Batches: inputs or targets of several samples, as one tensor or a tuple, list or dict of tensors.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A torch model together with what is needed to train it for a step: how to draw a batch, and the loss.
+"""`Workload`: a torch model with how to draw a batch, and the loss.
 
 ``module:function`` on the command line names a function without arguments that returns a `Workload`, or a plain
 ``torch.nn.Module`` when ``--input`` tells what its batches look like. It is called once in every process; under

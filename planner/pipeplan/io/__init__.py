@@ -1,1 +1,1 @@
-"""Files in and out. The only place that knows YAML, JSON and pydantic; everything behind it sees plain dataclasses."""
+"""Reading and writing of files, the only users of YAML, JSON and pydantic; the rest sees plain dataclasses."""

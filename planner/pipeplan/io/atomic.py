@@ -1,4 +1,4 @@
-"""A file is written whole or not at all; what is no regular file (a device, a FIFO) is written into, never replaced."""
+"""Atomic writing of files; what is no regular file (a device, a FIFO) is written into, never replaced."""
 
 import os
 import stat

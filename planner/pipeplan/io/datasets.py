@@ -1,4 +1,4 @@
-"""Where the data that comes with pipeplan lies: models, clusters and devices, each a YAML file."""
+"""Paths of the data that comes with pipeplan: models, clusters and devices, each a YAML file."""
 
 from pathlib import Path
 

@@ -21,8 +21,18 @@ from pydantic import BeforeValidator, Field, RootModel
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.io.datasets import datasets_folder
-from pipeplan.io.quantity import written_bandwidth, written_bytes, written_rate, written_time
-from pipeplan.io.schema import Bandwidth, Bytes, Nanoseconds, Rate, Strict, check
+from pipeplan.io.schema import (
+    Bandwidth,
+    Bytes,
+    Nanoseconds,
+    Rate,
+    Strict,
+    check,
+    written_bandwidth,
+    written_bytes,
+    written_rate,
+    written_time,
+)
 from pipeplan.io.text import Row, lean, parse_data, read_text
 
 

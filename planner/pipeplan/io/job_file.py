@@ -1,4 +1,4 @@
-"""A job as YAML.
+"""Jobs as YAML.
 
 ::
 
@@ -22,8 +22,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective, Order, Recompute
 from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
-from pipeplan.io.quantity import written_bytes
-from pipeplan.io.schema import Bytes, Count, Items, Strict, check, listing
+from pipeplan.io.schema import Bytes, Count, Items, Strict, check, listing, written_bytes
 from pipeplan.io.text import Line, lean, parse_data, read_text, yaml_text
 
 

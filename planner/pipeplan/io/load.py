@@ -1,4 +1,4 @@
-"""Whatever a user names: a model or a cluster that comes with pipeplan, or a file known by its content."""
+"""`load_model` and `load_cluster`: one that comes with pipeplan by name, or a file recognised by its content."""
 
 import re
 from collections.abc import Callable

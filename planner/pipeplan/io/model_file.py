@@ -1,4 +1,4 @@
-"""A model as YAML: layers, what they do, and the profiles known of them.
+"""Models as YAML: layers, their work, and the profiles known of them.
 
 ::
 
@@ -32,9 +32,20 @@ from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, shown
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work, tie_faults
 from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
-from pipeplan.io.quantity import written_bytes, written_flops, written_time
 from pipeplan.io.repeat import Group, fold
-from pipeplan.io.schema import Bytes, Count, Flops, Items, Nanoseconds, Strict, check, listing
+from pipeplan.io.schema import (
+    Bytes,
+    Count,
+    Flops,
+    Items,
+    Nanoseconds,
+    Strict,
+    check,
+    listing,
+    written_bytes,
+    written_flops,
+    written_time,
+)
 from pipeplan.io.text import Line, Row, lean, parse_data, read_text, yaml_text
 
 FORMAT = "pipeplan-model/1"

@@ -1,6 +1,9 @@
-"""A plan as JSON: complete, versioned, and readable: every order of actions is one line of text."""
+"""Plans as JSON: complete, versioned, and readable: every order of actions is one line of text."""
 
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict
+from itertools import pairwise
+from math import lcm
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +15,6 @@ from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.io.atomic import write_whole
-from pipeplan.io.plan_replicas import replica_faults
 from pipeplan.io.schema import Count, Items, Strict, Whole, check, listing
 from pipeplan.io.text import json_text, parse_data, read_text
 from pipeplan.simulate.claims import validate_claims
@@ -265,3 +267,28 @@ def _pipeline(entry: PipelineEntry) -> Pipeline:
         returns=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.returns),
         **_fields(entry, "stages", "transfers", "returns"),
     )
+
+
+def replica_faults(
+    devices: Sequence[Sequence[int]], placement: Sequence[Sequence[int]], ways: Mapping[str, Sequence[Sized]]
+) -> Iterator[str]:
+    """What is wrong, each with its path in the file.
+
+    Parameters
+    ----------
+    devices, placement : sequence of sequence of int
+        For each stage its devices and its ranks, one a replica.
+    ways : mapping of str to sequence
+        ``transfers`` and ``returns``: for each boundary one entry for each pair of replicas that meets.
+    """
+    for n, (homes, own) in enumerate(zip(placement, devices, strict=True)):
+        if len(homes) != len(own) or len(set(homes)) != len(homes):
+            yield f"pipeline.placement[{n}]: has ranks {list(homes)} for {len(own)} devices; write another one for each"
+    widths = [max(1, len(homes)) for homes in placement]
+    for name, rows in ways.items():
+        for n, (row, (a, b)) in enumerate(zip(rows, pairwise(widths), strict=True)):
+            if len(row) != lcm(a, b):
+                yield (
+                    f"pipeline.{name}[{n}]: has {len(row)} entries and needs {lcm(a, b)}, the least common multiple of "
+                    f"{a} and {b} replicas"
+                )

@@ -1,4 +1,4 @@
-"""Layers that repeat, written once.
+"""Repeating layers, written once in a file.
 
 ::
 

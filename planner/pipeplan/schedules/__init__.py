@@ -1,49 +1,35 @@
-"""Schedule families: one file each, every one a writer of action lists.
+"""Schedule families: generators of action lists.
 
 `FAMILIES` give every stage devices of its own and know replicas; `PLACED` families say which device runs which stage,
-may give a device several and may split backwards. To add one, write its file (a picture, and ``in_flight`` and
-``write`` of a `Family` or ``orders`` of a `PlacedFamily`) and list it here.
+may give a device several and may split backwards. To add one, write a file with a picture and ``FAMILIES``, a tuple of
+`Family` (``write`` and ``in_flight``) or of `PlacedFamily` (``orders``), and add its name to `_FILES` or
+`_PLACED_FILES`.
 
 Beside the families, which fix how many micro-batches each stage holds, `one_forward_one_backward` writes the 1F1B lists
 for any numbers that do not deadlock.
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 
 from pipeplan.core.errors import InputError
-from pipeplan.schedules import (
-    chimera,
-    dualpipe_v,
-    fbp,
-    gpipe,
-    interleaved,
-    looped,
-    sno,
-    so,
-    streamed,
-    v_half,
-    v_min,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
 from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
 from pipeplan.schedules.family import Family
 from pipeplan.schedules.placed import PlacedFamily
 
 __all__ = ["FAMILIES", "PLACED", "Family", "PlacedFamily", "family", "first_deadlock", "one_forward_one_backward"]
 
+_FILES = ("gpipe", "alternate")
+_PLACED_FILES = ("interleaved", "zero_bubble", "vee", "chimera")
+
 FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {module.FAMILY.name: module.FAMILY for module in (gpipe, sno, so, streamed, fbp)}
+    {each.name: each for file in _FILES for each in import_module(f"{__name__}.{file}").FAMILIES}
 )
 """Every family of stages with devices of their own, by its name: those that `pipeplan.solve` chooses from."""
 
 PLACED: Mapping[str, PlacedFamily] = MappingProxyType(
-    {
-        module.FAMILY.name: module.FAMILY
-        for module in (interleaved, looped, zb_h1, zb_h2, zb_v, v_half, v_min, dualpipe_v, chimera)
-    }
+    {each.name: each for file in _PLACED_FILES for each in import_module(f"{__name__}.{file}").FAMILIES}
 )
 """Every family that places stages itself, by its name."""
 

@@ -1,4 +1,4 @@
-"""The common part of the 1F1B families: a few forwards to warm up, then one backward, one forward, in turn.
+"""1F1B: a few forwards to warm up, then one backward, one forward, in turn; and the families that run it so.
 
 ::
 
@@ -17,11 +17,20 @@ otherwise every backward waits for another one. Without replicas, neighbouring s
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan.schedules.closing import closing
-from pipeplan.schedules.family import check_size, largest_share, shares
+from pipeplan.schedules.family import (
+    Family,
+    check_size,
+    closing,
+    devices_from,
+    largest_share,
+    per_replica,
+    shares,
+)
 
 
 def one_forward_one_backward(
@@ -81,3 +90,143 @@ def _alternate(stage: int, own: Sequence[int], in_flight: int, replicas: Sequenc
         if i + in_flight < len(own):
             order.append(Action(Kind.FORWARD, stage, own[i + in_flight]))
     return (*order, *closing((stage,), replicas))
+
+
+def _in_flight_sno(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """⌈R_i / r_i⌉ at stage i (N − i + 1 without replicas), and never more than a replica's share."""
+    check_size(replicas, micro_batches)
+    return per_replica(devices_from(replicas), replicas, micro_batches)
+
+
+def _write_sno(replicas: Sequence[int], micro_batches: int) -> Schedule:
+    """1F1B-SNO: one forward, one backward, with the fewest micro-batches in flight that keep all devices busy.
+
+    ::
+
+        time         0  1  2  3  4  5  6  7  8  9 10 11     3 stages, 4 micro-batches, F = B = 1
+        device 0    F0 F1 F2  .  . B0 F3 B1  . B2  . B3
+        device 1     . F0 F1  . B0 F2 B1 F3 B2  . B3  .
+        device 2     .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .
+
+    Stage i (from 1) of N warms up with N − i + 1 forwards. With replicas, the R_i = r_i + … + r_N devices from there on
+    want one micro-batch each, so each of its r_i replicas warms up with ⌈R_i / r_i⌉. With free links a step of equal
+    stages takes (M + N − 1)(F + B); every hop's time is paid again and again, since nothing is left to do while a
+    tensor travels. The order is that of PipeDream-flush and of Megatron-LM's schedule without interleaving; the name
+    (synchronous device, no overlap) is BaPipe's, as we understand it (arXiv 2012.12544).
+    """
+    return one_forward_one_backward(replicas, micro_batches, _in_flight_sno(replicas, micro_batches), "1f1b-sno")
+
+
+SNO = Family(
+    "1f1b-sno",
+    _write_sno,
+    _in_flight_sno,
+    frozenset({Overlap.NONE, Overlap.COPY}),
+    "one forward, one backward; N - i + 1 micro-batches in flight at stage i",
+)
+
+
+def _in_flight_so(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """⌈(2 R_i − r_i) / r_i⌉ at stage i (2(N − i) + 1 without replicas), and never more than a replica's share."""
+    check_size(replicas, micro_batches)
+    wanted = [2 * behind - r for behind, r in zip(devices_from(replicas), replicas, strict=True)]
+    return per_replica(wanted, replicas, micro_batches)
+
+
+def _write_so(replicas: Sequence[int], micro_batches: int) -> Schedule:
+    """1F1B-SO: one forward, one backward, with a doubled warm-up, so that tensors travel while devices compute.
+
+    ::
+
+        time         0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15     3 stages, 4 micro-batches, F = B = SR = 1
+        device 0    F0 F1 F2 F3  .  .  .  .  . B0  . B1  . B2  . B3
+        device 1     .  . F0 F1 F2  .  . B0 F3 B1  . B2  . B3  .  .
+        device 2     .  .  .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .  .  .
+
+    Stage i (from 1) of N holds 2(N − i) + 1 micro-batches: one for every device and for every link on the way to the
+    end and back. With replicas, and R_i = r_i + … + r_N, each of its r_i replicas holds ⌈(2 R_i − r_i) / r_i⌉. With
+    equal stages and hops that take SR ≤ (F + B) / 2 without occupying a device, a step takes (M + N − 1)(F + B) + (N −
+    1) 2 SR: a link's time is paid once, not per micro-batch. The name (synchronous device, overlap) is BaPipe's, as we
+    understand it (arXiv 2012.12544); DAPPLE's policy of 2(S − s) − 1 in flight is the same count.
+    """
+    return one_forward_one_backward(replicas, micro_batches, _in_flight_so(replicas, micro_batches), "1f1b-so")
+
+
+SO = Family(
+    "1f1b-so",
+    _write_so,
+    _in_flight_so,
+    frozenset({Overlap.COPY}),
+    "one forward, one backward, doubled warm-up; 2(N - i) + 1 micro-batches in flight at stage i hide the links",
+)
+
+
+def _write_streaming(replicas: Sequence[int], micro_batches: int) -> Schedule:
+    """1F1B-AS: one forward, one backward, on devices whose tensors leave while they are being made.
+
+    ::
+
+        device 0     F0━━F1━━F2━━            the link is busy under the forward that fills it,
+        link 0→1     ▔▔▔▔▔▔▔▔▔▔▔▔            so a hop costs its latency only
+        device 1         F0━━F1━━B0━━
+
+    The order is that of 1F1B-SNO (N − i + 1 in flight at stage i, from 1): with streaming links there is no travel time
+    to hide, and a step of equal stages takes (M + N − 1)(F + B). The name (asynchronous device) is BaPipe's, as we
+    understand it (arXiv 2012.12544).
+    """
+    return replace(_write_sno(replicas, micro_batches), family="1f1b-as")
+
+
+AS = Family(
+    "1f1b-as",
+    _write_streaming,
+    _in_flight_sno,
+    frozenset({Overlap.STREAM}),
+    "one forward, one backward on streaming devices; N - i + 1 micro-batches in flight at stage i",
+)
+
+
+def _in_flight_fbp(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    """⌈2 R_i / r_i⌉ at stage i (2(N − i + 1) without replicas), and never more than a replica's share."""
+    check_size(replicas, micro_batches)
+    return per_replica([2 * behind for behind in devices_from(replicas)], replicas, micro_batches)
+
+
+def _write_fbp(replicas: Sequence[int], micro_batches: int) -> Schedule:
+    """FBP-AS: forwards and backwards of different micro-batches side by side on one device.
+
+    ::
+
+        time            0  1  2  3  4  5  6  7  8  9      3 stages, 5 micro-batches, one unit = F + B
+        device 0  F    F0 F1 F2 F3 F4  .  .  .  .  .
+                  B     .  .  .  .  . B0 B1 B2 B3 B4
+        device 1  F     . F0 F1 F2 F3 F4  .  .  .  .
+                  B     .  .  .  . B0 B1 B2 B3 B4  .
+        device 2  F     .  . F0 F1 F2 F3 F4  .  .  .
+                  B     .  .  . B0 B1 B2 B3 B4  .  .
+
+    A device gives its two lanes shares of its arithmetic units in proportion to F and B, so that either takes F + B. A
+    micro-batch then comes back to stage i (from 1) after 2(N − i + 1) units, which is what the stage holds, and a step
+    of equal stages takes (M + 2N − 1)(F + B). With replicas, and R_i = r_i + … + r_N, each of a stage's r_i replicas
+    holds ⌈2 R_i / r_i⌉. The links carry one tensor per F + B each way, which is less than 1F1B asks of them. The name
+    is BaPipe's, as we understand it (arXiv 2012.12544).
+
+    A list is both lanes merged by start time, the forward first where both start together. That makes it the 1F1B list
+    with 2(N − i + 1) in flight, which a runtime with one lane can run as it stands; a device with two lanes takes from
+    it when a forward may start: not before the backwards that stand ahead of it have freed their memory.
+    """
+    one_lane = one_forward_one_backward(replicas, micro_batches, _in_flight_fbp(replicas, micro_batches), "fbp-as")
+    return replace(one_lane, two_lanes=True)
+
+
+FBP = Family(
+    "fbp-as",
+    _write_fbp,
+    _in_flight_fbp,
+    frozenset({Overlap.STREAM}),
+    "forwards beside backwards on one device; 2(N - i + 1) micro-batches in flight at stage i",
+    two_lanes=True,
+)
+
+
+FAMILIES = (SNO, SO, AS, FBP)

@@ -1,20 +1,4 @@
-"""Chimera: two pipelines through the same devices, in opposite directions (Li and Hoefler, SC 2021, section 3).
-
-::
-
-    time         0  1  2  3  4  5  6  7  8  9     4 devices, 4 micro-batches, F = B = 1; odd micro-batches go up
-    device 0    F0 F2  . F1 B1 F3 B3 B0  . B2
-    device 1     . F0 F1 F2 F3 B1 B0 B3 B2  .
-    device 2     . F1 F0 F3 F2 B0 B1 B2 B3  .
-    device 3    F1 F3  . F0 B0 F2 B2 B1  . B3
-
-Every stage has two replicas, on devices that mirror each other: it costs a second copy of the weights and a reduction.
-Of each direction's p / 2 micro-batches a unit, the j-th begins on its i-th device at i + 2 j and comes back to it at
-2 p − 1 − i + 2 j. Where p is even the two directions never want one device at once, and units follow each other every
-2 p. A device holds p micro-batches, of both its stages together. With equal stages, F = B = 1, free links and m a
-multiple of p, a step takes 2 m + p − 2, where 1F1B takes 2 m + 2 p − 2. Where B is longer than F the same lists leave
-gaps between units (the paper then joins two units another way).
-"""
+"""Chimera: two pipelines in opposite directions."""
 
 from collections.abc import Iterator
 
@@ -23,7 +7,23 @@ from pipeplan.schedules.placed import Order, PlacedFamily, both_ways
 
 
 def orders(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]:
-    """Each device's actions, sorted by start."""
+    """Chimera: two pipelines through the same devices, in opposite directions (Li and Hoefler, SC 2021, section 3).
+
+    ::
+
+        time         0  1  2  3  4  5  6  7  8  9     4 devices, 4 micro-batches, F = B = 1; odd micro-batches go up
+        device 0    F0 F2  . F1 B1 F3 B3 B0  . B2
+        device 1     . F0 F1 F2 F3 B1 B0 B3 B2  .
+        device 2     . F1 F0 F3 F2 B0 B1 B2 B3  .
+        device 3    F1 F3  . F0 B0 F2 B2 B1  . B3
+
+    Every stage has two replicas, on devices that mirror each other: it costs a second copy of the weights and a
+    reduction. Of each direction's p / 2 micro-batches a unit, the j-th begins on its i-th device at i + 2 j and comes
+    back to it at 2 p − 1 − i + 2 j. Where p is even the two directions never want one device at once, and units follow
+    each other every 2 p. A device holds p micro-batches, of both its stages together. With equal stages, F = B = 1,
+    free links and m a multiple of p, a step takes 2 m + p − 2, where 1F1B takes 2 m + 2 p − 2. Where B is longer than F
+    the same lists leave gaps between units (the paper then joins two units another way).
+    """
     for device in range(devices):
         starts = {}
         for m in range(micro_batches):
@@ -35,11 +35,13 @@ def orders(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order
         yield tuple(sorted(starts, key=starts.__getitem__))
 
 
-FAMILY = PlacedFamily(
-    "chimera",
-    orders,
-    both_ways,
-    "two 1F1B pipelines in opposite directions; half the bubble for a second copy of the weights",
-    chunks=2,
-    even=True,
+FAMILIES = (
+    PlacedFamily(
+        "chimera",
+        orders,
+        both_ways,
+        "two 1F1B pipelines in opposite directions; half the bubble for a second copy of the weights",
+        chunks=2,
+        even=True,
+    ),
 )

@@ -1,11 +1,11 @@
-"""What a schedule family is: somebody who writes action lists."""
+"""`Family`: a named generator of schedules, and the parts that all generators share."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
-from pipeplan.core.schedule import Schedule
+from pipeplan.core.schedule import Action, Kind, Schedule
 
 
 @dataclass(frozen=True)
@@ -79,3 +79,22 @@ def per_replica(wanted: Sequence[int], replicas: Sequence[int], micro_batches: i
 def largest_share(replicas: int, micro_batches: int) -> int:
     """⌈M / r⌉: no replica works on more micro-batches, so none holds more."""
     return -(-micro_batches // replicas)
+
+
+def closing(stages: Iterable[int], replicas: Sequence[int], tied: Iterable[Sequence[int]] = ()) -> tuple[Action, ...]:
+    """The end of the list of a device with these stages: gradients are summed, then every stage updates.
+
+    Reductions come in an order that all devices share, that of the first stage of each collective: those of different
+    groups of tied stages must not wait for each other.
+
+    Parameters
+    ----------
+    replicas : sequence of int
+        Of every stage of the pipeline; those with one reduce nothing, unless they are tied.
+    tied : iterable of sequence of int
+        Groups of stages that hold copies of the same weights.
+    """
+    own = sorted(stages)
+    first = {stage: min(group) for group in tied for stage in group}
+    reducing = sorted((s for s in own if replicas[s] > 1 or s in first), key=lambda s: (first.get(s, s), s))
+    return (*(Action(Kind.REDUCE, s) for s in reducing), *(Action(Kind.UPDATE, s) for s in own))

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan.schedules.closing import closing
-from pipeplan.schedules.family import Family, check_size, largest_share, shares
+from pipeplan.schedules.family import Family, check_size, closing, largest_share, shares
 
 
 def in_flight(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
@@ -37,11 +36,13 @@ def _order(stage: int, own: Sequence[int], replicas: Sequence[int]) -> tuple[Act
     return (*forwards, *backwards, *closing((stage,), replicas))
 
 
-FAMILY = Family(
-    "gpipe",
-    write,
-    in_flight,
-    frozenset(Overlap),
-    "all forwards, then all backwards; holds every micro-batch",
-    phases=True,
+FAMILIES = (
+    Family(
+        "gpipe",
+        write,
+        in_flight,
+        frozenset(Overlap),
+        "all forwards, then all backwards; holds every micro-batch",
+        phases=True,
+    ),
 )

@@ -1,25 +1,4 @@
-"""Interleaved 1F1B: one forward, one backward, with several stages on a device (Narayanan et al., SC 2021, section 2).
-
-::
-
-    time         0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17     2 devices, 2 chunks, 4 micro-batches,
-    device 0    f0 f1 F0 F1 f2 B0 f3 B1 F2 b0 F3 b1  . B2  . B3 b2 b3     F = B = 1; lower case: stages 0 and 1,
-    device 1     . f0 f1 F0 B0 F1 B1 f2 b0 f3 b1 F2 B2 F3 B3 b2 b3  .     upper case: stages 2 and 3
-
-Micro-batches go in *rounds*, each of which passes all of a device's chunks before the next one begins. Device d of p
-warms up with (v − 1) r + 2 (p − 1 − d) forwards for v chunks and rounds of r, then one forward, one backward, and so
-holds one more stage activation than that. With equal stages, free links and m a multiple of p, a step takes
-(m v + p − 1)(F + B), F and B those of a chunk: the bubble is 1 / v of 1F1B's.
-
-Rounds hold p micro-batches or as few more as shares them out evenly; the first ones may hold one more than the last.
-(Megatron-LM wants m to be a multiple of p; torch wants equal rounds.) Why this ends: let x and y be the places of a
-forward and a backward among all those of their device. Every step from an action to what it waits for leaves
-x + d, or y + W + 2 (p − 1) − d with W = (v − 1) r, as it is or makes it less, as long as rounds hold p − 1 or more, and
-the one from a forward to the backward ahead of it makes it less. Where m < p there is one round, and no device has
-more than its first m backwards between forwards; these all belong to its last chunk and wait for no chunk behind it.
-
-With one chunk it is 1F1B-SO.
-"""
+"""Interleaved 1F1B and looped BFS: several stages (chunks) per device, round the devices."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -27,8 +6,30 @@ from pipeplan.core.schedule import Action, Kind
 from pipeplan.schedules.placed import Order, PlacedFamily, loop
 
 
-def orders(devices: int, micro_batches: int, chunks: int) -> Iterator[Order]:
-    """Each device's forwards and backwards."""
+def _interleaved(devices: int, micro_batches: int, chunks: int) -> Iterator[Order]:
+    """Interleaved 1F1B: one forward, one backward, several stages per device (Narayanan et al., SC 2021, section 2).
+
+    ::
+
+        time         0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17     2 devices, 2 chunks, 4 micro-batches,
+        device 0    f0 f1 F0 F1 f2 B0 f3 B1 F2 b0 F3 b1  . B2  . B3 b2 b3     F = B = 1; lower case: stages 0 and 1,
+        device 1     . f0 f1 F0 B0 F1 B1 f2 b0 f3 b1 F2 B2 F3 B3 b2 b3  .     upper case: stages 2 and 3
+
+    Micro-batches go in *rounds*, each of which passes all of a device's chunks before the next one begins. Device d of
+    p warms up with (v − 1) r + 2 (p − 1 − d) forwards for v chunks and rounds of r, then one forward, one backward, and
+    so holds one more stage activation than that. With equal stages, free links and m a multiple of p, a step takes
+    (m v + p − 1)(F + B), F and B those of a chunk: the bubble is 1 / v of 1F1B's.
+
+    Rounds hold p micro-batches or as few more as shares them out evenly; the first ones may hold one more than the
+    last. (Megatron-LM wants m to be a multiple of p; torch wants equal rounds.) Why this ends: let x and y be the
+    places of a forward and a backward among all those of their device. Every step from an action to what it waits for
+    leaves x + d, or y + W + 2 (p − 1) − d with W = (v − 1) r, as it is or makes it less, as long as rounds hold p − 1
+    or more, and the one from a forward to the backward ahead of it makes it less. Where m < p there is one round, and
+    no device has more than its first m backwards between forwards; these all belong to its last chunk and wait for no
+    chunk behind it.
+
+    With one chunk it is 1F1B-SO.
+    """
     sizes = rounds(devices, micro_batches)
     down, up = list(_walk(sizes, range(chunks))), list(_walk(sizes, reversed(range(chunks))))
     for device in range(devices):
@@ -56,10 +57,43 @@ def _walk(sizes: Sequence[int], chunks: Iterable[int]) -> Iterator[tuple[int, in
         first += size
 
 
-FAMILY = PlacedFamily(
+INTERLEAVED = PlacedFamily(
     "interleaved",
-    orders,
+    _interleaved,
     loop,
     "1F1B over several stages a device, round by round; a bubble of 1 / chunks, more activations and transfers",
     chunks=None,
 )
+
+
+def _looped(devices: int, micro_batches: int, chunks: int) -> Iterator[Order]:
+    """Looped BFS: all micro-batches through one chunk, then through the next (Lamy-Poirier, MLSys 2023).
+
+    ::
+
+        time         0  1  2  3  4  5  6  7  8  9 10 11 12 13     2 devices, 2 chunks, 3 micro-batches, F = B = 1;
+        device 0    f0 f1 f2 F0 F1 F2  .  . B0 B1 B2 b0 b1 b2     lower case: stages 0 and 1, upper case: 2 and 3
+        device 1     . f0 f1 f2 F0 F1 F2 B0 B1 B2 b0 b1 b2  .
+
+    GPipe over several chunks: every device holds all m micro-batches of all v chunks, and while it works on the others
+    a tensor has time to travel from the last device to the first. With equal stages, free links and m ≥ p a step takes
+    (m v + p − 1)(F + B), F and B those of a chunk. Backwards run in the order of the forwards (torch runs them the
+    other way round, which takes as long).
+    """
+    for device in range(devices):
+        stages = range(device, devices * chunks, devices)
+        forwards = (Action(Kind.FORWARD, stage, m) for stage in stages for m in range(micro_batches))
+        backwards = (Action(Kind.BACKWARD, stage, m) for stage in reversed(stages) for m in range(micro_batches))
+        yield (*forwards, *backwards)
+
+
+LOOPED_BFS = PlacedFamily(
+    "looped-bfs",
+    _looped,
+    loop,
+    "all forwards chunk by chunk, then all backwards; holds every micro-batch of every chunk",
+    chunks=None,
+)
+
+
+FAMILIES = (INTERLEAVED, LOOPED_BFS)

@@ -1,4 +1,4 @@
-"""Families that say which device runs which stage, and may give a device several of them.
+"""`PlacedFamily`: families that choose which device runs which stages, possibly several.
 
 ::
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan.schedules.closing import closing
+from pipeplan.schedules.family import closing
 
 Order = tuple[Action, ...]
 Placement = tuple[tuple[int, ...], ...]

@@ -1,4 +1,4 @@
-"""From a space to what it searches and what it does not: which sentences of `pipeplan.core.searched` are true of it."""
+"""Choice of the sentences of `pipeplan.core.searched` that are true of a space."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -31,7 +31,7 @@ cards of two nodes) takes both at once.
 
 A two-lane device runs forwards on lane 0 and everything else on lane 1, each in list order, and a forward waits for the
 actions of lane 1 that stand ahead of it in the list: they free the memory that it takes (see
-`pipeplan.schedules.fbp`). Each lane has its share of the arithmetic units, so an F or a B takes F + B.
+`pipeplan.schedules.alternate`). Each lane has its share of the arithmetic units, so an F or a B takes F + B.
 """
 
 from pipeplan.core.collector import without_collector

@@ -4,7 +4,7 @@ import numpy as np
 
 from helpers.fpga_lines import board, model_of
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance
-from pipeplan.costs.on_chip import streamed_times
+from pipeplan.costs.layers import streamed_times
 
 
 def test_a_layer_takes_the_longer_of_arithmetic_and_traffic() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pipeplan.core.cluster import DeviceKind, Link, Overlap
 from pipeplan.core.errors import InputError
-from pipeplan.io import kinds
+from pipeplan.io import cluster_file
 from pipeplan.io.cluster_file import cluster_from_data, read_cluster
 
 GIB = 2**30
@@ -39,7 +39,7 @@ def _one_board(monkeypatch: pytest.MonkeyPatch) -> None:
         overhead=5000,
         runtime=7,
     )
-    monkeypatch.setattr(kinds, "catalogue", lambda: {"board": board})
+    monkeypatch.setattr(cluster_file, "catalogue", lambda: {"board": board})
 
 
 def load(text: str, tmp_path: Path) -> Any:

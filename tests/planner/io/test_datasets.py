@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.shared_data import ROOT
-from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.memory import item_size
+from pipeplan.costs.layers import item_size, layer_costs
 from pipeplan.io.device_file import catalogue
 from pipeplan.io.load import load_cluster, load_model
 

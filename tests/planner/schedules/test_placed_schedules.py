@@ -1,6 +1,6 @@
 """Families that place several stages on a device and split backwards."""
 
-import sys
+import inspect
 from collections.abc import Iterator
 from random import Random
 
@@ -12,8 +12,7 @@ from pipeplan.core.pipeline import Stage
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.validate import validate_schedule
 from pipeplan.schedules import FAMILIES, PLACED, family
-from pipeplan.schedules.building_block import Strides, building_block
-from pipeplan.schedules.gaps import weights_in_gaps
+from pipeplan.schedules.building_block import Strides, building_block, weights_in_gaps
 from pipeplan.simulate import makespan, simulate
 
 names = pytest.mark.parametrize("name", PLACED)
@@ -131,9 +130,9 @@ def test_two_directions_halve_the_bubble(p: int) -> None:
 
 @names
 def test_pictures_are_what_runs(name: str) -> None:
-    """The picture in a family's file is the simulator's time line of that size."""
-    module = next(m for m in list(sys.modules.values()) if getattr(m, "FAMILY", None) is PLACED[name])
-    rows = [line.split() for line in module.__doc__.replace("━━━", " ━").splitlines() if line.startswith("    device")]
+    """The picture of a family is the simulator's time line of that size."""
+    picture = inspect.getdoc(PLACED[name].orders).replace("━━━", " ━")
+    rows = [line.split() for line in picture.splitlines() if line.startswith("    device")]
     drawn = [row[2:] for row in rows]
     devices = len(drawn)
     micro_batches = 1 + max(int(cell[1:]) for cell in drawn[0] if cell[0] in "Ff" and cell[1:].isdigit())

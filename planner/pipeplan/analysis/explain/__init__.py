@@ -1,4 +1,4 @@
-"""Why a plan is as fast as it is: what binds, its critical path in words, what would change it; why nothing fits."""
+"""Explanations of a plan: what binds, its critical path in words, what would change it; why nothing fits."""
 
 from pipeplan.analysis.explain.explanation import Explanation
 from pipeplan.analysis.explain.question import explain, explain_plan

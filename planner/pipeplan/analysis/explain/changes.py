@@ -1,4 +1,4 @@
-"""What could be changed about a question: more memory, faster links, more devices, other micro-batches.
+"""Changes of a question: more memory, faster links, more devices, other micro-batches.
 
 Each change is a new cluster and a new job, to be solved afresh.
 """

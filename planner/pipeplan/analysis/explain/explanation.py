@@ -1,14 +1,13 @@
-"""What an explanation says: as an object, as text, as JSON."""
+"""`Explanation`, as an object, as text and as JSON."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from pipeplan.analysis.explain.levers import Lever
 from pipeplan.analysis.explain.outcome import Outcome, percent
-from pipeplan.analysis.explain.path import Portion
+from pipeplan.analysis.explain.path import Portion, phase_lines
 from pipeplan.analysis.explain.room import Room
-from pipeplan.analysis.explain.use import Use
-from pipeplan.analysis.explain.words import phase_lines
+from pipeplan.analysis.explain.setting import Use
 from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_time
 from pipeplan.costs.chain import UNLIMITED

@@ -1,4 +1,4 @@
-"""Which device, wire or network would have to give for the step to fall: tried out on paper, one by one.
+"""Sensitivity of the step time to each device, wire or network, by simulating the plan with each one faster.
 
 A thing *binds* a plan if the step gets shorter when that thing alone gets faster. Each is made a tenth faster in turn
 and the same schedule is simulated again; to keep whole nanoseconds, all other times are multiplied by ten and its
@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipeplan.analysis.explain.path import timed
-from pipeplan.analysis.explain.setting import Setting
-from pipeplan.analysis.explain.use import is_card
+from pipeplan.analysis.explain.setting import Setting, is_card
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Kind
 from pipeplan.core.timeline import Flight, Span

@@ -1,4 +1,4 @@
-"""What a change brings: the changed question is solved afresh, and the answer compared per sample."""
+"""Outcomes of changes: the changed question is solved afresh, and the answer compared per sample."""
 
 from dataclasses import dataclass, replace
 

@@ -1,18 +1,17 @@
-"""From an answer to its explanation."""
+"""`explain`: the explanation of an answer."""
 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from pipeplan.analysis.explain.ample import ample
 from pipeplan.analysis.explain.changes import changes
 from pipeplan.analysis.explain.explanation import Explanation
+from pipeplan.analysis.explain.feasible import ample
 from pipeplan.analysis.explain.levers import groups, levers, together
 from pipeplan.analysis.explain.outcome import Outcome, nothing, outcome
 from pipeplan.analysis.explain.path import portions
 from pipeplan.analysis.explain.room import rooms
-from pipeplan.analysis.explain.setting import Setting
-from pipeplan.analysis.explain.use import uses
+from pipeplan.analysis.explain.setting import Setting, uses
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective

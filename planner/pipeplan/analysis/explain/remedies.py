@@ -1,4 +1,4 @@
-"""Why nothing fits, and the smallest change that does: each one searched for and proved, none guessed.
+"""Smallest changes with which something fits, where nothing does: each one searched for and proved.
 
 Whether a changed question has a plan is asked of the solver's own search. Numbers are found by bisection: what fits
 keeps fitting with more memory, with more devices, and with fewer micro-batches of the same size.

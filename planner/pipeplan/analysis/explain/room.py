@@ -1,4 +1,4 @@
-"""Where memory is tight: what each device has left, and what one more micro-batch or layer would take."""
+"""Free memory of each device, and what one more micro-batch or layer would take."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import UNLIMITED
-from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.memory import optimizer_bytes
+from pipeplan.costs.layers import layer_costs, optimizer_bytes
 
 
 @dataclass(frozen=True, slots=True)

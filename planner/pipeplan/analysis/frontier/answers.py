@@ -1,4 +1,4 @@
-"""The questions of a frontier, each asked once: answers are kept, in a file where one is named.
+"""Answers to the questions of a frontier, each solved once and kept, in a file where one is named.
 
 The file is written whole after each answer; a second call with the same question goes on where the first stopped.
 """

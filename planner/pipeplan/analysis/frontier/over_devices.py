@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipeplan.analysis.explain.changes import pinned_device
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
-from pipeplan.analysis.frontier.points import Floor, Point, point
+from pipeplan.analysis.frontier.curve import Floor, Point, point
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Order

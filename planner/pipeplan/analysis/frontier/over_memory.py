@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
-from pipeplan.analysis.frontier.points import Floor, Point, memory_of, point
+from pipeplan.analysis.frontier.curve import Floor, Point, memory_of, point
 from pipeplan.analysis.frontier.subsets import kind_counts
 from pipeplan_formulations.common.bisection import least
 

@@ -1,4 +1,4 @@
-"""From a question to its frontier."""
+"""`frontier`: step time against memory, devices or price for a question."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from pipeplan.analysis.frontier import over_devices, over_memory, subsets
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
-from pipeplan.analysis.frontier.curve import AXES, Frontier, Over
-from pipeplan.analysis.frontier.points import Point, not_dominated
+from pipeplan.analysis.frontier.curve import AXES, Frontier, Over, Point, not_dominated
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.core.figures import whole

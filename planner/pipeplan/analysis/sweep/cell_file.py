@@ -1,4 +1,4 @@
-"""A finished cell of a sweep as JSON: what lets a second run go on where the first one stopped."""
+"""Finished cells of a sweep as JSON, with which a second run goes on where the first one stopped."""
 
 from pathlib import Path
 from typing import Annotated, Literal

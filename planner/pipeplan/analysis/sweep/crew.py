@@ -12,6 +12,8 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
 
+PRELOADED = ("ortools.sat.python.cp_model", "pipeplan.solve", "pipeplan.analysis.sweep.work")
+"""What a worker needs, imported once in the process that workers are copies of."""
 PATIENCE = 1.0
 """Most seconds between two looks at the clock."""
 
@@ -32,7 +34,9 @@ class Crew:
         methods = multiprocessing.get_all_start_methods()
         self._context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:  # every worker starts as a copy of a process that has the solvers loaded
-            self._context.set_forkserver_preload(["pipeplan.analysis.sweep.preload"])
+            self._context.set_forkserver_preload(
+                ["ortools.sat.python.cp_model", "pipeplan.solve", "pipeplan.analysis.sweep.work"]
+            )
         self._size = size
         self._tasks: list[Task] = []
 

@@ -1,4 +1,4 @@
-"""What an experiment asks: grids of models, clusters and jobs, each a product; and how long to search each cell.
+"""`Experiment`: grids of models, clusters and jobs, each a product; and how long to search each cell.
 
 ::
 

@@ -1,4 +1,4 @@
-"""An experiment as YAML.
+"""Experiments as YAML.
 
 ::
 

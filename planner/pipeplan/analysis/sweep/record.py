@@ -1,4 +1,4 @@
-"""What a sweep keeps of one cell: the answer in figures, or why there is none."""
+"""`Record` of one cell of a sweep: the answer in figures, or why there is none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Runs an experiment, and goes on with one that was begun.
+"""`run` of an experiment, from its beginning or where an earlier run stopped.
 
 A finished cell is a file of its own, written whole. A second run finds it and goes on with what is left, and so does a
 run after a change of the experiment: only cells whose question changed are asked again.

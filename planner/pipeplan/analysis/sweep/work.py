@@ -1,4 +1,4 @@
-"""One cell, solved in a process of its own: whatever happens there, a record comes out."""
+"""Solution of one cell in a process of its own, which always ends with a record."""
 
 import signal
 import sys

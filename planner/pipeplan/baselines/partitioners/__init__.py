@@ -1,42 +1,23 @@
-"""The heuristic balancers: how other tools cut a chain, one file each, all with one signature.
+"""Heuristic balancers: how other tools cut a chain, all with one signature.
 
 None of them proves anything. They are warm starts for `pipeplan.solve` and the baseline in its report.
-docs/balancers.md tells what each minimises, what it ignores, and where it fails.
+docs/balancers.md describes what each minimises, what it ignores, and where it fails.
+
+To add one, write a file with ``BALANCERS``, a tuple of `Balancer`, and add its name to `_FILES`.
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 
-from pipeplan.baselines.partitioners import (
-    bapipe,
-    chain_minmax,
-    deepspeed_time,
-    gpipe,
-    parameters,
-    pipedream,
-    torchgpipe,
-    uniform,
-)
 from pipeplan.baselines.partitioners.balancer import Balancer, NotApplicable
-from pipeplan.baselines.partitioners.preference import preferred_family
+from pipeplan.baselines.partitioners.bapipe import preferred_family
 
 __all__ = ["BALANCERS", "Balancer", "NotApplicable", "preferred_family"]
 
+_FILES = ("uniform", "deepspeed", "gpipe", "min_max", "bapipe")
+
 BALANCERS: Mapping[str, Balancer] = MappingProxyType(
-    {
-        balancer.name: balancer
-        for balancer in (
-            uniform.DEEPSPEED,
-            uniform.TORCHTITAN,
-            uniform.MEGATRON,
-            parameters.BALANCER,
-            deepspeed_time.BALANCER,
-            gpipe.BALANCER,
-            torchgpipe.BALANCER,
-            pipedream.BALANCER,
-            chain_minmax.BALANCER,
-            bapipe.BALANCER,
-        )
-    }
+    {each.name: each for file in _FILES for each in import_module(f"{__name__}.{file}").BALANCERS}
 )
 """Every balancer by its name."""

@@ -1,4 +1,4 @@
-"""What a balancer is, and what most of them need."""
+"""`Balancer`, the interface of heuristics that cut a chain, and the parts that most of them share."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A greedy balancer in BaPipe's style: fill to a target, with regard to the links, then repair for memory.
+"""Greedy partitioner in BaPipe's style: fill to a target, cut where links are fast, then repair for memory.
 
 BaPipe (arXiv 2012.12544) published no code. This is our own implementation of its exploration as we understand it,
 not a reproduction of its figures::
@@ -13,12 +13,84 @@ which is the mean W / S on equal devices.
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
-from pipeplan.baselines.partitioners.balancer import Balancer, from_zero
-from pipeplan.baselines.partitioners.room import make_room
+from pipeplan.baselines.partitioners.balancer import Balancer, NotApplicable, from_zero, stage_loads
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import Array, Boundaries, Chain
+
+
+def one_forward_one_backward(stages: int, micro_batches: int) -> tuple[int, ...]:
+    """Micro-batches in flight on each stage under 1F1B: min(M, S − s)."""
+    return tuple(min(micro_batches, stages - stage) for stage in range(stages))
+
+
+def stage_bytes(chain: Chain, boundaries: Boundaries, in_flight: Sequence[int]) -> list[int]:
+    """Bytes that each stage needs, its runtime included; no stage may be empty.
+
+    Resident bytes + in flight × (saved + received input) + the largest workspace + runtime.
+    """
+    need = []
+    for s, (a, b) in enumerate(pairwise(boundaries)):
+        received = int(chain.boundary[s - 1, a - 1]) if a else 0
+        held = int(chain.saved[s, a:b].sum()) + received
+        fixed = chain.stays(s, a, b) + int(chain.workspace[s, a:b].max()) + int(chain.runtime[s])
+        need.append(fixed + in_flight[s] * held)
+    return need
+
+
+def make_room(chain: Chain, micro_batches: int, boundaries: Boundaries, edges: Sequence[Array]) -> Boundaries:
+    """Move whole blocks out of over-full stages until every stage fits, under 1F1B.
+
+    Parameters
+    ----------
+    edges : sequence of array
+        ``edges[s]``: where stage s may end, ascending.
+
+    Raises
+    ------
+    NotApplicable
+        If an over-full stage has no neighbour with room for its outer block.
+
+    Notes
+    -----
+    Of the moves after which the receiver fits, the one with the least largest load is made. A receiver always fits, so
+    every move shrinks the over-full stages, and the moves come to an end.
+    """
+    in_flight = one_forward_one_backward(chain.stages, micro_batches)
+    while True:
+        need = stage_bytes(chain, boundaries, in_flight)
+        excess = [used - int(limit) for used, limit in zip(need, chain.limit, strict=True)]
+        full = int(np.argmax(excess))
+        if excess[full] <= 0:
+            return boundaries
+        moves = [
+            moved
+            for receiver, moved in _moves(boundaries, full, edges)
+            if stage_bytes(chain, moved, in_flight)[receiver] <= int(chain.limit[receiver])
+        ]
+        if not moves:
+            raise NotApplicable(
+                f"stage {full} needs {format_bytes(need[full])} of {format_bytes(int(chain.limit[full]))} under 1F1B "
+                f"({in_flight[full]} in flight), and no neighbour has room for its outer layers"
+            )
+        boundaries = min(moves, key=lambda moved: max(stage_loads(chain, moved)))
+
+
+def _moves(boundaries: Boundaries, giver: int, edges: Sequence[Array]) -> list[tuple[int, Boundaries]]:
+    """(receiver, boundaries) after the giver's first or last block went to its neighbour; the giver keeps a layer."""
+    start, end = boundaries[giver], boundaries[giver + 1]
+    found = []
+    if giver > 0:
+        inside = edges[giver - 1][(edges[giver - 1] > start) & (edges[giver - 1] < end)]
+        found += [(giver - 1, giver, int(edge)) for edge in inside[:1]]
+    if giver < len(edges):
+        inside = edges[giver][(edges[giver] > start) & (edges[giver] < end)]
+        found += [(giver + 1, giver + 1, int(edge)) for edge in inside[-1:]]
+    return [(receiver, (*boundaries[:i], edge, *boundaries[i + 1 :])) for receiver, i, edge in found]
 
 
 def target(chain: Chain) -> Fraction:
@@ -72,9 +144,49 @@ def _fill(chain: Chain, goal: Fraction, edges: Sequence[Array]) -> Boundaries | 
     return (*boundaries, chain.layers)
 
 
-BALANCER = Balancer(
+BAPIPE = Balancer(
     "bapipe",
     "BaPipe-style greedy: target fill over cuts that the links can carry, then repair for memory",
     "our own implementation of BaPipe's exploration (arXiv 2012.12544) as we understand it; no code was published",
     balance,
 )
+
+
+def preferred_family(chain: Chain, micro_batches: int, boundaries: Boundaries) -> str:
+    """The schedule family that BaPipe would choose for these boundaries, as we understand it.
+
+    =============  =========================================================  =========
+    overlap        condition                                                  family
+    =============  =========================================================  =========
+    none           —                                                          1f1b-sno
+    copy           memory holds the doubled warm-up of 2(S − s) − 1           1f1b-so
+    copy           it does not                                                1f1b-sno
+    stream         a tensor takes longer to send than its forward takes,      fbp-as
+                   and memory holds 2(S − s) in flight
+    stream         otherwise                                                  1f1b-as
+    =============  =========================================================  =========
+
+    Empty stages are left out first.
+    """
+    kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
+    row = chain.select(tuple(kept))
+    edges = (0, *(boundaries[s + 1] for s in kept))
+    if row.overlap is Overlap.NONE:
+        return "1f1b-sno"
+    if row.overlap is Overlap.COPY:
+        return "1f1b-so" if _fits(row, micro_batches, edges, spare=-1) else "1f1b-sno"
+    link_bound = any(
+        int(row.send[s, b - 1]) > int(row.forward[s, a:b].sum()) for s, (a, b) in enumerate(pairwise(edges[:-1]))
+    )
+    return "fbp-as" if link_bound and _fits(row, micro_batches, edges, spare=0, lanes=2) else "1f1b-as"
+
+
+def _fits(row: Chain, micro_batches: int, edges: Boundaries, spare: int, lanes: int = 1) -> bool:
+    """Whether memory holds min(M, 2(S − s) + spare) micro-batches on every stage, with a workspace for every lane."""
+    in_flight = [min(micro_batches, 2 * (row.stages - s) + spare) for s in range(row.stages)]
+    need = stage_bytes(row, edges, in_flight)
+    second = [(lanes - 1) * int(row.forward_workspace[s, a:b].max()) for s, (a, b) in enumerate(pairwise(edges))]
+    return all(used + more <= int(limit) for used, more, limit in zip(need, second, row.limit, strict=True))
+
+
+BALANCERS = (BAPIPE,)

@@ -1,20 +1,19 @@
-"""By cumulative forward FLOPs, as GPipe's implementation in Lingvo does it.
-
-::
-
-    layer                 0    1    2    3    4    5        6 equal layers, 4 stages
-    share done after it  1/6  2/6  3/6  4/6  5/6  6/6
-    times 4, floor        0    1    2    2    3    4 → 3    a layer that ends on a boundary goes to the stage behind it
-"""
+"""Partitioners of GPipe (Lingvo) and torchgpipe: shares of cumulative FLOPs, and block partition of times."""
 
 import numpy as np
 
-from pipeplan.baselines.partitioners.balancer import Balancer, NotApplicable
-from pipeplan.costs.chain import Boundaries, Chain
+from pipeplan.baselines.partitioners.balancer import Balancer, NotApplicable, from_zero, require_filled, work
+from pipeplan.costs.chain import Array, Boundaries, Chain
 
 
-def balance(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
-    """Layer i goes to stage floor(S c_i), with c_i the share of all FLOPs up to and including it; 1 to the last stage.
+def gpipe(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
+    """Layer i goes to stage ⌊S c_i⌋, with c_i the share of all FLOPs up to and including it; 1 to the last stage.
+
+    ::
+
+        layer                 0    1    2    3    4    5     6 equal layers, 4 stages
+        share done after it  1/6  2/6  3/6  4/6  5/6  6/6
+        times 4, floor        0    1    2    2    3    4 → 3 a layer that ends on a boundary goes to the stage behind it
 
     Exact: Python's integers, no rounding. Stages can be empty.
     """
@@ -26,9 +25,86 @@ def balance(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
     return (*(sum(stage < s for stage in stage_of) for s in range(chain.stages)), chain.layers)
 
 
-BALANCER = Balancer(
+GPIPE = Balancer(
     "gpipe",
     "equal shares of the cumulative forward FLOPs, rounded down",
     "GPipe, PartitionSequentialLayers in Lingvo, as its code stands",
-    balance,
+    gpipe,
 )
+
+
+_NS_PER_US = 1000
+"""torchgpipe measures in whole microseconds."""
+
+
+def torchgpipe(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
+    """The block partition of forward and backward time in whole microseconds, as the first device takes it."""
+    require_filled(chain, "torchgpipe")
+    return block_partition(work(chain) // _NS_PER_US, chain.stages)
+
+
+def block_partition(weights: Array, blocks: int) -> Boundaries:
+    """Move layers until max − min of the blocks is at most the largest layer (all less the smallest layer).
+
+    The procedure follows Bárány and Grinberg, "Block partitions of sequences" (arXiv 1308.2452). It starts from equal
+    counts, with the remainder on the last block, and moves one layer at a time towards the smallest block until the
+    largest block exceeds the smallest one by no more than the largest layer::
+
+        p = a largest block                  q = a smallest block, anywhere
+        [ · · ][ · · · · ][ · · ][ · ]       a block between them, next to q, gives q its nearest layer
+            q ◀─── h ... p                   if the giver was p itself, a largest block is sought again
+
+    All is done on x_i − min x, which is how the original scales times to [0, 1]. Equal layers therefore weigh nothing,
+    and are never moved.
+
+    Exact integers stand for the original's quotients. Among largest blocks the last is taken, among smallest blocks the
+    first (the paper takes the one nearest to the largest, which the original does not).
+
+    Raises
+    ------
+    NotApplicable
+        If the original does not end in a partition. With several smallest blocks it can take a layer from an empty
+        block, after which two blocks hold the same layer; torchgpipe then refuses the result, or never ends.
+    """
+    n, shift = len(weights), int(weights.min())
+    largest_layer = int(weights.max()) - shift
+    sums = [int(total) for total in from_zero(weights - shift)]
+    ends = [n // blocks * (block + 1) for block in range(blocks - 1)] + [n]
+
+    def size(block: int) -> int:
+        start, end = ends[block - 1] if block else 0, ends[block]
+        return sums[end] - sums[start] if start < end else 0
+
+    seen: set[tuple[int, ...]] = set()  # largest block and ends decide all that follows
+    while True:
+        largest, p = max((size(block), block) for block in range(blocks))
+        giver = None
+        while giver != p:
+            smallest, q = min((size(block), block) for block in range(blocks))
+            if largest <= smallest + largest_layer:
+                return _checked(ends)
+            if p < q:
+                giver = q - 1
+                ends[giver] -= 1
+            else:
+                giver = q + 1
+                ends[q] += 1
+            if ends[q] > n or (p, *ends) in seen:
+                raise NotApplicable(f"torchgpipe's procedure does not end: block {q} takes layers for ever")
+            seen.add((p, *ends))
+
+
+def _checked(ends: list[int]) -> Boundaries:
+    if ends != sorted(ends):
+        raise NotApplicable(f"torchgpipe's blocks overlap: they end behind layers {', '.join(map(str, ends))}")
+    return (0, *ends)
+
+
+TORCHGPIPE = Balancer(
+    "torchgpipe",
+    "block partition of the times less their minimum",
+    "torchgpipe, balance_by_time, as its code stands; one measurement of every layer instead of a sum of repeats",
+    torchgpipe,
+)
+
+BALANCERS = (GPIPE, TORCHGPIPE)

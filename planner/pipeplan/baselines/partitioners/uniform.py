@@ -73,3 +73,5 @@ MEGATRON = Balancer(
     "Megatron-LM's default split, with account_for_loss and account_for_embedding set where that makes it divide",
     megatron,
 )
+
+BALANCERS = (DEEPSPEED, TORCHTITAN, MEGATRON)

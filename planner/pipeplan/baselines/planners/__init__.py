@@ -1,20 +1,20 @@
-"""Peers that choose a structure: which devices share a stage, in which order. One file each, all with one signature.
+"""Baseline planners, which choose replicas and devices as well as boundaries, all with one signature.
 
-They stand beside the balancers, which cut a chain for one device a stage.
+They stand beside the balancers, which cut a chain for one device per stage. To add one, write a file with
+``STRUCTURE``, a `Structure`, and add its name to `_FILES`.
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 
-from pipeplan.baselines.planners import bapipe, data_parallel, gpipe, pipedream
 from pipeplan.baselines.planners.structure import Arrangement, Structure, unlike
 
 __all__ = ["STRUCTURES", "Arrangement", "Structure", "unlike"]
 
+_FILES = ("data_parallel", "gpipe", "pipedream", "bapipe")
+
 STRUCTURES: Mapping[str, Structure] = MappingProxyType(
-    {
-        structure.name: structure
-        for structure in (data_parallel.STRUCTURE, gpipe.STRUCTURE, pipedream.STRUCTURE, bapipe.STRUCTURE)
-    }
+    {each.name: each for file in _FILES for each in [import_module(f"{__name__}.{file}").STRUCTURE]}
 )
 """Every peer by its name."""

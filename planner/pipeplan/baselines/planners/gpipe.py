@@ -6,7 +6,7 @@ what it takes to fit is computed again, layer by layer, as in every other plan; 
 
 from itertools import pairwise
 
-from pipeplan.baselines.partitioners import gpipe
+from pipeplan.baselines.partitioners.gpipe import gpipe
 from pipeplan.baselines.planners.structure import Arrangement, Structure
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
@@ -23,7 +23,7 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
         If the balancer has no cut.
     """
     chain = price(model, cluster, cluster.devices, micro_batch, job)
-    boundaries = gpipe.balance(chain, job.batch // micro_batch)
+    boundaries = gpipe(chain, job.batch // micro_batch)
     filled = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
     return (Arrangement((0, *(boundaries[s + 1] for s in filled)), tuple((s,) for s in filled)),)
 

@@ -1,4 +1,4 @@
-"""Orders of unlike devices along a pipeline: those that differ in anything that a plan can feel."""
+"""Orders of unlike devices along a pipeline, without those that give equal plans."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence

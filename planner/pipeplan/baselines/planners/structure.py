@@ -1,4 +1,4 @@
-"""What a peer with a structure of its own is: it says which devices share a stage, not only where the stages end.
+"""Interface of baseline planners, which choose replicas and devices as well as boundaries.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Turns a torch model into a row of layers, the one thing that is profiled, cut and run. Torch is loaded when used.
+"""Capture of a torch model as a row of layers, which is profiled, cut and run. Torch is loaded when used.
 
 ::
 
@@ -10,19 +10,19 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeplan.frontend.capture.row import FrontEnd, Row, row_of
-    from pipeplan.frontend.capture.stages import Stages
+    from pipeplan.frontend.capture.front_ends import FrontEnd, row_of
+    from pipeplan.frontend.capture.row import Row, Stages
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("FrontEnd", "Row", "row_of"):
+    if name in ("FrontEnd", "row_of"):
+        from pipeplan.frontend.capture import front_ends
+
+        return getattr(front_ends, name)
+    if name in ("Row", "Stages"):
         from pipeplan.frontend.capture import row
 
         return getattr(row, name)
-    if name == "Stages":
-        from pipeplan.frontend.capture.stages import Stages
-
-        return Stages
     raise AttributeError(name)
 
 

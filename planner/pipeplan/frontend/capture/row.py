@@ -1,23 +1,10 @@
-"""A model as a row of layers, found by one of three front ends."""
+"""`Row`: a model as a row of layers; `Stages`: layers in a row that the user cut."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any
 
-import torch
 from torch import nn
-
-from pipeplan.core.errors import InputError
-from pipeplan.frontend.batch import Batch, mapped, tensors
-from pipeplan.frontend.capture.blank import on_meta
-from pipeplan.frontend.capture.stages import Stages
-from pipeplan.frontend.profile.layers import find_layers
-from pipeplan.frontend.profile.ties import held_by
-
-if TYPE_CHECKING:
-    from pipeplan.frontend.capture.graph.captured import CapturedModel
-
-FrontEnd: TypeAlias = Literal["auto", "chain", "graph"]
 
 
 @dataclass(frozen=True)
@@ -48,81 +35,17 @@ class Row:
     restore: Callable[[Any], Any]
 
 
-def row_of(
-    module: nn.Module,
-    inputs: Batch,
-    *,
-    group: Sequence[str] = (),
-    front_end: FrontEnd = "auto",
-    both_modes: bool = True,
-) -> Row:
-    """Describe a module as a row of layers.
+class Stages(nn.Sequential):  # type: ignore[misc]
+    """Modules that are called one after the other: a tuple that one returns is the arguments of the next.
 
-    Nothing is computed: shapes and types are all that is read of the module and the inputs.
+    ``pipeplan`` takes each of them as one layer, as it stands. As a module it computes what they compute together.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        On any device, ``meta`` included. `Stages` are taken as they stand.
-    inputs : tensor, tuple or list of tensors, or dict
-        One micro-batch: the module's argument, its arguments, or its keyword arguments.
-    group : sequence of str
-        Patterns (``'blocks.*'``, ``'Bottleneck'``) of module paths or class names to keep whole, as one layer.
-    front_end : {'auto', 'chain', 'graph'}
-        ``'chain'``: submodules that pass one tensor on (see `frontend.profile.layers`). ``'graph'``: what torch.export
-        captures. ``'auto'``: the chain where the module is one, otherwise the graph.
-    both_modes : bool
-        Whether captured layers follow ``train()`` and ``eval()``, for which the module is captured twice. Otherwise
-        they know its present mode only.
-
-    Raises
-    ------
-    InputError
-        If the front end cannot describe the module; the text says why, and what to change.
+    >>> Stages(Encoder(), Decoder(), Head())                       # doctest: +SKIP
     """
-    if front_end not in ("auto", "chain", "graph"):
-        raise InputError(f"front end {front_end!r} is not known; choose auto, chain or graph")
-    if isinstance(module, Stages) and front_end != "graph":
-        return _submodules(module, tuple(name for name, _ in module.named_children()))
-    if front_end == "graph":
-        return _graph(module, inputs, group, both_modes)
-    try:
-        return _submodules(module, _chain(module, inputs, group))
-    except Exception as no_chain:  # a module that no chain can be may fail in any way when it is called as one
-        if front_end == "chain":
-            raise
-        try:
-            return _graph(module, inputs, group, both_modes)
-        except InputError as no_graph:
-            raise InputError(f"{no_graph}. Nor is it a chain: {no_chain}") from no_graph
 
-
-def graph_of(module: nn.Module, inputs: Batch, *, both_modes: bool = True) -> "CapturedModel":
-    """What torch.export captures of the module, to be cut into rows (see `row_of`)."""
-    from pipeplan.frontend.capture.graph.captured import CapturedModel
-
-    return CapturedModel(module, inputs, both_modes=both_modes)
-
-
-def _graph(module: nn.Module, inputs: Batch, group: Sequence[str], both_modes: bool) -> Row:
-    """The layers that the graph is cut into."""
-    model = graph_of(module, inputs, both_modes=both_modes)
-    return model.row(model.module_cuts(group))
-
-
-def _chain(module: nn.Module, inputs: Batch, group: Sequence[str]) -> tuple[str, ...]:
-    """The layers of a chain, found on the meta device, where nothing is computed or written to."""
-    start = mapped(inputs, lambda tensor: torch.empty_like(tensor, device="meta"))
-    return find_layers(on_meta(module), tensors(start), group=group)
-
-
-def _submodules(module: nn.Module, names: tuple[str, ...]) -> Row:
-    """The row whose layers are these submodules."""
-    layers = tuple(module.get_submodule(name) for name in names)
-    return Row(
-        names,
-        layers,
-        held_by(module, names),
-        tuple(type(layer).__name__ for layer in layers),
-        lambda outputs: outputs,
-    )
+    def forward(self, *inputs: Any) -> Any:
+        """Through all of them."""
+        value: Any = inputs
+        for stage in self:
+            value = stage(*value) if isinstance(value, tuple) else stage(value)
+        return value

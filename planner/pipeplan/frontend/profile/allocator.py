@@ -1,4 +1,4 @@
-"""How the C library of a local worker hands out memory, so that what a tensor frees is free.
+"""Settings of glibc's allocator for local workers, with which memory that a tensor frees is free.
 
 By default glibc takes blocks of up to 32 MiB from one heap, in which freed tensors of unequal sizes leave holes: a
 decoder's last stage was seen to hold 100 MiB, a third of its peak, that no tensor used. Blocks of their own go back

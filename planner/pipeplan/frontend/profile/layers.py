@@ -1,4 +1,4 @@
-"""Finds the chain of layers in a module, by watching one forward pass.
+"""Chain of layers in a module, found by watching one forward pass.
 
 ::
 

@@ -7,10 +7,12 @@
           ▼        ▼        ▼        ▼
     back  3        2        1        0        backward runs the other way; a hook on what each layer makes marks the
                                               moment its backward begins, inside one call of autograd
+
+In mixed precision (`autocast`) weights stay as they are, and matrix products run in 16 bits.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -19,11 +21,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import tensors
-from pipeplan.frontend.profile.clock import Clock
-from pipeplan.frontend.profile.precision import autocast
+from pipeplan.frontend.profile.meter import Clock
 from pipeplan.frontend.split_backward.attach import attached
 from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+
+FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""By the name that users give. Only the gradients of fp16 have to be scaled."""
+
+
+def autocast(precision: str | None, device: torch.device) -> AbstractContextManager[object]:
+    """Around a forward and its loss; None changes nothing.
+
+    Raises
+    ------
+    InputError
+        If there is no such precision.
+    """
+    if precision is None:
+        return nullcontext()
+    if precision not in FORMATS:
+        raise InputError(f"precision {precision!r} is not known; choose from {', '.join(FORMATS)}, or None")
+    return torch.autocast(device.type, FORMATS[precision])  # type: ignore[no-any-return]
+
 
 Loss = Callable[[Any, Any], Any]
 
@@ -33,7 +54,7 @@ class Feed:
     """What goes into a row of layers, for which of these tensors a gradient must come back, and the loss behind it.
 
     ``loss`` gets what the last layer returns, and ``targets``. It is None where other layers follow; backward then
-    starts from gradients of ones. ``precision`` is that of forward and loss (see `frontend.profile.precision`).
+    starts from gradients of ones. ``precision`` is that of forward and loss (see `autocast`).
     """
 
     inputs: tuple[Tensor, ...]

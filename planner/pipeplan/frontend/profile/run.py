@@ -1,6 +1,10 @@
-"""Wiring of a profile: find the layers, measure them segment by segment, put the model together."""
+"""Wiring of a profile: find the layers, measure them segment by segment, put the model and its provenance together."""
 
+import platform
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,21 +13,53 @@ from torch import nn
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, whole
 from pipeplan.core.job import OPTIMIZER_STATE
-from pipeplan.core.model import Layer, Model, Profile
+from pipeplan.core.model import Layer, Model, Profile, Provenance
 from pipeplan.core.options import MOST_WORKERS
 from pipeplan.frontend.batch import Batch, tensors
-from pipeplan.frontend.capture.row import FrontEnd, Row, row_of
-from pipeplan.frontend.profile import Progress
-from pipeplan.frontend.profile.batches import batch_of
-from pipeplan.frontend.profile.clock import clock_for
-from pipeplan.frontend.profile.joints import Joints
+from pipeplan.frontend.capture.front_ends import FrontEnd, row_of
+from pipeplan.frontend.capture.row import Row
+from pipeplan.frontend.profile.allocator import allocator_here
+from pipeplan.frontend.profile.feed import batch_of, lies_on, present, preserved
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
-from pipeplan.frontend.profile.passes import Feed, Loss
-from pipeplan.frontend.profile.precision import autocast
-from pipeplan.frontend.profile.presence import lies_on, present, preserved
-from pipeplan.frontend.profile.provenance import device_label, provenance
+from pipeplan.frontend.profile.meter import clock_for
+from pipeplan.frontend.profile.passes import Feed, Loss, autocast
+from pipeplan.frontend.profile.saved import Joints
 from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.frontend.profile.work import work_of
+
+
+def provenance(device: torch.device, threads: int, crowd: int = 1, precision: str | None = None) -> Provenance:
+    """The account that goes with every measured number."""
+    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
+    if device.type == "cuda":
+        source = str(torch.cuda.get_device_name())
+        versions["cuda"] = str(torch.version.cuda)
+    else:
+        source = f"{cpu_name()}, {threads} thread{'s' * (threads != 1)}"
+        source += f", {crowd} workers busy" * (crowd > 1) + f", {allocator_here()}"
+    source += f", {precision}" if precision is not None else ""
+    return Provenance("measured", source, datetime.now(UTC).strftime("%Y-%m-%d"), versions)
+
+
+def device_label(device: torch.device) -> str:
+    """The name of the kind of device, where the user gives none."""
+    if device.type == "cpu":
+        return "cpu-worker"
+    return str(torch.cuda.get_device_name()).lower().replace("nvidia ", "").replace(" ", "-")
+
+
+def cpu_name() -> str:
+    """What the operating system calls the processor."""
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+Progress = Callable[[str], None]
+"""Called with a line of text as the measurement goes on."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Parameters that several layers of a model hold: which they are, and with whom they count.
+"""Parameters that several layers of a model hold, and the layer with which each counts.
 
 ::
 

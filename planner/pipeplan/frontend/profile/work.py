@@ -1,4 +1,4 @@
-"""Floating-point operations of each layer, so that a measured model can also be estimated on devices not at hand."""
+"""Floating-point operations of each layer, with which a measured model is estimated on other kinds of device."""
 
 from collections.abc import Sequence
 from math import prod

@@ -1,4 +1,4 @@
-"""Weight gradients that wait: a backward in two parts without computing anything twice.
+"""Split backward: weight gradients computed later than input gradients, without computing anything twice.
 
 ::
 
@@ -12,6 +12,6 @@ Linear maps, convolutions and embeddings do this, as zero-bubble schedules suppo
 Pipeline Parallelism, ICLR 2024, section 2). Parameters of other operations (norms, recurrent cells) get their gradients
 within I, where they cost little next to the input gradient that comes with them.
 
-``queue.py`` collects; ``products.py``, ``convolutions.py`` and ``lookups.py`` are the operations; ``attach.py`` makes
+``queue.py`` collects; ``products.py`` and ``convolutions.py`` are the operations; ``attach.py`` makes
 modules and captured graphs use them. The profiler and the executor run the same code. Torch is imported by the files.
 """

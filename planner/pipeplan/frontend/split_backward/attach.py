@@ -1,4 +1,4 @@
-"""Makes the layers of a stage leave their weight gradients in a queue, and undoes it."""
+"""Switch of a stage's layers to split backward, and back: weight gradients go into a queue."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

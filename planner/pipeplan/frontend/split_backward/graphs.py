@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from pipeplan.frontend.split_backward.convolutions import convolve, spread
-from pipeplan.frontend.split_backward.lookups import embedding
-from pipeplan.frontend.split_backward.products import addmm, linear, matmul
+from pipeplan.frontend.split_backward.products import addmm, embedding, linear, matmul
 
 _ATEN = torch.ops.aten
 OPERATIONS: dict[Callable[..., object], Callable[..., Tensor]] = {

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeplan.frontend.split_backward.convolutions import convolve, spread
-from pipeplan.frontend.split_backward.lookups import embedding
-from pipeplan.frontend.split_backward.products import linear
+from pipeplan.frontend.split_backward.products import embedding, linear
 from pipeplan.frontend.split_backward.queue import WeightQueue
 
 

@@ -1,4 +1,4 @@
-"""Why no stages fit under a published rule, and the memory with which some were found."""
+"""Infeasible published workloads: why no stages fit, and the least memory found with which some do."""
 
 import time
 from dataclasses import replace

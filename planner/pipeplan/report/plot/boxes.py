@@ -1,4 +1,4 @@
-"""What is drawn into the lanes of a time line: boxes for actions, numbers in them, lines for transfers."""
+"""Boxes for actions, their numbers, and lines for transfers in the lanes of a time line."""
 
 from collections import defaultdict
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The colour of each kind of action, the same in every picture and trace.
+"""Colours of the kinds of action, the same in every picture and trace.
 
 Forward is blue and backward orange, the pair that every kind of colour vision tells apart (Okabe and Ito, Color
 Universal Design, 2008); the two halves of a split backward are a lighter and a darker orange; the rest is green, violet

@@ -1,4 +1,4 @@
-"""A frontier as a picture: the plans as steps, and below them what is proved.
+"""Plot of a frontier: the plans as steps, and below them what is proved.
 
 ::
 

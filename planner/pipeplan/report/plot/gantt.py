@@ -1,4 +1,4 @@
-"""A schedule as a picture: one lane a device, one box an action, and what every device holds beneath.
+"""Gantt chart of a schedule: one lane per device, one box per action, and the memory of every device beneath.
 
 ::
 
@@ -24,7 +24,7 @@ from pipeplan.report.plot.boxes import (
     shades_of,
 )
 from pipeplan.report.plot.colours import FAINT, IDLE, INK, STYLES, TRANSFER
-from pipeplan.report.plot.lanes import label_lanes, label_room, labelled, lane_names, note
+from pipeplan.report.plot.labels import label_lanes, label_room, labelled, lane_names, note
 from pipeplan.report.plot.library import check_suffix, drawing, new_figure, save
 from pipeplan.report.plot.memory import draws_memory, plot_memory
 

@@ -1,4 +1,4 @@
-"""The one place that imports matplotlib, and only when a picture is wanted."""
+"""The only user of matplotlib, which is imported when a picture is wanted."""
 
 from pathlib import Path
 from typing import Any

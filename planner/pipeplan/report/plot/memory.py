@@ -1,4 +1,4 @@
-"""What every device holds over time: one small lane a device, all on one scale, with the limit where it is near."""
+"""Memory of every device over time: one small lane per device, all on one scale, with the limit where it is near."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.report.plot.colours import FAINT, INK, LIMIT, MEMORY
-from pipeplan.report.plot.lanes import label_lanes, labelled, lane_names, note
+from pipeplan.report.plot.labels import label_lanes, labelled, lane_names, note
 
 _NEAR = 2.5
 """A limit of at most this many times the largest peak is drawn; one farther off is only named."""

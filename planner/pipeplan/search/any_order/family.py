@@ -5,8 +5,7 @@ from functools import partial
 
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.schedules import Family
-from pipeplan.schedules.closing import closing
-from pipeplan.schedules.family import shares
+from pipeplan.schedules.family import closing, shares
 from pipeplan.search.scheduling.lists import FAMILY, kind_of
 from pipeplan.search.space.in_flight import held_at_most
 from pipeplan_formulations.joint import Choice

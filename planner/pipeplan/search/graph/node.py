@@ -1,4 +1,4 @@
-"""The search's question at one micro-batch size, where stages may be cut along any downsets of the model."""
+"""Search node for a model cut along any downsets, at one micro-batch size; layers in the order of a plan's stages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +10,29 @@ from pipeplan.costs.pricing import device_room
 from pipeplan.search.branch_and_bound import Node, Prover, Step
 from pipeplan.search.evaluate import judge
 from pipeplan.search.graph.loads import MOST_WIDTHS, common_link, graph_problem, placed_alike, widths
-from pipeplan.search.graph.reorder import reordered
 from pipeplan.search.space.device_groups import Mode, arrange
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import graph
 from pipeplan_formulations.common.report import Limits, Progress, Status, Stop
 from pipeplan_formulations.graph import Stages
+
+
+def reordered(model: Model, stages: Sequence[Sequence[int]]) -> tuple[Model, tuple[int, ...]]:
+    """The model with its layers in the order of the stages, and the boundaries of the stages in it.
+
+    ::
+
+        listed   0 1 2 3 4 5      stages {0, 2} {1, 3} {4, 5}      reordered   0 2 │ 1 3 │ 4 5
+
+    Within a stage the listed order stays. A layer still comes after all that it reads, if the stages are differences of
+    downsets.
+    """
+    order = [i for stage in stages for i in sorted(stage)]
+    boundaries = [0]
+    for stage in stages:
+        boundaries.append(boundaries[-1] + len(stage))
+    profiles = tuple(replace(p, costs=tuple(p.costs[i] for i in order)) for p in model.profiles)
+    return replace(model, layers=tuple(model.layers[i] for i in order), profiles=profiles), tuple(boundaries)
 
 
 def applies(space: Space) -> bool:

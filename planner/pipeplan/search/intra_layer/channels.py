@@ -1,7 +1,7 @@
 """Into how many parts a layer can really be divided: its output channels, where its counts tell them."""
 
 from pipeplan.core.model import Layer, Model
-from pipeplan.costs.memory import item_size
+from pipeplan.costs.layers import item_size
 
 MANY = 10**6
 """Parts of a layer whose counts tell no channels: as good as any share."""

@@ -9,7 +9,7 @@ import numpy as np
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import UNLIMITED, Array, Chain
-from pipeplan.costs.on_chip import StreamedTimes
+from pipeplan.costs.layers import StreamedTimes
 from pipeplan.schedules import Family
 from pipeplan_formulations.fractional import FractionalPartition
 

@@ -8,8 +8,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Chain
-from pipeplan.costs.layers import available_micro_batches
-from pipeplan.costs.on_chip import StreamedTimes, streamed_times
+from pipeplan.costs.layers import StreamedTimes, available_micro_batches, streamed_times
 from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
 from pipeplan.search.intra_layer.line import Line

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeplan.costs.memory import optimizer_bytes
+from pipeplan.costs.layers import optimizer_bytes
 from pipeplan.costs.network import least_alone
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation

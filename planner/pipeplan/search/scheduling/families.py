@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.schedules import FAMILIES, PLACED, one_forward_one_backward
-from pipeplan.schedules.closing import closing
+from pipeplan.schedules.family import closing
 from pipeplan.schedules.placed import Placement
 
 

@@ -1,4 +1,4 @@
-"""Devices that run forwards on one lane and everything else on another, both at once (`pipeplan.schedules.fbp`).
+"""Devices that run forwards on one lane and everything else on another, both at once (`pipeplan.schedules.alternate`).
 
 Which devices may: those whose tensors stream. They are what FBP is made for, arithmetic units that are divided between
 the two passes.

@@ -12,7 +12,7 @@ from collections import Counter
 
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan.schedules.closing import closing
+from pipeplan.schedules.family import closing
 from pipeplan.search.scheduling.rows import rows_of, share
 from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule
 

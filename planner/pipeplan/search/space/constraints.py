@@ -1,4 +1,4 @@
-"""What the user wants whatever it costs: layers that stay together, cuts that are forbidden, layers with a place."""
+"""User constraints: layers that stay together, cuts that are forbidden, layers with a place."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -10,7 +10,7 @@ from helpers.pipelines import line
 from pipeplan.analysis.explain import explain, explain_plan
 from pipeplan.analysis.explain.levers import levers, together
 from pipeplan.analysis.explain.path import portions
-from pipeplan.analysis.explain.use import uses
+from pipeplan.analysis.explain.setting import uses
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Order

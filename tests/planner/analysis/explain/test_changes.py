@@ -5,7 +5,6 @@ import pytest
 from helpers.explained import lean
 from helpers.instances import equal_devices, fat_head, model_of
 from pipeplan.analysis.explain import explain
-from pipeplan.analysis.explain.ample import ample
 from pipeplan.analysis.explain.changes import (
     GIB,
     GIGABYTE,
@@ -15,6 +14,7 @@ from pipeplan.analysis.explain.changes import (
     with_devices,
     with_memory,
 )
+from pipeplan.analysis.explain.feasible import ample
 from pipeplan.analysis.explain.outcome import Outcome
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.job import Job

@@ -5,10 +5,8 @@ import io
 import json
 from dataclasses import replace
 
-from pipeplan.analysis.sweep.formats import FORMATS
-from pipeplan.analysis.sweep.largest import Deepest, deepest, largest
 from pipeplan.analysis.sweep.record import Figures, Record
-from pipeplan.analysis.sweep.table import table
+from pipeplan.analysis.sweep.table import FORMATS, Deepest, deepest, largest, table
 from pipeplan.search.heuristics import LATE
 
 GREEDY, DATA = "bapipe-greedy", "data-parallel"

@@ -6,8 +6,7 @@ import pytest
 
 from helpers.chains import make_chain
 from pipeplan.baselines.partitioners import BALANCERS, NotApplicable
-from pipeplan.baselines.partitioners.bapipe import target
-from pipeplan.baselines.partitioners.room import stage_bytes
+from pipeplan.baselines.partitioners.bapipe import stage_bytes, target
 
 balance = BALANCERS["bapipe"].balance
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.chains import make_chain
 from pipeplan.baselines.partitioners import BALANCERS
-from pipeplan.baselines.partitioners.smallest_range import smallest_range
+from pipeplan.baselines.partitioners.deepspeed import smallest_range
 
 
 def cell_by_cell(weights: list[int], stages: int) -> tuple[int, ...]:

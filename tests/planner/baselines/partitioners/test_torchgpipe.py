@@ -7,7 +7,7 @@ import pytest
 
 from helpers.chains import make_chain
 from pipeplan.baselines.partitioners import BALANCERS, NotApplicable
-from pipeplan.baselines.partitioners.torchgpipe import block_partition
+from pipeplan.baselines.partitioners.gpipe import block_partition
 
 
 def counts(weights: list[int], blocks: int) -> list[int]:

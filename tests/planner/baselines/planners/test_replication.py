@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.pipedream_rows import raw_chain
 from helpers.shared_data import shared
 from pipeplan.baselines.partitioners.balancer import work
-from pipeplan.baselines.planners.replication import Level, least_largest_stage
+from pipeplan.baselines.planners.pipedream import Level, least_largest_stage
 
 GB = 10**9
 Cuts = tuple[int, ...]

@@ -12,8 +12,7 @@ from torch.utils._pytree import tree_leaves
 from helpers.torch_chains import CHAINS, perceptron
 from pipeplan.frontend.profile.meter import CpuMeter
 from pipeplan.frontend.profile.passes import Feed, run_pass
-from pipeplan.frontend.profile.saved import address, saved_bytes
-from pipeplan.frontend.profile.workspace import workspace_bytes
+from pipeplan.frontend.profile.saved import address, saved_bytes, workspace_bytes
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from pipeplan.frontend.profile.clock import clock_for
+from pipeplan.frontend.profile.meter import clock_for
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from torch import nn
 from helpers.torch_chains import perceptron
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.profile import profile
-from pipeplan.frontend.profile.crowd import busy_siblings
+from pipeplan.frontend.profile.measure import busy_siblings
 from pipeplan.frontend.profile.passes import Feed
 
 

@@ -10,8 +10,7 @@ from pipeplan.core.schedule import Kind
 from pipeplan.report.plot.boxes import BOX
 from pipeplan.report.plot.colours import STYLES
 from pipeplan.report.plot.gantt import gantt_figure, plot_gantt
-from pipeplan.report.plot.labels import device_labels
-from pipeplan.report.plot.lanes import label_room
+from pipeplan.report.plot.labels import device_labels, label_room
 from pipeplan.schedules import FAMILIES
 from pipeplan.simulate import simulate
 

@@ -12,17 +12,14 @@ from torch import Tensor, fx, nn
 
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import Batch
-from pipeplan.frontend.capture.graph.calls import calls_of
 from pipeplan.frontend.capture.graph.crossing import Crossings
-from pipeplan.frontend.capture.graph.cuts import module_cuts, place_cuts, whole_calls
+from pipeplan.frontend.capture.graph.cuts import calls_of, module_cuts, place_cuts, whole_calls
 from pipeplan.frontend.capture.graph.export import Captured, export
 from pipeplan.frontend.capture.graph.inplace import functionalise
-from pipeplan.frontend.capture.graph.layer import GraphLayer
+from pipeplan.frontend.capture.graph.layer import GraphLayer, Shelf, is_persistent, keep_unused
 from pipeplan.frontend.capture.graph.modes import join, only_as_captured
 from pipeplan.frontend.capture.graph.naming import layer_kind, layer_names
 from pipeplan.frontend.capture.graph.sorts import sort_nodes, touches_state
-from pipeplan.frontend.capture.graph.spare import is_persistent, keep_unused
-from pipeplan.frontend.capture.graph.tables import Shelf
 from pipeplan.frontend.capture.graph.write import Source, constants_of, maker_of, module_of, names_inside, ordered
 from pipeplan.frontend.capture.private import pytree
 from pipeplan.frontend.capture.row import Row

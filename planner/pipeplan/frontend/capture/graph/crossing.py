@@ -1,4 +1,4 @@
-"""What must pass a cut: the fewest bytes from which everything behind it can be computed.
+"""Minimum cuts: the fewest bytes that must pass a cut, from which everything behind it can be computed.
 
 Work is sent as it is. A view, or what depends on the batch only, may be sent itself or be computed again from something
 smaller, so the choice at each cut is a least cut between what is there and what is wanted, each node as wide as its

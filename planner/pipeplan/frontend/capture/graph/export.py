@@ -1,7 +1,9 @@
 """One plain graph from torch.export: batch tensors in, tensors out, parameters and buffers by their names."""
 
 import operator
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,12 +11,42 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
-from pipeplan.core.errors import InputError
+from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.frontend.batch import Batch, mapped, tensors
-from pipeplan.frontend.capture.blank import fake, on_fake
-from pipeplan.frontend.capture.graph.trouble import explained
-from pipeplan.frontend.capture.private import FakeTensor, FakeTensorMode, pytree
+from pipeplan.frontend.capture.private import FakeTensor, FakeTensorMode, fake, on_fake, pytree
 from pipeplan.frontend.profile.ties import named_tensors
+
+_ADVICE = (
+    (
+        ("data-dependent", "DataDependent", "_local_scalar_dense", "nonzero", "unbacked"),
+        "what it computes depends on values in the batch (an if, a loop or a size taken from a tensor); write it with "
+        "torch.where or masks, or give stage modules of your own with Stages",
+    ),
+    (
+        ("pytree", "Unsupported output type", "register_dataclass"),
+        "it returns an object that torch does not know how to take apart; return a tensor, a tuple or a dict, or "
+        "register the class with torch.export.register_dataclass",
+    ),
+)
+_OTHERWISE = "call it with such a batch to see whether it runs, or give stage modules of your own with Stages"
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn errors of the capture into `InputError`; be silent about tensors that LSTMs keep in a list of their own."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
+            yield
+    except PipeplanError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        advice = next((words for signs, words in _ADVICE if any(sign in text for sign in signs)), _OTHERWISE)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        shown = lines[0][:300] if lines else type(error).__name__
+        raise InputError(f"torch.export cannot capture {name}: {shown}. Advice: {advice}") from error
+
 
 WITHIN = "within"
 """Key in a node's meta: the contexts that it runs in, outermost first."""

@@ -1,4 +1,4 @@
-"""What captured layers are called: by the modules they are made of.
+"""Names of captured layers, by the modules they are made of.
 
 ==========================  =============================================
 ``transformer.h.0.attn``    one module, with norms and the like around it
@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from torch import fx
 
-from pipeplan.frontend.capture.graph.calls import Call
+from pipeplan.frontend.capture.graph.cuts import Call
 
 
 def layer_names(

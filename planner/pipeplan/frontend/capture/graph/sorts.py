@@ -1,4 +1,4 @@
-"""What kind of thing every node of a graph is, which decides what may pass a cut and what is computed again.
+"""Classification of a graph's nodes, which decides what may pass a cut and what is computed again.
 
 ==========  ==========================================  ======================================
 sort        depends on                                  behind a cut

@@ -1,4 +1,4 @@
-"""Writes nodes of the captured graph into a graph of their own, as the code of one layer.
+"""Code of one layer: nodes of the captured graph written into a graph of their own.
 
 ::
 
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from pipeplan.frontend.capture.graph.contexts import Within
 from pipeplan.frontend.capture.graph.export import WITHIN
+from pipeplan.frontend.capture.graph.layer import Within
 from pipeplan.frontend.capture.graph.modes import TRAINING_ONLY, Either, pick, when
 from pipeplan.frontend.capture.graph.sorts import Sort, Sorted
 from pipeplan.frontend.capture.private import pytree

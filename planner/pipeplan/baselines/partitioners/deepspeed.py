@@ -1,0 +1,80 @@
+"""DeepSpeed's dynamic programme, which minimises the range of the stage weights: by parameters, and by time.
+
+Cell (j, i) holds one way to cut the first i layers into j stages: the one whose largest weight less its smallest
+weight is least, the last cut as late as possible among equals. One way a cell is not enough to find the smallest range
+overall, and the smallest range is not the smallest maximum; both are properties of the original.
+
+DeepSpeed balances parameters by default. It offers no balance by measured times (``'profile'`` is missing).
+"""
+
+import numpy as np
+
+from pipeplan.baselines.partitioners.balancer import Balancer, by_matrices, from_counts, from_zero, require_room, work
+from pipeplan.baselines.partitioners.uniform import even_counts
+from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain
+
+
+def smallest_range(weights: Array, stages: int) -> Boundaries:
+    """Boundaries of S stages that hold at least one layer each; even counts where there are no more layers than stages.
+
+    Parameters
+    ----------
+    weights : array of int, shape (n,)
+        Not negative; their sum must stay below 2⁶².
+
+    Notes
+    -----
+    ``partition_balanced`` of DeepSpeed since 2023 (pull request 4312). O(S n²), in S steps on n × n matrices.
+    """
+    n = len(weights)
+    if n <= stages:
+        return from_counts(even_counts(n, stages))
+    require_room(n)
+    prefix = from_zero(weights)
+    filled = np.tri(n + 1, n + 1, -1, dtype=bool)  # [i, k]: a last stage of layers k … i − 1
+    last = np.where(filled, prefix[:, None] - prefix[None, :], UNLIMITED)
+    largest: Array = np.full(n + 1, UNLIMITED)
+    largest[0] = 0
+    smallest: Array = np.full(n + 1, UNLIMITED)
+    cuts = []
+    for _ in range(stages):
+        top, bottom = np.maximum(largest[None, :], last), np.minimum(smallest[None, :], last)
+        spread = np.where(top < UNLIMITED, top - bottom, UNLIMITED)
+        latest = n - np.argmin(spread[:, ::-1], axis=1)  # argmin finds the first of equals, and the original the last
+        rows = np.arange(n + 1)
+        largest, smallest = top[rows, latest], bottom[rows, latest]
+        cuts.append(latest)
+    edges = [n]
+    for latest in reversed(cuts):
+        edges.append(int(latest[edges[-1]]))
+    return tuple(reversed(edges))
+
+
+def _by_parameters(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
+    """The smallest range of parameter bytes (which are parameter counts, times one number size)."""
+    return smallest_range(chain.parameters, chain.stages)
+
+
+PARAMETERS = Balancer(
+    "parameters",
+    "smallest range of parameters over the stages",
+    "DeepSpeed, partition_method='parameters' (its default), as its code stands since 2023",
+    _by_parameters,
+    by_matrices,
+)
+
+
+def _by_time(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
+    """The smallest range of forward and backward time, as the first device takes it."""
+    return smallest_range(work(chain), chain.stages)
+
+
+TIME = Balancer(
+    "deepspeed-time",
+    "smallest range of forward and backward time over the stages",
+    "DeepSpeed's partition_balanced, given times instead of parameter counts",
+    _by_time,
+    by_matrices,
+)
+
+BALANCERS = (PARAMETERS, TIME)
