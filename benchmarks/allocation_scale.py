@@ -10,8 +10,7 @@ import numpy as np
 
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
-from pipeplan_formulations.allocation.bracket import Bracket
-from pipeplan_formulations.allocation.floor import ground
+from pipeplan_formulations.allocation.floor import ground, open_bracket
 from pipeplan_formulations.report import Limits
 
 MICRO_BATCHES = 512
@@ -79,7 +78,7 @@ def main() -> None:
     for name, layers, units, widths, tight in CASES:
         reference = textbook(layers, sum(units) if sum(units) < layers else layers)
         problem = instance(layers, units, widths, tight)
-        bracket = Bracket(problem, Limits(), None)
+        bracket = open_bracket(problem, Limits())
         ground(problem, bracket)
         assert bracket.high is not None
         first, gap_first = bracket.clock.wall, 1 - bracket.low / bracket.high

@@ -6,7 +6,8 @@ from functools import cache
 import numpy as np
 from hypothesis import strategies as st
 
-from pipeplan_formulations.graph import UNLIMITED, Border, GraphPartition, Line, Mode, Star
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.graph import Border, GraphPartition, Line, Mode, Star
 
 
 def stage_load(problem: GraphPartition, mode: Mode, earlier: frozenset, here: tuple, later: frozenset, variants) -> int:

@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.cluster import Device, Overlap
+from pipeplan_formulations.common.sentinels import UNLIMITED as UNLIMITED
 from pipeplan_formulations.partition.tie import Tie, copied, left
 
 Array = NDArray[np.int64]
 Boundaries = tuple[int, ...]
 """``(0, …, n)``: stage s holds layers ``boundaries[s]`` up to, not including, ``boundaries[s + 1]``."""
-
-UNLIMITED: int = 2**62
-"""Stands for the memory of a device that has no limit."""
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ import pytest
 
 from pipeplan_formulations import graph
 from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star, cpsat
-from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.downsets import all_downsets, orders, prefixes
 from pipeplan_formulations.graph.prefix import prefix_model
-from pipeplan_formulations.graph.warm import warm_start
+from pipeplan_formulations.graph.warm import open_bracket, warm_start
 from pipeplan_formulations.report import Limits, Status, Stop
 from pipeplan_formulations.scaling import Scale
 
@@ -105,8 +104,8 @@ def test_a_gap_that_is_asked_for_stops_the_search(backend: str) -> None:
 def test_the_hint_is_a_complete_assignment() -> None:
     """Every row and clause of the model holds at the point of a solution, T included."""
     problem = grid(3, 5, 3)
-    bracket = Bracket(problem, Limits(60))
-    warm_start(bracket)
+    bracket = open_bracket(problem, Limits(60))
+    warm_start(problem, bracket)
     model = prefix_model(problem, Scale(), 0, bracket.high, bracket.ceiling)
     point = model.point(bracket.best, bracket.high)
     for row in model.rows.rows:
@@ -123,4 +122,4 @@ def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cpsat, "_constraints", lambda sat, model, variables: sat.add_bool_or([]))
     report = graph.solve(problem, Limits(60), backend="cpsat")
     assert (report.status, report.stop) == (Status.FEASIBLE, Stop.ERROR)
-    assert report.bound == Bracket(problem, Limits()).free
+    assert report.bound == open_bracket(problem, Limits()).low

@@ -7,7 +7,7 @@ from graphs import exhaustive, graph_partitions, judge
 from pipeplan_formulations import graph
 from pipeplan_formulations.graph import GraphPartition, cbc, cpsat
 from pipeplan_formulations.graph.bound import lower_bound
-from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.graph.warm import open_bracket
 from pipeplan_formulations.report import Limits, Report, Status, Stop
 
 LIMITS = Limits(time=60, workers=1)
@@ -77,9 +77,9 @@ def test_a_hint_is_never_made_worse(problem: GraphPartition) -> None:
 
 def cold(backend: object, problem: GraphPartition) -> Report[graph.Stages]:
     """A solver's own answer, begun from no solution and no bound: a start can hide a wrong row or a wrong proof."""
-    bracket = Bracket(problem, LIMITS)
+    bracket = open_bracket(problem, LIMITS)
     bracket.low = 0
-    stop: Stop = backend.search(bracket)  # type: ignore[attr-defined]
+    stop: Stop = backend.search(problem, bracket)  # type: ignore[attr-defined]
     return bracket.report(stop, "cold", "")
 
 

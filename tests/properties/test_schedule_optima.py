@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from pipeline_schedules import every_order, random_ways
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, dolls, evaluate, exact, lower_bound
-from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.positive import stretched
 from pipeplan_formulations.schedule.refute import answered
 from pipeplan_formulations.schedule.relaxed import without_later_weights
@@ -32,8 +32,8 @@ def unaided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """
     monkeypatch.setattr(cpsat, "NARROW", request.param)
 
-    def worst(state: Incumbent, hint: Orders | None, seconds: float) -> None:
-        state.offer(serial(state.problem))
+    def worst(problem: PipelineSchedule, bracket: Bracket[Orders], hint: Orders | None, seconds: float) -> None:
+        bracket.offer(serial(problem))
 
     for module in (cpsat, cbc):
         monkeypatch.setattr(module, "start", worst)

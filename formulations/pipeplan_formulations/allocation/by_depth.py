@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.depth_model import DepthModel, depth_model
+from pipeplan_formulations.allocation.floor import open_bracket
 from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.problem import ChainAllocation
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.scaling import scale_for
 
 
@@ -37,12 +37,12 @@ def solve_by_depth(
     run: Run,
 ) -> Report[Allocation]:
     """Let ``run`` solve every depth in turn; T need not exceed the incumbent. ``hint`` is the first one if feasible."""
-    bracket = Bracket(problem, limits, progress)
+    bracket = open_bracket(problem, limits, progress)
+    if hint is not None and problem.feasible(hint):
+        bracket.offer(hint)
     scale = scale_for(problem.largest, bits)
     bounds: list[int] = []
     stop = Stop.OPTIMALITY
-    if hint is not None and problem.feasible(hint):
-        bracket.offer(hint)
     fewest = max(1, len(problem.first) + len(problem.last))
     for depth in range(fewest, min(problem.layers, int(problem.units.sum()) // problem.widths[0]) + 1):
         best = bracket.high if bracket.high is not None else problem.largest
@@ -58,15 +58,8 @@ def solve_by_depth(
             stop = outcome.stop
             bounds.append(0)
             break
-    if bracket.best is None:
-        status = Status.INFEASIBLE if stop is Stop.OPTIMALITY and not bounds else Status.UNKNOWN
-        return Report(status, stop, None, min(bounds, default=0), bracket.clock.wall, name, version, limits.seed, None)
-    assert bracket.high is not None
-    bracket.raise_low(min([*bounds, bracket.high]))
-    closed = bracket.low == bracket.high
-    status, stop = (
-        (Status.OPTIMAL, Stop.OPTIMALITY)
-        if closed
-        else (Status.FEASIBLE, Stop.GAP if stop is Stop.OPTIMALITY else stop)
-    )
-    return Report(status, stop, bracket.high, bracket.low, bracket.clock.wall, name, version, limits.seed, bracket.best)
+    bracket.impossible = stop is Stop.OPTIMALITY and not bounds
+    if bounds or bracket.best is not None:
+        bracket.raise_low(min([*bounds, bracket.ceiling]))
+    found = bracket.best is not None
+    return bracket.report(Stop.GAP if found and stop is Stop.OPTIMALITY else stop, name, version)

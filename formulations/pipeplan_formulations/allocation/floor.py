@@ -18,16 +18,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.allocation.boxes import Box, Corner, slim
-from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.crowding import overcrowded
 from pipeplan_formulations.allocation.heads import heads_of
 from pipeplan_formulations.allocation.peak import Peak
+from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans, best_before
 from pipeplan_formulations.allocation.suffix import Layers, run
 from pipeplan_formulations.allocation.trace import follow, roots
 from pipeplan_formulations.allocation.usage import Grid
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.recompute import IMPOSSIBLE
+from pipeplan_formulations.report import Limits, Progress
 
 KEEP = 8
 """Usages whose best allocation is tried as an incumbent."""
@@ -70,7 +72,24 @@ def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
     return np.where(grid.total == 0, IMPOSSIBLE, bounds)
 
 
-def ground(problem: ChainAllocation, bracket: Bracket) -> Ground | None:
+def open_bracket(
+    problem: ChainAllocation, limits: Limits, progress: Progress | None = None, cutoff: int | None = None
+) -> Bracket[Allocation]:
+    """The bracket of an allocation problem, nothing known yet."""
+
+    def evaluate(stages: Allocation) -> int | None:
+        return None if None in problem.recompute(stages) else problem.evaluate(stages)
+
+    return Bracket(evaluate, limits, progress, cutoff, problem.largest)
+
+
+def _offer(bracket: Bracket[Allocation], traced: tuple[int, Allocation] | None) -> None:
+    """Offer an allocation that comes with a bound on its objective, unless the bound says that it is no better."""
+    if traced is not None and traced[0] < bracket.ceiling:
+        bracket.offer(traced[1])
+
+
+def ground(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Ground | None:
     """Raise the bracket to the least (3), or bottleneck; offer it the best of some usages. None if nothing fits."""
     grid = Grid(problem)
     if grid.overfull or overcrowded(problem):
@@ -95,18 +114,18 @@ def ground(problem: ChainAllocation, bracket: Bracket) -> Ground | None:
     assert tables is not None
     bracket.raise_low(int(tables.whole.min()))
     for root in roots(tables, 1):
-        bracket.offer_traced(follow(problem, grid, spans, tables, root))
+        _offer(bracket, follow(problem, grid, spans, tables, root))
     reached = min(bracket.ceiling, most)
     if reached != limit:  # the optimum may lie between the target and the first allocation
         spans = spans.narrowed(reached)
         tables = run(problem, grid, spans, bracket.clock, reached)
         assert tables is not None
     for root in roots(tables, KEEP):
-        bracket.offer_traced(follow(problem, grid, spans, tables, root))
+        _offer(bracket, follow(problem, grid, spans, tables, root))
     return Ground(grid, spans, tables)
 
 
-def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
+def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Ground) -> None:
     """Raise the bracket by (4) and (5), until splitting boxes no longer helps."""
     reached = bracket.horizon - 1
     heads = heads_of(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
@@ -121,7 +140,7 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
                 return IMPOSSIBLE, IMPOSSIBLE, False
             found = tables
             traced = follow(problem, base.grid, spans, found, roots(found, 1)[0], ceiling)
-            bracket.offer_traced(traced)
+            _offer(bracket, traced)
             if traced is not None:  # so telling ranges of excess apart would not raise V*
                 break
             value, alone = int(found.whole.min()), int(found.whole_trip.min())
@@ -148,7 +167,9 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     _split(problem, bracket, corner, boxes, None)
 
 
-def _split(problem: ChainAllocation, bracket: Bracket, corner: Corner, boxes: list[Box], cuts: int | None) -> bool:
+def _split(
+    problem: ChainAllocation, bracket: Bracket[Allocation], corner: Corner, boxes: list[Box], cuts: int | None
+) -> bool:
     """Cut boxes, a heap, until the bracket is closed or they are too small; False after so many cuts."""
     for count in itertools.count():
         if not boxes:

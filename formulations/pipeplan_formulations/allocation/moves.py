@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
 from pipeplan_formulations.allocation.usage import Grid
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 LAST = 0
@@ -90,7 +90,7 @@ def moves(
     kind: int,
     usage: int,
     position: int,
-    allowed: int = UNBOUNDED,
+    allowed: int = UNLIMITED,
 ) -> Moves:
     """Every stage that may begin at ``start`` on ``kind``, as number ``position`` from the front, with this usage.
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.moves import moves
 from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.suffix import Layers
 from pipeplan_formulations.allocation.usage import Grid
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
@@ -41,7 +41,7 @@ def follow(
     stages: list[Place] = []
     start = head = service = front = 0
     peaks = (0,) * len(problem.widths)
-    allowed = UNBOUNDED
+    allowed = UNLIMITED
     while start < problem.layers:
         position = len(stages)
         choice = moves(problem, grid, spans, start, kind, usage, position, allowed)

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipeplan_formulations.fractional.problem import UNLIMITED, Array, FractionalPartition, Positions
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.fractional.problem import Array, FractionalPartition, Positions
 
 Terms = dict[int, int]
 """Column → coefficient; column `ONE` is the constant."""

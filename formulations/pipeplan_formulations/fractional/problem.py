@@ -67,8 +67,6 @@ ACCURACY = 1e-9
 """Relative accuracy of values: sums of products of doubles, with room to spare."""
 TOLERANCE = ACCURACY / 16
 """Relative accuracy of one row in the tests of the exact method; several of them stay within `ACCURACY`."""
-UNLIMITED = 2**62
-"""A memory limit, or an on-chip memory, that nothing exceeds."""
 
 
 def whole(value: float) -> int:

@@ -2,11 +2,10 @@
 
 from pipeplan_formulations.clock import OutOfTimeError
 from pipeplan_formulations.graph import cpsat, exact
-from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.problem import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError
-from pipeplan_formulations.graph.warm import DOWNSETS, warm_start
+from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, warm_start
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.solvers import cpsat_version
 
@@ -21,22 +20,22 @@ def solve(
 
     The report names the way that came last. Each goes on from what the one before it found and proved.
     """
-    bracket = Bracket(problem, limits, progress, hint)
+    bracket = open_bracket(problem, limits, progress, hint)
     stop, backend = Stop.GAP, exact.NAME
     try:
         downsets = all_downsets(problem, exact.MOST)
         few = downsets is not None and len(downsets) <= DOWNSETS
-        warm_start(bracket, many=not few)
+        warm_start(problem, bracket, many=not few)
         if downsets is not None and not few and not bracket.closed:
             backend = cpsat.NAME
-            stop = cpsat.search(bracket, limits.time * SHARE)
+            stop = cpsat.search(problem, bracket, limits.time * SHARE)
         if not bracket.closed and stop is not Stop.INTERRUPT:
             backend = exact.NAME
             try:
-                exact.search(bracket, downsets)
+                exact.search(problem, bracket, downsets)
             except TooLargeError:
                 backend = cpsat.NAME
-                stop = cpsat.search(bracket)
+                stop = cpsat.search(problem, bracket)
     except OutOfTimeError:
         stop = Stop.TIME
     except KeyboardInterrupt:

@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from pipeplan_formulations.graph.mode import UNLIMITED, Mode
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.graph.mode import Mode
 from pipeplan_formulations.graph.problem import GraphPartition
 
 Table = list[tuple[Mode, list[int | None], int]]

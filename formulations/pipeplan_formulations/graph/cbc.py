@@ -3,11 +3,12 @@
 from typing import Any
 
 from pipeplan_formulations.cbc_process import CbcAnswer, proven, run_cbc
-from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.graph.bound import lower_bound
 from pipeplan_formulations.graph.prefix import PrefixModel, prefix_model
 from pipeplan_formulations.graph.problem import GraphPartition, Stages
 from pipeplan_formulations.graph.rows import Row, Rows
-from pipeplan_formulations.graph.warm import after_warm_start
+from pipeplan_formulations.graph.warm import after_warm_start, open_bracket
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.scaling import scale_for
 from pipeplan_formulations.solvers import cbc_version, pulp
@@ -20,25 +21,20 @@ BITS = 40
 
 
 def solve(
-    problem: GraphPartition,
-    limits: Limits,
-    hint: Stages | None = None,
-    progress: Progress | None = None,
-    bracket: Bracket | None = None,
+    problem: GraphPartition, limits: Limits, hint: Stages | None = None, progress: Progress | None = None
 ) -> Report[Stages]:
     """Minimise T under (1) to (3); see `exact.solve` for the parameters.
 
     CBC is told the warm start's value but not its solution: given one, CBC 2.10.3 has been seen to prove wrong optima.
     """
-    bracket = bracket or Bracket(problem, limits, progress, hint)
-    return bracket.report(after_warm_start(bracket, search), NAME, cbc_version())
+    bracket = open_bracket(problem, limits, progress, hint)
+    return bracket.report(after_warm_start(problem, bracket, search), NAME, cbc_version())
 
 
-def search(bracket: Bracket) -> Stop:
+def search(problem: GraphPartition, bracket: Bracket[Stages]) -> Stop:
     """Let CBC close the bracket; why it stopped."""
     if bracket.closed:
         return Stop.OPTIMALITY
-    problem = bracket.problem
     scale = scale_for(problem.largest, BITS)
     high = -(-min(bracket.ceiling, problem.largest) // scale.unit)
     model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, bracket.ceiling)
@@ -49,7 +45,7 @@ def search(bracket: Bracket) -> Stop:
     _constraints(lp, model.rows, variables, model.time, scales)
     _objective(lp, variables[model.time])
     answer = run_cbc(lp, variables, max(bracket.clock.left, 0.1), bracket.limits)
-    return _extract(answer, model, bracket, size * scale.unit)
+    return _extract(problem, answer, model, bracket, size * scale.unit)
 
 
 def _scales(rows: Rows, time: int, size: float) -> list[float]:
@@ -102,18 +98,20 @@ def _objective(lp: Any, time: Any) -> None:
     lp.setObjective(pulp().LpAffineExpression({time: 1}))
 
 
-def _extract(answer: CbcAnswer, model: PrefixModel, bracket: Bracket, unit: float) -> Stop:
+def _extract(
+    problem: GraphPartition, answer: CbcAnswer, model: PrefixModel, bracket: Bracket[Stages], unit: float
+) -> Stop:
     """The solution from the switches, judged on the exact tables; CBC's own objective, less its accuracy, bounds."""
     if answer.infeasible:
         if bracket.best is not None:
-            bracket.low = bracket.free
+            bracket.low = lower_bound(problem)
             return Stop.ERROR
         bracket.impossible = True
         return Stop.OPTIMALITY
     claimed = answer.bound
     if answer.point is not None:
         stages = model.read(answer.point)
-        if bracket.problem.feasible(stages):
+        if problem.feasible(stages):
             bracket.offer(stages)
         if answer.optimal and bracket.limits.gap == 0:
             claimed = max(claimed, answer.point[model.time])

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.graph.bound import lower_bound
 from pipeplan_formulations.graph.prefix import PrefixModel, prefix_model
 from pipeplan_formulations.graph.problem import GraphPartition, Stages
-from pipeplan_formulations.graph.warm import after_warm_start
+from pipeplan_formulations.graph.warm import after_warm_start, open_bracket
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.scaling import scale_for
 from pipeplan_formulations.solvers import cp_model, cpsat_solver, cpsat_version, why_stopped
@@ -17,25 +18,20 @@ NAME = "cpsat"
 
 
 def solve(
-    problem: GraphPartition,
-    limits: Limits,
-    hint: Stages | None = None,
-    progress: Progress | None = None,
-    bracket: Bracket | None = None,
+    problem: GraphPartition, limits: Limits, hint: Stages | None = None, progress: Progress | None = None
 ) -> Report[Stages]:
     """Minimise T under (1) to (3); see `exact.solve` for the parameters."""
-    bracket = bracket or Bracket(problem, limits, progress, hint)
-    return bracket.report(after_warm_start(bracket, search), NAME, cpsat_version())
+    bracket = open_bracket(problem, limits, progress, hint)
+    return bracket.report(after_warm_start(problem, bracket, search), NAME, cpsat_version())
 
 
-def search(bracket: Bracket, seconds: float | None = None) -> Stop:
+def search(problem: GraphPartition, bracket: Bracket[Stages], seconds: float | None = None) -> Stop:
     """Let CP-SAT close the bracket, in so many seconds or all that are left; why it stopped.
 
     A solver that calls a problem infeasible whose solution is at hand is not believed in anything (`Stop.ERROR`).
     """
     if bracket.closed:
         return Stop.OPTIMALITY
-    problem = bracket.problem
     scale = scale_for(problem.largest)
     # The rows round down, so that the scaled value of a solution is at most its value, rounded up.
     high = -(-min(bracket.ceiling, problem.largest) // scale.unit)
@@ -47,10 +43,10 @@ def search(bracket: Bracket, seconds: float | None = None) -> Stop:
     _objective(sat, model, variables, bracket)
     limits = replace(bracket.limits, time=bracket.clock.left if seconds is None else min(seconds, bracket.clock.left))
     solver, clock = cpsat_solver(limits), Clock(limits)
-    watcher = _watcher(cp, model, variables, bracket)
+    watcher = _watcher(cp, problem, model, variables, bracket)
     solver.best_bound_callback = lambda bound: bracket.raise_low(scale.up(_whole(bound)))
     status = solver.solve(sat, watcher)
-    return _extract(cp, solver, clock, status, model, variables, bracket)
+    return _extract(problem, cp, solver, clock, status, model, variables, bracket)
 
 
 def _variables(sat: Any, model: PrefixModel) -> list[Any]:
@@ -72,7 +68,7 @@ def _constraints(sat: Any, model: PrefixModel, variables: list[Any]) -> None:
             constraint.only_enforce_if([variables[v] for v in row.when])
 
 
-def _objective(sat: Any, model: PrefixModel, variables: list[Any], bracket: Bracket) -> None:
+def _objective(sat: Any, model: PrefixModel, variables: list[Any], bracket: Bracket[Stages]) -> None:
     """Minimise T. The hint names every variable, T included: a hint without T is dropped as incomplete."""
     sat.minimize(variables[model.time])
     if bracket.best is not None:
@@ -81,13 +77,15 @@ def _objective(sat: Any, model: PrefixModel, variables: list[Any], bracket: Brac
             sat.add_hint(variable, value)
 
 
-def _watcher(cp: Any, model: PrefixModel, variables: list[Any], bracket: Bracket) -> Any:
+def _watcher(
+    cp: Any, problem: GraphPartition, model: PrefixModel, variables: list[Any], bracket: Bracket[Stages]
+) -> Any:
     """Offers each better solution at once."""
 
     class Watcher(cp.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             stages = model.read([float(self.value(variable)) for variable in variables])
-            if bracket.problem.feasible(stages):
+            if problem.feasible(stages):
                 bracket.offer(stages)
 
     return Watcher()
@@ -99,16 +97,23 @@ def _whole(bound: float) -> int:
 
 
 def _extract(
-    cp: Any, solver: Any, clock: Clock, status: Any, model: PrefixModel, variables: list[Any], bracket: Bracket
+    problem: GraphPartition,
+    cp: Any,
+    solver: Any,
+    clock: Clock,
+    status: Any,
+    model: PrefixModel,
+    variables: list[Any],
+    bracket: Bracket[Stages],
 ) -> Stop:
     """The solution from the switches, judged on the unscaled tables, and the bound."""
     if status in (cp.OPTIMAL, cp.FEASIBLE):
         stages = model.read([float(solver.value(v)) for v in variables])
-        if bracket.problem.feasible(stages):
+        if problem.feasible(stages):
             bracket.offer(stages)
     if status == cp.INFEASIBLE:
         if bracket.best is not None:
-            bracket.low = bracket.free
+            bracket.low = lower_bound(problem)
             return Stop.ERROR
         bracket.impossible = True
         return Stop.OPTIMALITY

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph.mode import Array, Mode
 
 BLOCK = 256
@@ -47,10 +48,10 @@ class Quick(NamedTuple):
 def quick(mode: Mode) -> Quick:
     """The variants that cost no time."""
     times = np.array([line.time for line in mode.lines])
-    least = np.where(mode.possible, times, 2**62).min(axis=1)
+    least = np.where(mode.possible, times, UNLIMITED).min(axis=1)
     least = np.where(mode.possible.any(axis=0), least, 0)
     fastest = (times <= least[:, None]).all(axis=0) & mode.possible
-    size = np.where(fastest, mode.fixed + mode.held, 2**62)
+    size = np.where(fastest, mode.fixed + mode.held, UNLIMITED)
     return Quick(least, size.argmin(axis=0), np.asarray(fastest.any(axis=0)))
 
 

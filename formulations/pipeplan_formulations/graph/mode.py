@@ -12,10 +12,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.common.sentinels import UNLIMITED
+
 Array = NDArray[np.int64]
 Number = TypeVar("Number", int, Array)
-UNLIMITED = 2**62
-"""Stands for the memory of a device that has no limit."""
 
 
 @dataclass(frozen=True)

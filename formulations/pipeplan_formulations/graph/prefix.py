@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.graph.mode import UNLIMITED, Mode
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.graph.mode import Mode
 from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages
 from pipeplan_formulations.graph.rows import Rows
 from pipeplan_formulations.graph.windows import windows

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph.downsets import members, words
 from pipeplan_formulations.graph.fronts import Fronts, Quick, quick
-from pipeplan_formulations.graph.mode import UNLIMITED, Array, Mode
+from pipeplan_formulations.graph.mode import Array, Mode
 from pipeplan_formulations.graph.problem import GraphPartition
 from pipeplan_formulations.graph.starsums import StarSums
 

@@ -20,14 +20,14 @@ from itertools import combinations, permutations
 from typing import Any
 
 from pipeplan_formulations.cbc_process import proven, run_cbc
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.chains import heads, precedes, tails
 from pipeplan_formulations.schedule.evaluate import makespan, starts
-from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.positive import Stretched, stretched
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
-from pipeplan_formulations.schedule.start import SHARE, start
+from pipeplan_formulations.schedule.start import SHARE, open_bracket, start
 from pipeplan_formulations.solvers import cbc_version, pulp
 
 NAME = "cbc"
@@ -47,41 +47,41 @@ def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
 ) -> Report[Orders]:
     """Minimise (5). Same call as `cpsat.solve`; CBC knows of the start by its value only."""
-    state = Incumbent(problem, limits, progress)
-    if not problem.possible:
-        return state.infeasible(NAME, cbc_version())
+    bracket = open_bracket(problem, limits, progress)
+    if bracket.impossible:
+        return bracket.report(Stop.OPTIMALITY, NAME, cbc_version())
     try:
-        state.raise_bound(lower_bound(problem))
-        start(state, hint, SHARE * limits.time)
-        stop = Stop.GAP if state.close else _search(stretched(problem), state)
+        bracket.raise_low(lower_bound(problem))
+        start(problem, bracket, hint, SHARE * limits.time)
+        stop = Stop.GAP if bracket.closed else _search(stretched(problem), bracket)
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    return state.report(stop, NAME, cbc_version())
+    return bracket.report(stop, NAME, cbc_version())
 
 
-def _search(form: Stretched, state: Incumbent) -> Stop:
+def _search(form: Stretched, bracket: Bracket[Orders]) -> Stop:
     problem = form.problem
-    begun = starts(problem, state.best) if state.best is not None else None
+    begun = starts(problem, bracket.best) if bracket.best is not None else None
     high = problem.largest if begun is None else makespan(problem, begun)
     unit = max(1.0, high / SIZE)
     model = _variables(problem, high, unit)
     _constraints(problem, model, high, unit)
     model.lp.setObjective(pulp().LpAffineExpression({model.objective: 1}))
-    if state.clock.left <= 0:
+    if bracket.clock.left <= 0:
         return Stop.TIME
     flags = list(model.first.values())
-    answer = run_cbc(model.lp, [model.objective, *flags], state.clock.left, state.limits)
+    answer = run_cbc(model.lp, [model.objective, *flags], bracket.clock.left, bracket.limits)
     if answer.infeasible:  # the start is a solution of the program, so this must not be
         return Stop.ERROR
     claimed = answer.bound
     if answer.point is not None:
-        _extract(problem, model, answer.point[1:], state)
-        if answer.optimal and state.limits.gap == 0:
+        _extract(problem, model, answer.point[1:], bracket)
+        if answer.optimal and bracket.limits.gap == 0:
             claimed = max(claimed, answer.point[0])
-    state.raise_bound(form.bound(proven(claimed * unit, unit)))
+    bracket.raise_low(form.bound(proven(claimed * unit, unit)))
     if answer.interrupted:
         return Stop.INTERRUPT
-    return Stop.TIME if answer.late or state.clock.left <= 0 else Stop.GAP
+    return Stop.TIME if answer.late or bracket.clock.left <= 0 else Stop.GAP
 
 
 def _variables(problem: PipelineSchedule, high: int, unit: float) -> _Model:
@@ -186,7 +186,7 @@ def _comes_first(problem: PipelineSchedule, first: Mapping[tuple[Op, Op], Any], 
     return int(precedes(problem, a, b))
 
 
-def _extract(problem: PipelineSchedule, model: _Model, flags: list[float], state: Incumbent) -> None:
+def _extract(problem: PipelineSchedule, model: _Model, flags: list[float], bracket: Bracket[Orders]) -> None:
     """Each lane by how many of its operations come before; a forward behind what has ended on the lane beside it."""
     comes_first = partial(
         _comes_first, problem, {pair: int(flag > 0.5) for pair, flag in zip(model.first, flags, strict=True)}
@@ -207,7 +207,7 @@ def _extract(problem: PipelineSchedule, model: _Model, flags: list[float], state
                 if comes_first(a, b):
                     before[b].append(a)
         orders.append(tuple(TopologicalSorter(before).static_order()))
-    state.offer(tuple(orders))
+    bracket.offer(tuple(orders))
 
 
 def _merged(forwards: list[Op], others: list[Op], ended: Callable[[Op, Op], bool]) -> Iterator[Op]:

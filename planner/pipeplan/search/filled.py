@@ -17,7 +17,6 @@ from pipeplan.cluster import Cluster
 from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.flights import Box, free_family
-from pipeplan_formulations.allocation.falling import UNBOUNDED
 
 
 def fuller(cluster: Cluster, candidate: Candidate, boundaries: Boundaries, box: Box | None = None) -> Candidate | None:
@@ -45,7 +44,7 @@ def filled(box: Box, rooms: Sequence[int]) -> tuple[int, ...]:
     """Micro-batches in flight for each stage, where ``rooms`` are those that fit; at least the box's least."""
     replicas = box.replicas
     counts: list[int] = []
-    allowed = UNBOUNDED  # excess that the stages before leave
+    allowed = UNLIMITED  # excess that the stages before leave
     for s, (low, high, room) in enumerate(zip(box.low, box.high, rooms, strict=True)):
         width, units = replicas[s], sum(replicas[s:])
         count = max(low, min(high, room, (units + allowed) // width))

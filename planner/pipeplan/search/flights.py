@@ -10,7 +10,8 @@ from pipeplan.cluster import Overlap
 from pipeplan.schedule import Schedule
 from pipeplan.schedules import FAMILIES, Family
 from pipeplan.schedules.alternate import one_forward_one_backward
-from pipeplan_formulations.allocation.falling import UNBOUNDED, falls
+from pipeplan_formulations.allocation.falling import falls
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 FREE = "1f1b"
 """The family whose in-flight counts are chosen."""
@@ -99,13 +100,13 @@ class Box:
         units = list(accumulate(reversed(self.replicas)))[::-1]
         rows = list(zip(self.replicas, units, self.shares, self.least, self.low, self.high, strict=True))
         high: list[int] = []
-        allowed = UNBOUNDED
+        allowed = UNLIMITED
         for width, total, share, least, _, most in rows:
             high.append(min(most, max(least, (total + allowed) // width)))
             if high[-1] < share:
                 allowed = min(allowed, high[-1] * width - total)
         low: list[int] = []
-        asked = -UNBOUNDED
+        asked = -UNLIMITED
         for width, total, share, least, fewest, _ in reversed(rows):
             low.insert(0, max(fewest, min(share, -(-(total + asked) // width))))
             if low[0] > least:

@@ -12,13 +12,13 @@ in which what makes them starts; the lists that come of it are then timed as the
 
 from itertools import accumulate
 
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.schedule.constructive.admission import Admission
 from pipeplan_formulations.schedule.constructive.numbers import KINDS, F, I, Numbered, W, to_numbers
 from pipeplan_formulations.schedule.constructive.rule import Rule
 from pipeplan_formulations.schedule.evaluate import evaluate, listed
 from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
 
-_NEVER = 1 << 62
 _Choice = tuple[int, float, int, int, int]
 """Level, priority, kind, stage, start: the least is best."""
 
@@ -31,7 +31,7 @@ def dispatch(problem: PipelineSchedule, rule: Rule) -> tuple[int, Numbered]:
     run = _Run(problem, rule)
     waiting = [run.look(lane) for lane in range(len(problem.lanes))]
     starts = [choice[4] for choice in waiting]
-    while (start := min(starts)) < _NEVER:
+    while (start := min(starts)) < UNLIMITED:
         lane = starts.index(start)
         for other in run.begin(lane, waiting[lane]):
             waiting[other] = run.look(other)
@@ -58,9 +58,9 @@ class _Run:
         self.held = rule.held or (problem.micro_batches,) * stages
         self.durations = (problem.forward, problem.backward, problem.weight)
         self.started = [[0] * stages for _ in range(3)]
-        self.ready = [[_NEVER] * stages for _ in range(3)]  # of the next micro-batch
+        self.ready = [[UNLIMITED] * stages for _ in range(3)]  # of the next micro-batch
         self.ready[F][0] = 0
-        self.ends = [[[_NEVER] * problem.micro_batches for _ in range(stages)] for _ in range(2)]  # of F and I
+        self.ends = [[[UNLIMITED] * problem.micro_batches for _ in range(stages)] for _ in range(2)]  # of F and I
         self.gone = (
             self.ends if problem.plain else [[list(row) for row in rows] for rows in self.ends]
         )  # tensors of both
@@ -83,19 +83,19 @@ class _Run:
         forwards, others = lane == self.lanes[device][0], lane == self.lanes[device][-1]
         found: list[_Choice] = []
         for stage in self.problem.hosted[device]:
-            if others and (ready := backward[stage]) < _NEVER:
+            if others and (ready := backward[stage]) < UNLIMITED:
                 level = 1 if turn == I else 0
                 found.append((level, first_i[stage][started[I][stage]], I, stage, ready if ready > free else free))
-            if forwards and (ready := forward[stage]) < _NEVER and self._admits(device, stage):
+            if forwards and (ready := forward[stage]) < UNLIMITED and self._admits(device, stage):
                 level = 1 if turn == F else 0
                 if not others:
                     ready = max(ready, self._room_from(device, stage))
                 found.append((level, first_f[stage][started[F][stage]], F, stage, ready if ready > free else free))
-            if others and (ready := weight[stage]) < _NEVER:
+            if others and (ready := weight[stage]) < UNLIMITED:
                 level = 1 if rule.alternate else 0
                 found.append((level, first_w[stage][started[W][stage]], W, stage, ready if ready > free else free))
         if len(found) < 2:
-            return found[0] if found else (0, 0, F, 0, _NEVER)
+            return found[0] if found else (0, 0, F, 0, UNLIMITED)
         earliest = min([choice[4] for choice in found])
         best = min([choice for choice in found if choice[4] == earliest])
         if rule.patience:
@@ -177,24 +177,24 @@ class _Run:
     def _forward(self, stage: int) -> None:
         micro_batch = self.started[F][stage]
         if micro_batch == self.problem.micro_batches:
-            self.ready[F][stage] = _NEVER
+            self.ready[F][stage] = UNLIMITED
         elif stage:
             end = self.gone[F][stage - 1][micro_batch]
-            self.ready[F][stage] = end if end == _NEVER else end + self.problem.lag[stage - 1]
+            self.ready[F][stage] = end if end == UNLIMITED else end + self.problem.lag[stage - 1]
 
     def _backward(self, stage: int) -> None:
         micro_batch = self.started[I][stage]
         if micro_batch == self.problem.micro_batches:
-            self.ready[I][stage] = _NEVER
+            self.ready[I][stage] = UNLIMITED
             return
         ready = self.ends[F][stage][micro_batch]
         if stage + 1 < self.problem.stages:
             end = self.gone[I][stage + 1][micro_batch]
-            ready = max(ready, end if end == _NEVER else end + self.problem.lag_back[stage])
+            ready = max(ready, end if end == UNLIMITED else end + self.problem.lag_back[stage])
         self.ready[I][stage] = ready
 
     def _weight(self, stage: int) -> None:
         if self.problem.split[stage]:
             micro_batch = self.started[W][stage]
             waits = micro_batch < self.started[I][stage]
-            self.ready[W][stage] = self.ends[I][stage][micro_batch] if waits else _NEVER
+            self.ready[W][stage] = self.ends[I][stage][micro_batch] if waits else UNLIMITED

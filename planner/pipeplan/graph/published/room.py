@@ -8,7 +8,8 @@ from pipeplan.graph.published.workload import Published
 from pipeplan.names import counted, wrapped
 from pipeplan.units import format_bytes
 from pipeplan_formulations import graph
-from pipeplan_formulations.graph import UNLIMITED, GraphPartition, Stages
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.graph import GraphPartition, Stages
 from pipeplan_formulations.report import Limits, Report, Status
 
 SECONDS = 10.0
