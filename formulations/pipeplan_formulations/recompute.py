@@ -30,10 +30,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.common.pareto import sweep
 from pipeplan_formulations.span_greedy import greedy
 from pipeplan_formulations.span_knapsack import SpanKnapsack
 from pipeplan_formulations.span_largest import SpanLargest
-from pipeplan_formulations.undominated import sweep
 
 Array = NDArray[np.int64]
 

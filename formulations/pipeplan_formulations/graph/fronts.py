@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.pareto import minimal
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph.mode import Array, Mode
-
-BLOCK = 256
-"""Points that are compared with all before them at once."""
 
 Counts = tuple[tuple[int, int], ...]
 """Kinds of group and how many of each there are, ascending."""
@@ -106,7 +104,7 @@ class Fronts:
             clock.check()
             items = self._items[counts[-1][0]]
             points = np.concatenate([_joined(front.points, row) for _, row in items])
-            kept, size = _undominated(points, clock), len(front.points)
+            kept, size = minimal(points, clock.check), len(front.points)
             variant = np.array([v for v, _ in items])[kept // size]
             front = Front(points[kept], counts[-1][0], kept % size, variant)
             self._cache[counts] = front
@@ -124,18 +122,3 @@ def _joined(points: Array, row: Array) -> Array:
     joined = points + row
     joined[:, -1] = np.maximum(points[:, -1], row[-1])
     return joined
-
-
-def _undominated(points: Array, clock: Clock) -> Array:
-    """Indices of the points that no other is at most as large as in every column; of equal points one."""
-    order = np.lexsort(points.T[::-1])
-    points = points[order]
-    kept = np.ones(len(points), np.bool_)
-    for begin in range(0, len(points), BLOCK):
-        clock.check()
-        block = points[begin : begin + BLOCK]
-        below: NDArray[np.bool_] = np.asarray((points[: begin + len(block), None] <= block[None]).all(axis=2))
-        below[begin:] &= np.tri(len(block), k=-1, dtype=np.bool_).T  # in a block, only those ahead count
-        kept[begin : begin + len(block)] = ~below.any(axis=0)
-    result: Array = order[kept]
-    return result

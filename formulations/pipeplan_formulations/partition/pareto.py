@@ -26,11 +26,11 @@ import numpy as np
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.common.pareto import spread, undominated
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.partition.problem import Array, Boundaries, ChainPartition
 from pipeplan_formulations.partition.spans import NEVER, Spans, spans
 from pipeplan_formulations.partition.windows import Windows
-from pipeplan_formulations.undominated import spread, undominated
 
 BEAM = 12
 """Labels a boundary in the quick attempt that goes before each exhaustive one."""

@@ -25,6 +25,7 @@ from itertools import chain
 
 from pipeplan_formulations.clock import OutOfTimeError
 from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.common.pareto import minimal
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.schedule.chains import tails
 from pipeplan_formulations.schedule.evaluate import evaluate, feasible, listed
@@ -119,16 +120,9 @@ class _Search:
             for after in self._after(node):
                 if value is None or after.bound < value:
                     groups.setdefault((after.done, after.running), []).append(after)
-        return [node for group in groups.values() for node in self._undominated(group)]
-
-    def _undominated(self, nodes: list[_Node]) -> Iterator[_Node]:
-        kept: list[tuple[int, ...]] = []
-        for node in sorted(nodes, key=lambda node: node.times):
-            self._bracket.clock.check()
-            times = node.times
-            if not any(all(a <= b for a, b in zip(other, times, strict=True)) for other in kept):
-                kept.append(times)
-                yield node
+        check = self._bracket.clock.check
+        kept = ((group, minimal([node.times for node in group], check)) for group in groups.values())
+        return [group[i] for group, indices in kept for i in indices]
 
     def _awaited(self, row: Row) -> Iterator[Box]:
         """What a row waits for, besides its lane or wires."""

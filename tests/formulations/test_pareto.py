@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeplan_formulations.undominated import spread, undominated
+from pipeplan_formulations.common.pareto import minimal, spread, undominated
 
 labels = st.lists(st.tuples(*(st.integers(0, 4) for _ in range(4))), min_size=1, max_size=25)
 
@@ -34,3 +34,16 @@ def test_spread_keeps_the_first_and_few_of_each_group():
     assert kept[:10].sum() == 4
     assert kept[0]
     assert kept[10:].all()
+
+
+@given(st.lists(st.tuples(*(st.integers(0, 3) for _ in range(3))), max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_minimal_points_are_found_with_and_without_arrays(rows):
+    """What stays is, in lexicographic order, the first of each point that no other point is below in every column."""
+    expected = sorted(
+        {p for p in rows if not any(q != p and all(a <= b for a, b in zip(q, p, strict=True)) for q in rows)}
+    )
+    for points in (rows, np.array(rows, np.int64).reshape(len(rows), 3)):
+        kept = minimal(points)
+        assert [rows[i] for i in kept] == expected
+        assert [rows.index(rows[i]) for i in kept] == list(kept)
