@@ -12,12 +12,9 @@ from pipeline_schedules import every_order, random_ways
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, dolls, evaluate, exact, lower_bound
-from pipeplan_formulations.schedule.positive import stretched
-from pipeplan_formulations.schedule.refute import answered
-from pipeplan_formulations.schedule.relaxed import without_later_weights
-from pipeplan_formulations.schedule.serial import serial
-from pipeplan_formulations.schedule.spans import Spans
-from pipeplan_formulations.schedule.windows import Table, Windows, windows
+from pipeplan_formulations.schedule.bounds import Spans, Table, Windows, windows
+from pipeplan_formulations.schedule.dolls import answered, without_later_weights
+from pipeplan_formulations.schedule.start import serial, stretched
 
 LIMITS = Limits(time=60, workers=1)
 WAITING = (141, 194, 439)

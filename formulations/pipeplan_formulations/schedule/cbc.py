@@ -23,11 +23,10 @@ from pipeplan_formulations.cbc_process import proven, run_cbc
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
-from pipeplan_formulations.schedule.chains import heads, precedes, tails
 from pipeplan_formulations.schedule.evaluate import makespan, starts
-from pipeplan_formulations.schedule.positive import Stretched, stretched
+from pipeplan_formulations.schedule.precedence import heads, precedes, tails
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
-from pipeplan_formulations.schedule.start import SHARE, open_bracket, start
+from pipeplan_formulations.schedule.start import SHARE, Stretched, open_bracket, start, stretched
 from pipeplan_formulations.solvers import cbc_version, pulp
 
 NAME = "cbc"

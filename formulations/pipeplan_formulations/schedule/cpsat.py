@@ -12,14 +12,12 @@ from typing import Any
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.schedule.bounds import lower_bound
+from pipeplan_formulations.schedule.bounds import Windows, lower_bound, windows
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel, pairs
 from pipeplan_formulations.schedule.dolls import dolls
 from pipeplan_formulations.schedule.evaluate import Starts, makespan, orders_of, starts
-from pipeplan_formulations.schedule.positive import Stretched, stretched
 from pipeplan_formulations.schedule.problem import Orders, PipelineSchedule
-from pipeplan_formulations.schedule.start import SHARE, open_bracket, start
-from pipeplan_formulations.schedule.windows import Windows, windows
+from pipeplan_formulations.schedule.start import SHARE, Stretched, open_bracket, start, stretched
 from pipeplan_formulations.solvers import cp_model, cpsat_version, why_stopped
 
 NAME = "cpsat"

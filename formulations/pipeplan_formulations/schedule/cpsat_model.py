@@ -15,7 +15,7 @@ value.
      Many x are constants: by the chain of a micro-batch, or as two windows cannot meet in the other order.
 (d)  Staircases: if Y_{i+1} ends before X, so does Y_i; if Y ends before X_j, then before X_{j+1}; if W_i does, so
      does I_i.
-(e)  What memory says by itself (`admitting`): F(i) starts after the end of I(i − K), and of the W that i needs.
+(e)  What memory says by itself (`Admission`): F(i) starts after the end of I(i − K), and of the W that i needs.
 (f)  The objective is at least the end of the last operation of each kind at each stage, and its ending.
 
 (d) and (e) follow from the others and are told for the sake of propagation.
@@ -24,11 +24,10 @@ value.
 from typing import Any
 
 from pipeplan_formulations.report import Limits
-from pipeplan_formulations.schedule.admitting import Admission
-from pipeplan_formulations.schedule.chains import precedes
+from pipeplan_formulations.schedule.bounds import Windows
 from pipeplan_formulations.schedule.evaluate import Starts
+from pipeplan_formulations.schedule.precedence import Admission, precedes
 from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
-from pipeplan_formulations.schedule.windows import Windows
 from pipeplan_formulations.solvers import cp_model, cpsat_solver
 
 SUBSOLVERS = {True: ("objective_lb_search", "quick_restart"), False: ("no_lp", "quick_restart_no_lp")}

@@ -27,8 +27,8 @@ from pipeplan_formulations.clock import OutOfTimeError
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.pareto import minimal
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.schedule.chains import tails
 from pipeplan_formulations.schedule.evaluate import evaluate, feasible, listed
+from pipeplan_formulations.schedule.precedence import tails
 from pipeplan_formulations.schedule.problem import Kind, Op, Orders, PipelineSchedule, Row
 
 NAME = "exact"

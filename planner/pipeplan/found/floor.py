@@ -21,7 +21,7 @@ from pipeplan.found.instance import problem_of, splittable
 from pipeplan.found.lanes import in_two_lanes
 from pipeplan.pipeline import Pipeline, Stage
 from pipeplan_formulations.schedule import PipelineSchedule, lower_bound
-from pipeplan_formulations.schedule.chains import heads
+from pipeplan_formulations.schedule.precedence import heads
 
 
 def floor_problem(

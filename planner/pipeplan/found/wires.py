@@ -17,8 +17,8 @@ from pipeplan.cluster import Overlap
 from pipeplan.found.floor import floor_problem
 from pipeplan.found.rows import rows_of, share
 from pipeplan.pipeline import Pipeline, Transfer
-from pipeplan_formulations.schedule.chains import heads, tails
-from pipeplan_formulations.schedule.packing import jackson
+from pipeplan_formulations.schedule.bounds import jackson
+from pipeplan_formulations.schedule.precedence import heads, tails
 
 Item = tuple[int, int, int]
 """Head, time on the wire, tail. Tensors that have both in common are one item: which of them goes first is one."""

@@ -24,11 +24,11 @@ from dataclasses import replace
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits
+from pipeplan_formulations.schedule.bounds import windows
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound
 from pipeplan_formulations.schedule.cyclic.holding import holdings, period_bound, step_bound
 from pipeplan_formulations.schedule.problem import Op, PipelineSchedule
-from pipeplan_formulations.schedule.windows import windows
 from pipeplan_formulations.solvers import cp_model
 
 PAIRS = 16_000
