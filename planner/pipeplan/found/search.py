@@ -22,7 +22,7 @@ from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, evaluate, solve
 from pipeplan_formulations.schedule.constructive import constructive
-from pipeplan_formulations.schedule.constructive.annealing import annealed
+from pipeplan_formulations.schedule.constructive.local_search import annealed
 from pipeplan_formulations.schedule.cyclic import solve as solve_by_pattern
 
 FEW = 1200

@@ -12,7 +12,7 @@ well; here that is done for the last forward of each stage alone, so that many m
 """
 
 from pipeplan_formulations.schedule.bounds import Item, jackson, packed
-from pipeplan_formulations.schedule.cyclic.reach import reach
+from pipeplan_formulations.schedule.cyclic.holding import reach
 from pipeplan_formulations.schedule.precedence import Admission
 from pipeplan_formulations.schedule.problem import Kind, PipelineSchedule
 
