@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeplan_formulations.fractional import FractionalPartition, rounded, solve
-from pipeplan_formulations.fractional.pieces import Piece, envelope
-from pipeplan_formulations.fractional.polygon import clip, lower_hull
+from pipeplan_formulations.fractional.pieces import Piece, clip, envelope, lower_hull
 from pipeplan_formulations.partition import PathCut
 from pipeplan_formulations.report import Limits
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.graph.bound import windows
 from pipeplan_formulations.graph.mode import Mode
 from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages
 from pipeplan_formulations.graph.rows import Rows
-from pipeplan_formulations.graph.windows import windows
 from pipeplan_formulations.scaling import Scale
 
 Star = int

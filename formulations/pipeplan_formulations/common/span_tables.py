@@ -1,0 +1,134 @@
+"""Answers for any span of layers, many spans at once: the largest entry, and the least cost of saving so much.
+
+`SpanLargest` is exact, `SpanKnapsack` a lower bound by fractions. `greedy` makes a good choice in one long span without
+a list of all choices. For a level of peaks the layers up to it are taken in the order of cost per byte saved, until
+enough is saved; the last one gives way to the cheapest that is enough. The best of a few levels is the choice. There is
+one wherever anything fits.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.int64]
+
+
+class SpanLargest:
+    """Answers from the largest of 1, 2, 4 … entries: any span is two of those, which may overlap.
+
+    ::
+
+        values      3  1  4  1  5  9  2
+        of four     4  5  9  9                span 1 … 6 = the larger of 1 … 5 (5) and 2 … 6 (9)
+
+    Attributes
+    ----------
+    of_all : int
+        0 if there is none.
+    """
+
+    def __init__(self, values: Array) -> None:
+        rows = [np.asarray(values, np.int64)]
+        while 2 ** len(rows) <= len(values):
+            row, step = rows[-1], 2 ** (len(rows) - 1)
+            rows.append(np.append(np.maximum(row[:-step], row[step:]), row[-step:]))
+        self.of_all = int(rows[0].max(initial=0))
+        self._table = np.stack(rows)
+        self._level = np.array([0, *(length.bit_length() - 1 for length in range(1, len(values) + 1))])
+
+    def of(self, starts: Array | int, ends: Array | int) -> Array:
+        """The largest of entries start … end − 1, at least one each."""
+        level = self._level[np.subtract(ends, starts)]
+        found: Array = np.maximum(self._table[level, starts], self._table[level, ends - (1 << level)])
+        return found
+
+
+RANKS = 1024
+"""Ranks of cost per saving that are told apart; the cheapest thing of a rank stands for all of it."""
+
+
+class SpanKnapsack:
+    """Sums of the cheapest ranks before each boundary; a search by halves tells how many ranks a span needs.
+
+    ::
+
+        rank      0  1  1  2  …        sums[g, i]   of the first g ranks among things 0 … i − 1
+        thing     4  0  7  2  …        a span's sum of g ranks is sums[g, end] − sums[g, start]
+
+    Parameters
+    ----------
+    cost, savings : array of int, shape (n,)
+        Things that save nothing are never taken.
+    """
+
+    def __init__(self, cost: Array, savings: Array) -> None:
+        useful = np.flatnonzero(savings > 0)
+        ratio = cost[useful] / savings[useful]
+        order = np.argsort(ratio, kind="stable")
+        ranks = np.arange(len(order)) * min(RANKS, len(order)) // max(len(order), 1)
+        count = int(ranks[-1]) + 1 if len(ranks) else 0
+        first = np.flatnonzero(np.diff(ranks, prepend=-1))
+        self._ratio = np.append(ratio[order[first]], 0.0)
+        self._sums = []
+        for values in (savings, cost):
+            sums = np.zeros((count + 1, len(cost) + 1), np.int64)
+            sums[ranks + 1, useful[order] + 1] = values[useful[order]]
+            self._sums.append(sums.cumsum(axis=0).cumsum(axis=1))
+        self._steps = [1 << bit for bit in reversed(range(count.bit_length()))]
+        self._count = count
+
+    def least(self, starts: Array, ends: Array, need: Array) -> NDArray[np.float64]:
+        """What it costs at least to save ``need`` by parts of a span's things; infinite where all save less."""
+        savings, cost = self._sums
+        taken = np.zeros(np.shape(need), np.int64)
+        for step in self._steps:
+            more = np.minimum(taken + step, self._count)
+            inside = savings[more, ends] - savings[more, starts] <= need
+            taken = np.where(inside, more, taken)
+        rest = need - (savings[taken, ends] - savings[taken, starts])
+        whole = cost[taken, ends] - cost[taken, starts] + rest * self._ratio[taken]
+        return np.where((taken == self._count) & (rest > 0), np.inf, whole)
+
+
+LEVELS = 8
+"""Levels of peaks that are tried."""
+
+
+def greedy(cost: Array, savings: Array, peak: Array, workspace: int, in_flight: int, spare: int) -> Array | None:
+    """Places of the layers chosen; None if nothing fits.
+
+    Parameters
+    ----------
+    cost, savings, peak : array of int, shape (n,)
+        Of each layer that may be chosen.
+    workspace : int
+        The peak where none is.
+    in_flight, spare : int
+        What is chosen fits if its peak less ``in_flight`` times its savings is at most ``spare``.
+    """
+    if workspace <= spare:
+        return np.zeros(0, np.int64)
+    order = np.argsort(peak, kind="stable")
+    levels = np.maximum(peak[order], workspace)
+    needs = -((spare - levels) // in_flight)
+    enough = np.flatnonzero(np.cumsum(savings[order]) >= needs)
+    if not len(enough):
+        return None
+    best: Array | None = None
+    for last in np.unique(enough[np.linspace(0, len(enough) - 1, LEVELS).astype(np.int64)]):
+        members = order[: last + 1]
+        chosen = members[_cheapest(cost[members], savings[members], int(needs[last]))]
+        if best is None or cost[chosen].sum() < cost[best].sum():
+            best = chosen
+    return best
+
+
+def _cheapest(cost: Array, savings: Array, need: int) -> Array:
+    """Places of layers that save ``need`` together."""
+    if need <= 0:
+        return np.zeros(0, np.int64)
+    order = np.argsort(cost / savings, kind="stable")
+    saved = np.cumsum(savings[order])
+    last = int(np.searchsorted(saved, need))
+    rest = order[last:]
+    suited = rest[savings[rest] >= need - (int(saved[last - 1]) if last else 0)]
+    return np.append(order[:last], suited[cost[suited].argmin()])
