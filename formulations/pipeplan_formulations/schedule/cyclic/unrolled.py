@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import chain
 
 from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import Rule, dispatch, to_orders
@@ -22,8 +22,9 @@ from pipeplan_formulations.schedule.cyclic.pattern import Pattern
 from pipeplan_formulations.schedule.cyclic.period import least_period, settled
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.stride import stride_bound
-from pipeplan_formulations.schedule.evaluate import evaluate, feasible
+from pipeplan_formulations.schedule.evaluate import feasible
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.start import open_bracket
 from pipeplan_formulations.solvers import cpsat_version
 
 ROUNDS = (4, 8)
@@ -111,45 +112,34 @@ def solve(
     (`PipelineSchedule.unshared`), and what comes of them is timed with the wires there are. They know no second lane
     either: where devices have two there are list schedules, and `lower_bound` whatever the size.
     """
-    clock = Clock(limits)
-    if not problem.possible:
-        return _report(problem, limits, clock, 0, None, Status.INFEASIBLE, Stop.OPTIMALITY)
-    easier = problem.unshared
-    bound = max(step_bound(easier), drain_bound(easier)) if easier.plain else 0
+    bracket = open_bracket(problem, limits, progress)
+    if bracket.impossible:
+        return bracket.report(Stop.OPTIMALITY, NAME, cpsat_version())
+    easier, clock = problem.unshared, bracket.clock
+    if easier.plain:
+        bracket.low = max(step_bound(easier), drain_bound(easier))
     if problem.micro_batches * problem.stages <= SMALL or not easier.plain:
-        bound = max(bound, lower_bound(problem))
-    best = hint if hint is not None and feasible(problem, hint) else None
-    value = None if best is None else evaluate(problem, best)
-    interrupted = asked = False
+        bracket.low = max(bracket.low, lower_bound(problem))
+    interrupted, asked = False, not easier.plain
     try:
+        if hint is not None and feasible(problem, hint):
+            bracket.offer(hint)
         for orders in _candidates(problem, limits, clock):
-            worth = evaluate(problem, orders)
-            if worth is not None and (value is None or worth < value):
-                best, value = orders, worth
-                if progress is not None:
-                    progress(worth, bound)
-            if clock.left <= 0 or (value is not None and value - bound <= limits.gap * value):
+            bracket.offer(orders)
+            if clock.left <= 0 or bracket.closed:
                 break
-            if not asked and easier.plain:
+            if not asked:
                 asked = True
-                bound = max(bound, stride_bound(easier, replace(limits, time=STRIDE * clock.left, gap=0.0)))
-                if progress is not None:
-                    progress(value, bound)
+                bracket.raise_low(stride_bound(easier, replace(limits, time=STRIDE * clock.left, gap=0.0)))
     except KeyboardInterrupt:
         interrupted = True
-    if best is None or value is None:
-        return _report(
-            problem, limits, clock, bound, None, Status.UNKNOWN, Stop.INTERRUPT if interrupted else Stop.TIME
-        )
-    if value == bound:
-        return _report(problem, limits, clock, bound, best, Status.OPTIMAL, Stop.OPTIMALITY)
-    if value - bound <= limits.gap * value:
+    if bracket.closed:
         stop = Stop.GAP
     elif interrupted:
         stop = Stop.INTERRUPT
     else:
-        stop = Stop.TIME if clock.left <= 0 else Stop.EXHAUSTED
-    return _report(problem, limits, clock, bound, best, Status.FEASIBLE, stop)
+        stop = Stop.TIME if clock.left <= 0 or bracket.best is None else Stop.EXHAUSTED
+    return bracket.report(stop, NAME, cpsat_version())
 
 
 def unrolled(problem: PipelineSchedule, limits: Limits | None = None) -> Orders | None:
@@ -258,16 +248,3 @@ def _short(problem: PipelineSchedule, ends: int) -> PipelineSchedule:
     """
     few = ends + 2 * MULTIPLE + (problem.micro_batches - ends) % MULTIPLE
     return problem if problem.micro_batches < 2 * few else replace(problem, micro_batches=few)
-
-
-def _report(
-    problem: PipelineSchedule,
-    limits: Limits,
-    clock: Clock,
-    bound: int,
-    best: Orders | None,
-    status: Status,
-    stop: Stop,
-) -> Report[Orders]:
-    value = None if best is None else evaluate(problem, best)
-    return Report(status, stop, value, bound, clock.wall, NAME, cpsat_version(), limits.seed, best)
