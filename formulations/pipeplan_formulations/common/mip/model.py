@@ -60,6 +60,10 @@ class Expression:
         return Expression({v: c // unit for v, c in self.terms.items()}, self.constant // unit)
 
 
+Linear = Expression | Mapping[int, int]
+"""An expression, or the terms of one without constant."""
+
+
 def sum_of(expressions: Iterable[Expression]) -> Expression:
     """The sum of the expressions."""
     terms: dict[int, int] = {}
@@ -69,6 +73,10 @@ def sum_of(expressions: Iterable[Expression]) -> Expression:
         for variable, coefficient in expression.terms.items():
             terms[variable] = terms.get(variable, 0) + coefficient
     return Expression(terms, constant)
+
+
+def _expression(linear: Linear, constant: int) -> Expression:
+    return linear + constant if isinstance(linear, Expression) else Expression(linear, constant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +147,15 @@ class LinearModel:
         self.kinds.append(kind)
         return len(self.lows) - 1
 
-    def at_least(self, expression: Expression, least: int = 0, when: Sequence[int] = ()) -> None:
-        """Add ``expression`` ≥ ``least`` where every literal of ``when`` is true; left out where it always holds."""
-        if self.least(expression) < least:
-            self.rows.append(Row(expression - least, when=tuple(when)))
+    def at_least(self, linear: Linear, least: int = 0, when: Sequence[int] = ()) -> None:
+        """Add ``linear`` ≥ ``least`` where every literal of ``when`` is true; left out where it always holds."""
+        expression = _expression(linear, -least)
+        if self.least(expression) < 0:
+            self.rows.append(Row(expression, when=tuple(when)))
 
-    def equal(self, expression: Expression, value: int = 0) -> None:
-        """Add ``expression`` = ``value``."""
-        self.rows.append(Row(expression - value, equal=True))
+    def equal(self, linear: Linear, value: int = 0) -> None:
+        """Add ``linear`` = ``value``."""
+        self.rows.append(Row(_expression(linear, -value), equal=True))
 
     def clause(self, literals: Iterable[int]) -> None:
         """Add a disjunction; left out where a literal is certain, and without those that are impossible."""
