@@ -65,14 +65,14 @@ def _scales(model: LinearModel, unit: float) -> list[float]:
 def _variables(model: LinearModel, scales: list[float]) -> tuple[Any, list[Any]]:
     """Only what is small has an upper end: a value that meets one exactly may look infeasible to a double.
 
-    For the same reason times begin at 0, except for the objective.
+    For the same reason times that rows define begin at 0.
     """
     module = pulp()
     lp = module.LpProblem("model", module.LpMinimize)
     variables = []
     for v, (low, high, kind, scale) in enumerate(zip(model.lows, model.highs, model.kinds, scales, strict=True)):
         if kind is Kind.TIME:
-            variables.append(lp.add_variable(f"t{v}", low / scale if v == model.objective else 0))
+            variables.append(lp.add_variable(f"t{v}", 0 if v in model.defined else low / scale))
         elif high > EXACT:
             variables.append(lp.add_variable(f"n{v}", low / scale))
         elif kind is Kind.REAL:

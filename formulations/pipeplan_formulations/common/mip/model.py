@@ -92,7 +92,7 @@ class Kind(Enum):
     """Values that a variable may take in a solver with real numbers.
 
     ``INTEGER``: whole ones. ``REAL``: any, as other variables decide it, or as the problem says. ``TIME``: any, in the
-    objective's unit; rows imply its ends, except for the objective's lower one.
+    objective's unit; rows imply its upper end, and its lower one where it is `LinearModel.defined`.
     """
 
     INTEGER = "integer"
@@ -148,10 +148,14 @@ class LinearModel:
         return len(self.lows) - 1
 
     def at_least(self, linear: Linear, least: int = 0, when: Sequence[int] = ()) -> None:
-        """Add ``linear`` ≥ ``least`` where every literal of ``when`` is true; left out where it always holds."""
+        """Add ``linear`` ≥ ``least`` where every literal of ``when`` is true; left out if ends alone ensure it."""
         expression = _expression(linear, -least)
-        if self.least(expression) < 0:
+        if self.least(expression) < 0 or any(self._open(v) for v in expression.terms):
             self.rows.append(Row(expression, when=tuple(when)))
+
+    def _open(self, variable: int) -> bool:
+        """Whether only rows keep the variable within its ends, in some solver."""
+        return self.kinds[variable] is Kind.TIME and variable != self.objective
 
     def equal(self, linear: Linear, value: int = 0) -> None:
         """Add ``linear`` = ``value``."""
