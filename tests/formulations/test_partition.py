@@ -9,8 +9,8 @@ import pytest
 
 from partitions import UNEVEN, chain_partition, nothing_known, random_chain, unequal_chain, uneven
 from pipeplan_formulations import cbc_process, partition
+from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, cbc, cpsat, exact, placing
-from pipeplan_formulations.partition.expression import Expression, Row
 from pipeplan_formulations.partition.linear import linear_model
 from pipeplan_formulations.partition.windows import windows
 from pipeplan_formulations.report import Limits, Report, Status, Stop
@@ -322,7 +322,7 @@ def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):
     start = exact.solve(problem, Limits())
 
     def too_tight(model, *_):
-        model.rows.append(Row(Expression({}, -1)))
+        model.at_least(Expression({}, -1))
 
     monkeypatch.setattr(placing, "_reach", too_tight)
     for solver in (cpsat, cbc):

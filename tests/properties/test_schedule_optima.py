@@ -46,9 +46,9 @@ def agree(seed: int) -> None:
         told: list[tuple[int | None, int]] = []
         report = backend.solve(problem, LIMITS, progress=lambda *now, told=told: told.append(now))
         assert all(bound <= (oracle.objective or 0) <= (value or math.inf) for value, bound in told), seed
-        assert (report.status, report.objective) == (oracle.status, oracle.objective), (seed, backend.NAME)
+        assert (report.status, report.objective) == (oracle.status, oracle.objective), (seed, backend.__name__)
         if report.solution is not None:
-            assert evaluate(problem, report.solution) == oracle.objective, (seed, backend.NAME)
+            assert evaluate(problem, report.solution) == oracle.objective, (seed, backend.__name__)
 
 
 def bounded(seed: int) -> None:

@@ -1,1 +1,1 @@
-"""What the formulations share: brackets, Pareto filters, sentinels."""
+"""Parts that several formulations share."""

@@ -1,13 +1,14 @@
 """The way that fits the problem: the dynamic programme where downsets are few, CP-SAT first where they are many."""
 
 from pipeplan_formulations.clock import OutOfTimeError
-from pipeplan_formulations.graph import cpsat, exact
+from pipeplan_formulations.common.mip.cpsat import CPSAT
+from pipeplan_formulations.graph import exact
+from pipeplan_formulations.graph.by_rows import search
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.problem import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError
 from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, warm_start
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.solvers import cpsat_version
 
 SHARE = 1 / 3
 """Of the time, that CP-SAT may use before the dynamic programme has its turn on many downsets."""
@@ -27,17 +28,17 @@ def solve(
         few = downsets is not None and len(downsets) <= DOWNSETS
         warm_start(problem, bracket, many=not few)
         if downsets is not None and not few and not bracket.closed:
-            backend = cpsat.NAME
-            stop = cpsat.search(problem, bracket, limits.time * SHARE)
+            backend = CPSAT.name
+            stop = search(problem, bracket, CPSAT, limits.time * SHARE)
         if not bracket.closed and stop is not Stop.INTERRUPT:
             backend = exact.NAME
             try:
                 exact.search(problem, bracket, downsets)
             except TooLargeError:
-                backend = cpsat.NAME
-                stop = cpsat.search(problem, bracket)
+                backend = CPSAT.name
+                stop = search(problem, bracket, CPSAT)
     except OutOfTimeError:
         stop = Stop.TIME
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    return bracket.report(stop, backend, cpsat_version() if backend == cpsat.NAME else "1")
+    return bracket.report(stop, backend, CPSAT.version() if backend == CPSAT.name else "1")
