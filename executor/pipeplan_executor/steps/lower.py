@@ -22,7 +22,8 @@ from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 from pipeplan.schedule import Action, Kind, Schedule
-from pipeplan_executor.steps.order import BACKWARD, Owners, check_order, find_owners
+from pipeplan.validate import validate_order
+from pipeplan_executor.steps.order import BACKWARD, Owners, find_owners
 
 
 class Message(NamedTuple):
@@ -76,10 +77,10 @@ def lower(
     ------
     PlanError
         If actions are missing, doubled or of a kind that cannot be run, or the order would deadlock; then the text
-        says what every rank waits for.
+        says what every rank (a device of the schedule) waits for.
     """
     owners = find_owners(schedule, tied)
-    check_order(schedule, owners, frozenset({Kind.REDUCE, Kind.UPDATE} if sharded else {Kind.REDUCE}), tied)
+    validate_order(schedule, tied, sharded)
     return arranged(schedule, owners, small, _proofs)
 
 

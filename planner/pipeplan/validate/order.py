@@ -38,6 +38,26 @@ def validate_schedule(
     refuse(f"the schedule {schedule.family!r}", _violations(schedule, stages, micro_batches, placement, tied))
 
 
+@without_collector()
+def validate_order(schedule: Schedule, tied: Sequence[Sequence[int]] = (), sharded: bool = False) -> None:
+    """Check that the lists of a complete schedule can be played to the end, wherever its replicas are.
+
+    Parameters
+    ----------
+    tied : sequence of sequence of int
+        Groups of stages that hold copies of the same weights and reduce together.
+    sharded : bool
+        The replicas of a stage update a share each and exchange them, so an update is one act of all of them.
+
+    Raises
+    ------
+    PlanError
+        Listing every backward ahead of its forward, or who waits for whom in a deadlock.
+    """
+    early = [*backwards_too_early(schedule)]
+    refuse(f"the schedule {schedule.family!r}", early or stuck(schedule, tied, sharded))
+
+
 def _violations(
     schedule: Schedule,
     stages: int,
