@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.schedule import Action, Schedule, find_readers
 from pipeplan.validate import validate_order
-from pipeplan_executor.steps.order import BACKWARD, Owners, find_owners
+from pipeplan_executor.steps.order import Owners, find_owners
 
 
 class Message(NamedTuple):
@@ -113,17 +113,12 @@ def arranged(schedule: Schedule, owners: Owners, small: Small, settling: Settlin
 
 def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
     """Every tensor that goes from one rank to another, each source's in the order in which they are made."""
-    readers = {(a.stage, a.micro_batch): a for a in schedule.actions() if a.kind in BACKWARD}
+    readers = find_readers(schedule.actions())
     for rank, order in enumerate(schedule.orders):
         for action in order:
-            stage, micro_batch = action.stage, action.micro_batch
-            reads = None
-            if action.kind is Kind.FORWARD and stage < schedule.stages - 1:
-                reads = Action(Kind.FORWARD, stage + 1, micro_batch)
-            elif action.kind in BACKWARD and stage:
-                reads = readers[stage - 1, micro_batch]
-            if reads is not None and owners[reads.stage, micro_batch] != rank:
-                yield Message(action, reads, rank, owners[reads.stage, micro_batch])
+            reads = readers.get(action)
+            if reads is not None and owners[reads.stage, reads.micro_batch] != rank:
+                yield Message(action, reads, rank, owners[reads.stage, reads.micro_batch])
 
 
 def _posts(row: Sequence[Message], place: Mapping[Action, int], readers: Sequence[int], small: Small) -> list[int]:

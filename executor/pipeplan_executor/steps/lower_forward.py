@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.schedule import Action, Kind, Schedule, find_readers
 from pipeplan_executor.steps.lower import Message, Small, Step, arranged
 
 
@@ -35,18 +35,16 @@ def lower_forward(schedule: Schedule, small: Small) -> tuple[tuple[Step, ...], .
 
 def _rounds(orders: Sequence[Sequence[Action]]) -> Mapping[Action, int]:
     """The round in which each action runs if every rank takes one a round."""
+    inputs = {reader: maker for maker, reader in find_readers(action for order in orders for action in order).items()}
     found: dict[Action, int] = {}
     position = [0] * len(orders)
     for number in range(sum(map(len, orders))):
-        ready = [rank for rank, order in enumerate(orders) if _is_ready(order, position[rank], found)]
-        found.update({orders[rank][position[rank]]: number for rank in ready})
+        standing = [(rank, order[position[rank]]) for rank, order in enumerate(orders) if position[rank] < len(order)]
+        ready = {rank: action for rank, action in standing if action not in inputs or inputs[action] in found}
+        found.update((action, number) for action in ready.values())
         for rank in ready:
             position[rank] += 1
     return found
-
-
-def _is_ready(order: Sequence[Action], at: int, done: Mapping[Action, int]) -> bool:
-    return at < len(order) and (not order[at].stage or order[at]._replace(stage=order[at].stage - 1) in done)
 
 
 def _settling(

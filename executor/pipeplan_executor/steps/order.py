@@ -14,9 +14,6 @@ from typing import TypeAlias
 from pipeplan.errors import PlanError
 from pipeplan.schedule import Action, Kind, Schedule
 
-BACKWARD = (Kind.BACKWARD, Kind.INPUT_GRADIENT)
-"""The actions that make a gradient for the stage ahead."""
-
 Owners: TypeAlias = Mapping[tuple[int, int], int]
 """The rank that runs each (stage, micro-batch)."""
 

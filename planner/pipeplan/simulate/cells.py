@@ -7,6 +7,7 @@ from pipeplan.names import some
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.simulate.numbers import NOTHING, SHOWN
+from pipeplan_formulations.common.dependencies import Part
 
 
 class Cells:
@@ -20,8 +21,6 @@ class Cells:
         One a cell; ``backward`` is B, or I where ``split`` is true and ``weight`` the W.
     reduce, update, last_backward : list of int
         One a replica, `NOTHING` where it has none.
-    replica_of : dict of int to int
-        The replica of every reduction and update.
 
     Raises
     ------
@@ -48,7 +47,6 @@ class Cells:
         self.reduce = [NOTHING] * self.first_replica[-1]
         self.update = [NOTHING] * self.first_replica[-1]
         self.last_backward = [NOTHING] * self.first_replica[-1]
-        self.replica_of: dict[int, int] = {}
         replica_at = [{device: j for j, device in enumerate(devices)} for devices in pipeline.placement]
         for i, action in enumerate(actions):
             self._enter(i, action, self.first_replica[action.stage] + replica_at[action.stage][homes[i]])
@@ -57,6 +55,11 @@ class Cells:
     def cell(self, action: Action) -> int:
         """Where the action's (stage, micro-batch, slice) stands in the row."""
         return action.stage * self.stride + action.micro_batch * self.slices + action.slice
+
+    def column(self, kind: Part, stage: int, part: int) -> list[int]:
+        """The actions of one kind, stage and slice by micro-batch, `NOTHING` where there is none."""
+        row = self.forward if kind == "F" else self.backward if kind == "I" else self.weight
+        return row[stage * self.stride + part : (stage + 1) * self.stride : self.slices]
 
     def collectives(self) -> list[list[int]]:
         """The reductions that run together: those of a stage's replicas, or of all replicas of stages that are tied."""
@@ -79,7 +82,6 @@ class Cells:
             self.last_backward[replica] = i
         else:
             row, place = (self.reduce if kind is Kind.REDUCE else self.update), replica
-            self.replica_of[i] = replica
         if row[place] != NOTHING:
             raise PlanError(f"{action} is there twice, or beside another backward of the same micro-batch; keep one")
         row[place] = i

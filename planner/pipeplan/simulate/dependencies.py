@@ -1,13 +1,17 @@
-"""What every action of a schedule waits for, as signals (see `pipeplan.simulate.numbers`)."""
+"""The signals that every action of a schedule waits for (see `pipeplan.simulate.numbers`)."""
+
+from itertools import cycle, product
+from operator import add
 
 from pipeplan.pipeline import Pipeline
-from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.schedule import Kind, Schedule
 from pipeplan.simulate.cells import Cells
 from pipeplan.simulate.numbers import NOTHING
+from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES, OF_STEPS
 
 
 def find_needs(
-    schedule: Schedule, pipeline: Pipeline, actions: list[Action], cells: Cells, crosses: list[list[bool]]
+    schedule: Schedule, pipeline: Pipeline, cells: Cells, crosses: list[list[bool]]
 ) -> list[tuple[int, ...]]:
     """The signals that each action waits for, besides the end of what stands ahead of it in its lane.
 
@@ -16,54 +20,39 @@ def find_needs(
     crosses : list of list of bool
         For each boundary and residue: whether the tensor goes to another device.
     """
-    n, stages = len(actions), len(pipeline.stages)
-    forward, backward, stride = cells.forward, cells.backward, cells.stride
-    # what to add to a number of stage s to get the signal that stage s + 1 (or, on the way back, s - 1) waits for
-    shift = [[n if other else 0 for other in row] for row in crosses]
-    periods = pipeline.periods
-    ahead = _backwards_ahead(schedule) if schedule.two_lanes else None
-
-    needs: list[tuple[int, ...]] = []
-    for i, action in enumerate(actions):
-        kind, stage, micro_batch, part = action
-        wanted: list[int] = []
-        if kind is Kind.FORWARD:
-            cell = cells.cell(action)
-            if stage > 0:
-                wanted.append(forward[cell - stride] + shift[stage - 1][micro_batch % periods[stage - 1]])
-            if part > 0:
-                wanted.append(forward[cell - 1])
-            if ahead is not None and ahead[i] != NOTHING:
-                wanted.append(ahead[i])
-        elif kind is Kind.BACKWARD or kind is Kind.INPUT_GRADIENT:
-            cell = cells.cell(action)
-            wanted.append(forward[cell])
-            if stage < stages - 1:
-                wanted.append(backward[cell + stride] + shift[stage][micro_batch % periods[stage]])
-            if part < cells.slices - 1:
-                wanted.append(backward[cell + 1])
-        elif kind is Kind.WEIGHT_GRADIENT:
-            wanted.append(backward[cells.cell(action)])
-        else:
-            # a replica's backwards end in list order, so the last one in the list stands for all of them
-            replica = cells.replica_of[i]
-            wanted.append(cells.last_backward[replica])
-            if kind is Kind.UPDATE:
-                wanted.append(cells.reduce[replica])
-            wanted = [signal for signal in wanted if signal != NOTHING]
-        needs.append(tuple(wanted))
+    n, stages = sum(map(len, schedule.orders)), len(pipeline.stages)
+    needs: list[tuple[int, ...]] = [()] * n
+    # what to add to the number of an action to get the signal that the neighbouring stage waits for
+    shifts = [[n if other else 0 for other in row] for row in crosses]
+    for kind, stage, part in product(OF_MICRO_BATCHES, range(stages), range(cells.slices)):
+        columns = []  # one for each dependency that exists there, by micro-batch
+        for other, away, slices in OF_MICRO_BATCHES[kind]:
+            if 0 <= stage + away < stages and 0 <= part + slices < cells.slices:
+                column = cells.column(other, stage + away, part + slices)
+                shift = shifts[min(stage, stage + away)] if away else [0]
+                columns.append(map(add, column, cycle(shift)))
+        for i, signals in zip(cells.column(kind, stage, part), zip(*columns, strict=True), strict=False):
+            if i != NOTHING:
+                needs[i] = signals
+    # a replica's backwards end in list order, so the last one in the list stands for all of them
+    once = {"I": cells.last_backward, "W": cells.last_backward, "R": cells.reduce, "U": cells.update}
+    for what, awaited in OF_STEPS.items():
+        for i, *ended in zip(once[what], *(once[other] for other in awaited), strict=True):
+            if i != NOTHING:
+                needs[i] = tuple(signal for signal in dict.fromkeys(ended) if signal != NOTHING)
+    if schedule.two_lanes:
+        _wait_for_memory(schedule, needs)
     return needs
 
 
-def _backwards_ahead(schedule: Schedule) -> list[int]:
-    """For every action, the last one of the device's second lane that stands before it in the list."""
-    result = []
+def _wait_for_memory(schedule: Schedule, needs: list[tuple[int, ...]]) -> None:
+    """Let each forward wait for the last action before it in the list that runs on its device's second lane."""
     i = 0
     for order in schedule.orders:
         last = NOTHING
         for action in order:
-            result.append(last)
             if action.kind is not Kind.FORWARD:
                 last = i
+            elif last != NOTHING:
+                needs[i] = (*needs[i], last)
             i += 1
-    return result

@@ -91,7 +91,7 @@ def _structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
         homes=homes,
         two_lanes=schedule.two_lanes,
         lanes=_lanes(schedule),
-        needs=find_needs(schedule, pipeline, actions, cells, crosses),
+        needs=find_needs(schedule, pipeline, cells, crosses),
         crosses=crosses,
         channel_of=_channel_of(actions, pipeline, crosses),
         collectives=collectives,
