@@ -27,6 +27,10 @@ class Structure:
         By number.
     homes : list of int
         The device of each action.
+    slices : int
+        Token slices of a micro-batch.
+    place : list of int
+        Where the time of each action stands in a table by kind, stage and slice.
     two_lanes : bool
     lanes : list of list of int
         Lane ``2 d`` and, for two-lane devices, ``2 d + 1`` of device d.
@@ -45,6 +49,8 @@ class Structure:
 
     actions: list[Action]
     homes: list[int]
+    slices: int
+    place: list[int]
     two_lanes: bool
     lanes: list[list[int]]
     needs: list[tuple[int, ...]]
@@ -89,6 +95,8 @@ def _structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
     return Structure(
         actions=actions,
         homes=homes,
+        slices=cells.slices,
+        place=_places(actions, len(pipeline.stages), cells.slices),
         two_lanes=schedule.two_lanes,
         lanes=_lanes(schedule),
         needs=find_needs(schedule, pipeline, cells, crosses),
@@ -97,6 +105,11 @@ def _structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
         collectives=collectives,
         meeting_of=meeting_of,
     )
+
+
+def _places(actions: list[Action], stages: int, slices: int) -> list[int]:
+    first = {kind: number * stages for number, kind in enumerate(Kind)}
+    return [(first[kind] + stage) * slices + part for kind, stage, _, part in actions]
 
 
 def _lanes(schedule: Schedule) -> list[list[int]]:

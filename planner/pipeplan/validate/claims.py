@@ -177,10 +177,11 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 def _times(plan: Plan) -> Iterator[str]:
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
-        if (stage.forward, stage.backward) != (priced.forward, priced.backward):
+        forward, backward = priced.total(Kind.FORWARD), priced.total(Kind.BACKWARD)
+        if (stage.forward, stage.backward) != (forward, backward):
             yield (
-                f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with "
-                f"{priced.forward} and {priced.backward}"
+                f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with {forward} and "
+                f"{backward}"
             )
     if plan.bound > plan.step_time:
         yield f"its proven bound of {plan.bound} ns lies above its step time of {plan.step_time} ns"
@@ -198,8 +199,8 @@ def largest_loads(plan: Plan) -> tuple[int, int]:
     sends = [min(way.occupancy for way in row) for row in plan.pipeline.transfers]
     waits = [0, *sends, 0] if plan.pipeline.overlap is Overlap.NONE else [0] * (len(plan.stages) + 1)
     stages = max(
-        -(-(-(-many // stage.replicas) * (own.forward + own.backward + before + behind) + own.reduce) // samples)
-        for stage, own, (before, behind) in zip(plan.stages, plan.pipeline.stages, pairwise(waits), strict=True)
+        -(-(-(-many // stage.replicas) * (own.total(Kind.FORWARD, Kind.BACKWARD) + sum(sent)) + own.reduce) // samples)
+        for stage, own, sent in zip(plan.stages, plan.pipeline.stages, pairwise(waits), strict=True)
     )
     if plan.pipeline.overlap is Overlap.NONE:
         return stages, stages

@@ -185,11 +185,12 @@ def _claims(plan: Plan) -> Iterator[str]:
         yield f"its proven bound of {plan.bound} ns lies above its step time of {plan.step_time} ns"
     split = {action.stage for action in plan.schedule.actions() if action.kind is Kind.WEIGHT_GRADIENT}
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
-        backward = priced.input_gradient + priced.weight_gradient if number in split else priced.backward
-        if (stage.forward, stage.backward) != (priced.forward, priced.backward):
+        forward, joined = priced.total(Kind.FORWARD), priced.total(Kind.BACKWARD)
+        backward = priced.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT) if number in split else joined
+        if (stage.forward, stage.backward) != (forward, joined):
             yield (
-                f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with "
-                f"{priced.forward} and {priced.backward}"
+                f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with {forward} and "
+                f"{joined}"
             )
         # A bottleneck is the time per sample, and its replicas take turns.
         if stage.forward + backward > stage.replicas * plan.micro_batch * plan.step_time:
