@@ -11,7 +11,7 @@ Questions, each with an error that lists every violation:
 
 from pipeplan.validate.claims import validate_claims
 from pipeplan.validate.memory import validate_memory
-from pipeplan.validate.order import validate_order, validate_schedule
 from pipeplan.validate.plan import validate_plan
+from pipeplan.validate.schedule import validate_order, validate_schedule
 
 __all__ = ["validate_claims", "validate_memory", "validate_order", "validate_plan", "validate_schedule"]

@@ -1,4 +1,4 @@
-"""Plays all lists at once, without any times; whatever still stands at the end waits in a circle.
+"""Replay of all lists at once, without any times; whatever still stands at the end waits in a circle.
 
 ::
 
