@@ -46,7 +46,7 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
     Parameters
     ----------
     schedule : Schedule
-        One list a device of the pipeline. In a token-sliced schedule a stage's times and bytes are those of one slice.
+        One list a device of the pipeline. In a token-sliced schedule a stage's bytes are those of one slice.
     pipeline : Pipeline
     share : bool
         False gives every pair of replicas a wire of its own in each direction. That is a relaxation (never later than
