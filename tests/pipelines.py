@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from pipeplan.chain import UNLIMITED
 from pipeplan.cluster import Overlap
-from pipeplan.pipeline import Pipeline, Stage, Transfer
+from pipeplan.pipeline import Pipeline, Stage, Times, Transfer
 
 
 def line(
     stages: int,
-    forward: int,
-    backward: int,
+    forward: Times,
+    backward: Times,
     *,
     occupancy: int = 0,
     latency: int = 0,

@@ -25,8 +25,7 @@ from pipeplan_executor.stages.source import Source, converted
 from pipeplan_executor.stages.split import build_stage, fit
 from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.stages.stage_module import evaluating
-from pipeplan_executor.steps.lower import lower
-from pipeplan_executor.steps.lower_forward import lower_forward
+from pipeplan_executor.steps.lower import lower, lower_forward
 from pipeplan_executor.steps.order import find_replicas
 from pipeplan_executor.tensor.cuts import find_cuts
 from pipeplan_executor.tensor.declared import TensorParallel, declared

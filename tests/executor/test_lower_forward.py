@@ -7,8 +7,7 @@ import pytest
 
 from pipeplan.schedule import Action, Kind
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan_executor.steps.lower import Message, Receive, Send, Settle, Step
-from pipeplan_executor.steps.lower_forward import lower_forward
+from pipeplan_executor.steps.lower import Message, Receive, Send, Settle, Step, lower_forward
 from runnable_schedules import random_schedule
 
 

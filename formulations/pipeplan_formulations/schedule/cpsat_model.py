@@ -128,14 +128,11 @@ class CpsatModel:
             kind, s, i = op
             if i:
                 add(begin >= self._end(Op(kind, s, i - 1)))
-            if kind == "F" and s:
-                self._arrives(begin, Op("F", s - 1, i), problem.lag[s - 1])
-            if kind == "I":
-                add(begin >= self._end(Op("F", s, i)))
-                if s < problem.stages - 1:
-                    self._arrives(begin, Op("I", s + 1, i), problem.lag_back[s])
-            if kind == "W":
-                add(begin >= self._end(Op("I", s, i)))
+            for (other, t), lag in problem.inputs.get((kind, s), ()):
+                if t == s:
+                    add(begin >= self._end(Op(other, t, i)))
+                else:
+                    self._arrives(begin, Op(other, t, i), lag)
             transfer = problem.transfer(op)
             if transfer is not None:
                 add(self.begins[transfer] >= begin + problem.ready[transfer.kind, s])

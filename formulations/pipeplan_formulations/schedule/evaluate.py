@@ -190,15 +190,12 @@ def _homes(problem: PipelineSchedule) -> dict[Row, int]:
 
 def _hearers(problem: PipelineSchedule) -> dict[Row, tuple[int, ...]]:
     """The other lanes that may wait for the operations of a row."""
-    home, hears = _homes(problem), dict[Row, tuple[int, ...]]()
-    for (kind, s), lane in home.items():
-        waiting: list[Row] = []
-        if kind != "W":
-            neighbour: Row = ("F", s + 1) if kind == "F" else ("I", s - 1)
-            waiting = [row for row in (("I", s), neighbour) if row in home]
-        own = [home["F", s]]  # its forwards may wait for the memory
-        hears[kind, s] = tuple({*own, *(home[row] for row in waiting)} - {lane})
-    return hears
+    home = _homes(problem)
+    hears = {(kind, s): {home["F", s]} for kind, s in home}  # its forwards may wait for the memory
+    for row, inputs in problem.inputs.items():
+        for other, _ in inputs:
+            hears[other].add(home[row])
+    return {row: tuple(lanes - {home[row]}) for row, lanes in hears.items()}
 
 
 def peaks(problem: PipelineSchedule, orders: Orders) -> tuple[int, ...]:

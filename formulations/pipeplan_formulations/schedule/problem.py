@@ -58,6 +58,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES
+
 Kind = Literal["F", "I", "W", "A", "G"]
 """Forward, input gradient, weight gradient; and on wires the activations that F and the gradients that I sends."""
 Row = tuple[Kind, int]
@@ -218,6 +220,21 @@ class PipelineSchedule:
     def plain(self) -> bool:
         """Whether no device has two lanes and nothing occupies wires."""
         return not any(self.two_lanes) and not self.sent
+
+    @cached_property
+    def inputs(self) -> dict[Row, tuple[tuple[Row, int], ...]]:
+        """(1) to (3): for each row those of which the same micro-batch ends before, and the lag between them."""
+        lags: dict[Kind, tuple[int, ...]] = {"F": self.lag, "I": self.lag_back}
+        return {
+            (kind, s): tuple(
+                ((other, s + away), lags[other][min(s, s + away)] if away else 0)
+                for other, away, slices in dependencies
+                if 0 <= s + away < self.stages and not slices
+            )
+            for s in range(self.stages)
+            for kind, dependencies in OF_MICRO_BATCHES.items()
+            if kind in self.kinds(s)
+        }
 
     @cached_property
     def time(self) -> dict[Kind, tuple[int, ...]]:

@@ -8,6 +8,7 @@ from pipeplan.found.instance import schedule_problem
 from pipeplan.found.lanes import may_have_lanes
 from pipeplan.found.wires import wire_bound
 from pipeplan.pipeline import Pipeline
+from pipeplan.schedule import Kind
 from pipeplan_formulations.schedule import PipelineSchedule
 
 APART = 0.02
@@ -84,8 +85,8 @@ def _true(pipeline: Pipeline, micro_batches: int, side: Side) -> Iterator[Pipeli
     whole, parts = 0, 0
     for s, stage in enumerate(pipeline.stages):
         if least.split[s]:
-            whole += stage.backward
-            parts += stage.input_gradient + stage.weight_gradient
+            whole += stage.total(Kind.BACKWARD)
+            parts += stage.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
     unlike = (safe.base, safe.wires_back) != (least.base, least.wires_back)
     if unlike or abs(parts - whole) > APART * whole:
         yield safe

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pipeplan.found.instance import problem_of, splittable
 from pipeplan.found.lanes import in_two_lanes
 from pipeplan.pipeline import Pipeline, Stage
+from pipeplan.schedule import Kind
 from pipeplan_formulations.schedule import PipelineSchedule, lower_bound
 from pipeplan_formulations.schedule.precedence import heads
 
@@ -71,8 +72,11 @@ def floor(problem: PipelineSchedule) -> int:
 
 
 def _least(stage: Stage) -> Stage:
-    inputs = min(stage.input_gradient, stage.backward)
-    return replace(stage, input_gradient=inputs, weight_gradient=min(stage.weight_gradient, stage.backward - inputs))
+    """The stage whose split backward takes no longer than the joined one."""
+    backward = stage.duration(Kind.BACKWARD)
+    inputs = min(stage.duration(Kind.INPUT_GRADIENT), backward)
+    weights = min(stage.duration(Kind.WEIGHT_GRADIENT), backward - inputs)
+    return replace(stage, input_gradient=inputs, weight_gradient=weights)
 
 
 def _sent_early(problem: PipelineSchedule) -> PipelineSchedule:

@@ -5,11 +5,11 @@ the two passes.
 """
 
 from dataclasses import replace
+from functools import partial
 
 from pipeplan.cluster import Overlap
-from pipeplan.pipeline import Pipeline, Stage
-from pipeplan.schedule import Kind
-from pipeplan.simulate.program import two_lane_durations
+from pipeplan.pipeline import Pipeline
+from pipeplan.simulate.program import two_lane_duration
 
 
 def may_have_lanes(pipeline: Pipeline) -> bool:
@@ -19,15 +19,5 @@ def may_have_lanes(pipeline: Pipeline) -> bool:
 
 def in_two_lanes(pipeline: Pipeline) -> Pipeline:
     """The pipeline whose actions on one lane would take as long as its own do on two."""
-    return replace(pipeline, stages=tuple(map(_slowed, pipeline.stages)))
-
-
-def _slowed(stage: Stage) -> Stage:
-    time = two_lane_durations(stage)
-    return replace(
-        stage,
-        forward=time[Kind.FORWARD],
-        backward=time[Kind.BACKWARD],
-        input_gradient=time[Kind.INPUT_GRADIENT],
-        weight_gradient=time[Kind.WEIGHT_GRADIENT],
-    )
+    stages = (stage.with_durations(partial(two_lane_duration, stage)) for stage in pipeline.stages)
+    return replace(pipeline, stages=tuple(stages))

@@ -13,7 +13,7 @@ from pipeplan.model import Model
 from pipeplan.network import transfer
 from pipeplan.pipeline import Pipeline, Stage
 from pipeplan.plan import MemoryParts, Plan, PlanStage
-from pipeplan.schedule import Schedule
+from pipeplan.schedule import Kind, Schedule
 from pipeplan.simulate import simulate
 from pipeplan.timeline import Timeline
 from pipeplan_formulations.fractional import Positions
@@ -48,7 +48,7 @@ def judge(line: Line, positions: Positions) -> JudgedLine:
         value = timeline.makespan
     else:
         sends = [way.occupancy for own in pipeline.transfers for way in own]
-        value = -(-max([stage.forward + stage.backward for stage in pipeline.stages] + sends) // line.per)
+        value = -(-max([stage.total(Kind.FORWARD, Kind.BACKWARD) for stage in pipeline.stages] + sends) // line.per)
     return JudgedLine(line, positions, value, timeline, pipeline, schedule)
 
 
@@ -123,8 +123,8 @@ def _plan_stage(judged: JudgedLine, s: int, row: NDArray[np.float64]) -> PlanSta
     return PlanStage(
         layers=tuple(chain.names[i] for i in touched),
         devices=(chain.devices[s].index,),
-        forward=priced.forward,
-        backward=priced.backward,
+        forward=priced.total(Kind.FORWARD),
+        backward=priced.total(Kind.BACKWARD),
         in_flight=in_flight,
         memory=MemoryParts(
             weights=part(row, chain.parameters),

@@ -16,8 +16,8 @@ import numpy as np
 from pipeplan.cluster import Overlap
 from pipeplan.robust.sequence import Groups
 from pipeplan.robust.times import Ints, Times
-from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program
+from pipeplan.simulate.structure import NOTHING
 
 OFTEN = 1000
 """Groups of actions between two looks at the clock."""

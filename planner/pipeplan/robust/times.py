@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from pipeplan.robust.factors import Factors
 from pipeplan.schedule import Kind
-from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program
+from pipeplan.simulate.structure import NOTHING
 
 Ints = NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from pipeplan.cluster import Cluster, Overlap
 from pipeplan.job import Objective
 from pipeplan.pipeline import Pipeline
 from pipeplan.pricing import assemble
-from pipeplan.schedule import Schedule
+from pipeplan.schedule import Kind, Schedule
 from pipeplan.search.candidates import Candidate
 from pipeplan.simulate import makespan, simulate
 from pipeplan.timeline import Timeline
@@ -69,7 +69,7 @@ def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries)
     sends = [0, *(int(chain.send[s, b - 1]) for s, b in enumerate(boundaries[1:-1])), 0]
     for s, stage in enumerate(pipeline.stages):
         waits = sends[s] + sends[s + 1] if chain.overlap is Overlap.NONE else 0
-        step = -(-many // candidate.replicas[s]) * (stage.forward + stage.backward + waits) + stage.reduce
+        step = -(-many // candidate.replicas[s]) * (stage.total(Kind.FORWARD, Kind.BACKWARD) + waits) + stage.reduce
         value = max(value, -(-step // candidate.samples))
     return value
 

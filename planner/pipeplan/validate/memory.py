@@ -1,4 +1,4 @@
-"""What a list holds, counted action by action, without any times.
+"""Memory that a list holds, counted action by action, without any times.
 
 ::
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Kind, Schedule
 from pipeplan.units import format_bytes
-from pipeplan.validate.violations import refuse
+from pipeplan.validate.schedule import refuse
 
 
 def validate_memory(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ from itertools import pairwise
 from math import exp
 from random import Random
 
-from pipeplan_formulations.schedule.constructive.dispatch import F, I, Numbered, W, number
+from pipeplan_formulations.schedule.constructive.dispatch import KINDS, Numbered, number
 from pipeplan_formulations.schedule.evaluate import evaluate, worth
 from pipeplan_formulations.schedule.problem import Op, Orders, PipelineSchedule
 
@@ -74,15 +74,11 @@ class Network:
         self.delta = self._delta()
         self.after: Arcs = [[] for _ in range(self.size)]
         self.before: Arcs = [[] for _ in range(self.size)]
-        for s in range(stages):
-            for m in range(many):
-                f, i, w = (number(problem, kind, s, m) for kind in (F, I, W))
-                self._arc(f, i, 0)
-                if problem.split[s]:
-                    self._arc(i, w, 0)
-                if s + 1 < stages:
-                    self._arc(f, number(problem, F, s + 1, m), problem.lag[s])
-                    self._arc(number(problem, I, s + 1, m), i, problem.lag_back[s])
+        for (kind, s), inputs in problem.inputs.items():
+            for (other, t), lag in inputs:
+                for m in range(many):
+                    a, b = (number(problem, KINDS.index(k), at, m) for k, at in ((other, t), (kind, s)))
+                    self._arc(a, b, lag)
         self._waits = [len(arcs) for arcs in self.before]
 
     def _delta(self) -> list[int]:

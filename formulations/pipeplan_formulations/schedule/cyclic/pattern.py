@@ -60,15 +60,7 @@ class Pattern:
         found = []
         for op, start in self.starts.items():
             kind, s, j = op
-            waits: list[tuple[Op, int]] = []
-            if kind == "F" and s:
-                waits.append((Op("F", s - 1, j), problem.lag[s - 1]))
-            if kind == "I":
-                waits.append((Op("F", s, j), 0))
-                if s + 1 < problem.stages:
-                    waits.append((Op("I", s + 1, j), problem.lag_back[s]))
-            if kind == "W":
-                waits.append((Op("I", s, j), 0))
+            waits = [(Op(*row, j), lag) for row, lag in problem.inputs[kind, s]]
             ends = [(first, self.starts[first] + problem.duration(first) + lag) for first, lag in waits]
             before = Op(kind, s, j - 1 if j else self.unit - 1)
             ends.append((before, self.starts[before] + problem.duration(op) - (0 if j else self.period)))

@@ -184,14 +184,9 @@ class _Frame:
         return Pattern(self.unit, self.period, {op: solver.value(self.begin[op]) for op in self.ops})
 
     def _inputs(self, op: Op) -> list[tuple[Op, int]]:
-        kind, s, j = op
-        if kind == "F":
-            return [(Op("F", s - 1, j), self.problem.lag[s - 1])] if s else []
-        if kind == "W":
-            return [(Op("I", s, j), 0)]
-        if s == self.problem.stages - 1:
-            return [(Op("F", s, j), 0)]
-        return [(Op("I", s + 1, j), self.problem.lag_back[s])]
+        """What an operation waits for; of an I with another one behind it that one, which has waited for the F."""
+        rows = self.problem.inputs[op.kind, op.stage][-1:]
+        return [(Op(*row, op.micro_batch), lag) for row, lag in rows]
 
     def _held(self, forward: Op) -> tuple[int, Any]:
         """(13): the room of the forward's device, and what it holds when the forward begins."""

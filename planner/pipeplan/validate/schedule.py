@@ -1,4 +1,4 @@
-"""Every action once, and each on the device that owns it.
+"""The check of a schedule: every action once, each on the device that owns it, and lists that can be played to the end.
 
 ::
 
@@ -7,12 +7,85 @@
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Sequence, Set
 
+from pipeplan.collector import without_collector
+from pipeplan.errors import PlanError
 from pipeplan.schedule import Action, Kind, Schedule
+from pipeplan.validate.play import backwards_too_early, stuck
 
 Placement = Sequence[Sequence[int]]
 """The devices of each stage, one a replica."""
+
+SHOWN = 40
+"""Lines that an error prints at most; the count covers the rest."""
+
+
+@without_collector()
+def validate_schedule(
+    schedule: Schedule,
+    stages: int,
+    micro_batches: int,
+    placement: Placement | None = None,
+    tied: Sequence[Sequence[int]] = (),
+) -> None:
+    """Check that a schedule takes every micro-batch through every stage and back, and ends.
+
+    The lists are played as one-lane devices would play them. Two lanes wait for less than one, so an order that passes
+    runs on either, as every schedule must.
+
+    Parameters
+    ----------
+    placement : sequence of sequence of int, optional
+        The devices of each stage, one a replica; without it every stage has one, that which holds most of it.
+    tied : sequence of sequence of int
+        Groups of stages that hold copies of the same weights and reduce together.
+
+    Raises
+    ------
+    PlanError
+        Listing every violation: actions that are missing, doubled, unknown or on another device than theirs, a joined
+        backward beside a split one, a backward ahead of its forward, and who waits for whom in a deadlock.
+    """
+    refuse(f"the schedule {schedule.family!r}", _violations(schedule, stages, micro_batches, placement, tied))
+
+
+@without_collector()
+def validate_order(schedule: Schedule, tied: Sequence[Sequence[int]] = (), sharded: bool = False) -> None:
+    """Check that the lists of a complete schedule can be played to the end, wherever its replicas are.
+
+    Parameters
+    ----------
+    tied : sequence of sequence of int
+        Groups of stages that hold copies of the same weights and reduce together.
+    sharded : bool
+        The replicas of a stage update a share each and exchange them, so an update is one act of all of them.
+
+    Raises
+    ------
+    PlanError
+        Listing every backward ahead of its forward, or who waits for whom in a deadlock.
+    """
+    early = [*backwards_too_early(schedule)]
+    refuse(f"the schedule {schedule.family!r}", early or stuck(schedule, tied, sharded))
+
+
+def _violations(
+    schedule: Schedule,
+    stages: int,
+    micro_batches: int,
+    placement: Placement | None,
+    tied: Sequence[Sequence[int]],
+) -> Iterator[str]:
+    placement = likely_placement(schedule, stages) if placement is None else placement
+    found = [
+        *strayed(schedule, stages, micro_batches, placement),
+        *missing_and_doubled(schedule, stages, micro_batches, placement, tied),
+        *backwards_too_early(schedule),
+    ]
+    yield from found
+    if not found:  # an incomplete schedule gets stuck for a reason that is already told
+        yield from stuck(schedule, tied)
 
 
 def likely_placement(schedule: Schedule, stages: int) -> Placement:
@@ -111,3 +184,12 @@ def _there_and_back(counts: Counter[Action], stage: int, micro_batch: int, part:
         yield f"{weights} has no {inputs}"
     elif weights not in counts:
         yield f"{inputs} has no {weights}"
+
+
+def refuse(what: str, violations: Iterable[str]) -> None:
+    """Raise a PlanError that lists the violations, if there are any."""
+    found = list(violations)
+    if found:
+        more = f"\n  and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        count = "1 rule" if len(found) == 1 else f"{len(found)} rules"
+        raise PlanError(f"{what} breaks {count}:\n  " + "\n  ".join(found[:SHOWN]) + more)
