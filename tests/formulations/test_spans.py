@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeplan_formulations.common import span_tables
-from pipeplan_formulations.common.span_tables import SpanKnapsack, SpanLargest
+from pipeplan_formulations import span_knapsack
+from pipeplan_formulations.span_knapsack import SpanKnapsack
+from pipeplan_formulations.span_largest import SpanLargest
 
 
 def every_span(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +46,7 @@ def test_the_knapsack_of_every_span(things: list[tuple[int, int]], need: int) ->
     expected = [by_hand(cost[a:b].tolist(), savings[a:b].tolist(), need) for a, b in zip(starts, ends, strict=True)]
     assert exact.tolist() == pytest.approx(expected)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(span_tables, "RANKS", 3)
+        patch.setattr(span_knapsack, "RANKS", 3)
         rough = SpanKnapsack(cost, savings).least(starts, ends, needs)
     assert (rough <= exact + 1e-9).all()
     assert (np.isinf(rough) == np.isinf(exact)).all()
