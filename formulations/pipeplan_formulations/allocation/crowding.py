@@ -12,14 +12,14 @@ leads to the fewest stages that any allocation has.
 import numpy as np
 
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
+from pipeplan_formulations.common.layer_tables import sums_before
 
 
 def overcrowded(problem: ChainAllocation) -> bool:
     """True only if no allocation keeps memory (2), were all units of the kind with the most room."""
     n, narrow, wide = problem.layers, problem.widths[0], problem.widths[-1]
-    held = np.minimum(problem.saved, np.where(problem.recomputable, problem.output, problem.saved))
-    sums = np.insert(np.cumsum(held), 0, 0)
-    stays = [np.insert(np.cumsum(own.min(axis=0)), 0, 0) for own in problem.resident]
+    sums = sums_before(problem.least_held)
+    stays = [sums_before(own.min(axis=0)) for own in problem.resident]
     received = np.insert(problem.received, 0, 0)
     end = n
     for behind in range(0, int(problem.units.sum()), narrow):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.usage import Grid
 from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.layer_tables import sums_before
 from pipeplan_formulations.recompute import IMPOSSIBLE
 
 
@@ -43,8 +44,7 @@ class Spans:
         self._problem, self._grid, self._clock = problem, grid, clock
         self.before = best_before(problem)
         self.reach = [[self._reach(c, width, target) for width in problem.widths] for c in range(problem.kinds)]
-        useful = problem.recomputable & (problem.saved > problem.output)
-        self._savings = np.insert(np.cumsum(np.where(useful, problem.saved - problem.output, 0)), 0, 0)
+        self._savings = sums_before(np.where(problem.useful, problem.savings, 0))
         self._received = np.append(np.insert(problem.received, 0, 0), 0)
         self._known: dict[tuple[int, int], _Known] = {}
 
@@ -130,14 +130,13 @@ class Spans:
 def best_before(problem: ChainAllocation) -> Array:
     """Least work of one micro-batch on all layers before each boundary, shape (n + 1,)."""
     best = (problem.forward + problem.backward).min(axis=0)
-    return np.insert(np.cumsum(best), 0, 0)
+    return sums_before(best)
 
 
 def last_that_may_fit(problem: ChainAllocation, kind: int, w: int, in_flight: int) -> Array:
     """The last end of a span from each start that may fit with everything recomputed, shape (n,)."""
     n = problem.layers
-    held = np.minimum(problem.saved, np.where(problem.recomputable, problem.output, problem.saved))
-    stays = np.insert(np.cumsum(problem.resident[kind, w] + in_flight * held), 0, 0)
+    stays = sums_before(problem.resident[kind, w] + in_flight * problem.least_held)
     room = problem.limit[kind] - in_flight * np.insert(problem.received, 0, 0)
     ends: NDArray[np.int64] = np.searchsorted(stays, stays[:n] + room, side="right") - 1
     return ends

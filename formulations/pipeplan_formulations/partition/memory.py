@@ -1,39 +1,35 @@
-"""Equation (1): what stages need, for arrays of stages and spans, before and after the best choice of recomputation."""
+"""Memory of stages, equation (1), for arrays of stages and spans, and what the recomputation that it takes costs."""
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pipeplan_formulations.partition.range_maximum import RangeMaximum
+from pipeplan_formulations.common.layer_tables import Array, Flags, sums_before
+from pipeplan_formulations.partition.instance import Boundaries, PartitionInstance
+from pipeplan_formulations.recompute import Recomputation
+from pipeplan_formulations.span_largest import SpanLargest
 
-if TYPE_CHECKING:
-    from pipeplan_formulations.partition.problem import ChainPartition
-
-Array = NDArray[np.int64]
+UNKNOWN = -1
 
 
 class Memory:
     """Bytes of stage s on the layers a … b − 1; s, a and b are arrays that broadcast."""
 
-    def __init__(self, problem: "ChainPartition") -> None:
+    def __init__(self, problem: PartitionInstance) -> None:
         self._problem = problem
         self._sorts = np.unique(problem.bytes.sort).tolist()
-        self._workspaces = {sort: RangeMaximum(problem.bytes.workspace[sort]) for sort in self._sorts}
+        self._workspaces = {sort: SpanLargest(problem.bytes.workspace[sort]) for sort in self._sorts}
         self._beside = {
-            sort: RangeMaximum(problem.bytes.beside[sort]) for sort in self._sorts if problem.beside is not None
+            sort: SpanLargest(problem.bytes.beside[sort]) for sort in self._sorts if problem.beside is not None
         }
         self._levels = {sort: self._peaks(problem, sort) for sort in self._sorts}
         self._ties = [tie for tie in problem.ties if any(tie.resident)]
 
     @staticmethod
-    def _peaks(problem: "ChainPartition", s: int) -> list[tuple[int, Array]]:
+    def _peaks(problem: PartitionInstance, s: int) -> list[tuple[int, Array]]:
         """For each peak p of a recomputed layer: p, and what all layers of peak at most p save, summed along layers."""
         useful, savings, peaks = problem.bytes.useful[s], problem.bytes.savings[s], problem.bytes.again[s]
-        return [
-            (int(p), np.insert(np.cumsum(np.where(useful & (peaks <= p), savings, 0)), 0, 0))
-            for p in np.unique(peaks[useful])
-        ]
+        return [(int(p), sums_before(np.where(useful & (peaks <= p), savings, 0))) for p in np.unique(peaks[useful])]
 
     def plain(self, s: Array, a: Array, b: Array) -> Array:
         """Left side of (1) where nothing is recomputed."""
@@ -59,13 +55,13 @@ class Memory:
                 best = np.where(alike, np.minimum(best, reduced), best)
         return best
 
-    def _largest(self, tables: dict[int, RangeMaximum], s: Array, a: Array, b: Array) -> Array:
+    def _largest(self, tables: dict[int, SpanLargest], s: Array, a: Array, b: Array) -> Array:
         """Z_s or Y_s."""
         if len(self._sorts) == 1:
-            return tables[self._sorts[0]](a, b)
+            return tables[self._sorts[0]].of(a, b)
         found: Array = np.zeros(np.broadcast_shapes(np.shape(s), np.shape(a), np.shape(b)), np.int64)
         for sort, largest in tables.items():
-            found = np.where(self._problem.bytes.sort[s] == sort, largest(a, b), found)
+            found = np.where(self._problem.bytes.sort[s] == sort, largest.of(a, b), found)
         return found
 
     def _stays(self, s: Array, a: Array, b: Array) -> Array:
@@ -77,3 +73,105 @@ class Memory:
         for tie in self._ties:
             total = total + np.array(tie.resident)[s] * tie.copied(a, b)
         return total
+
+
+class Recomputing:
+    """X and its cost for stages on spans of layers; what floors a dynamic programme asked for is kept."""
+
+    def __init__(self, problem: PartitionInstance, room: Memory) -> None:
+        self._problem, self._room = problem, room
+        self._any = bool(problem.bytes.useful.any())
+        self._by_stage: dict[int, Recomputation] = {}
+        self._floors: dict[int, Array] = {}
+
+    def of_partition(self, boundaries: Boundaries, optimistic: bool) -> Array:
+        """What each stage's backward takes longer; 0 where nothing fits.
+
+        Returns
+        -------
+        array of int, shape (S,)
+        """
+        longer = np.zeros(len(boundaries) - 1, np.int64)
+        if not self._any:
+            return longer
+        edges = np.array(boundaries)
+        for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])).tolist():
+            span = s, edges[s : s + 1], edges[s + 1 : s + 2]
+            longer[s] = (self._floor(*span) if optimistic else self._lists(s).least_each(*self._asked(*span))[1])[0]
+        return longer
+
+    def floors(self, s: int, a: Array, b: Array, wanted: Flags) -> Array:
+        """What stage s's backward takes longer, at least, on the spans a … b − 1 that are ``wanted``; 0 on others."""
+        longer = np.zeros(np.broadcast_shapes(a.shape, b.shape), np.int64)
+        if not self._any or not wanted.any():
+            return longer
+        start, end = (np.broadcast_to(edge, longer.shape)[wanted] for edge in (a, b))
+        place = start, end - start - 1
+        known = self._table(s, int(place[1].max()) + 1)
+        new = known[place] == UNKNOWN
+        if new.any():
+            start, end = start[new], end[new]
+            cost = np.zeros(len(start), np.int64)
+            short = self._short(np.array(s), start, end)
+            if short.any():
+                cost[short] = self._floor(s, start[short], end[short])
+            known[start, end - start - 1] = cost
+        longer[wanted] = known[place]
+        return longer
+
+    def choose(self, s: int, a: int, b: int) -> tuple[int, ...] | None:
+        """X of stage s on the layers a … b − 1; None if nothing fits."""
+        span = np.array(s), np.array(a), np.array(b)
+        spare = int(self._room.spare(*span))
+        if spare >= int(self._problem.bytes.workspace[s, a:b].max()):
+            return ()
+        flight = int(self._problem.in_flight[s])
+        if not self._any or flight == 0:
+            return None
+        return self._lists(s).choose(a, b, flight, spare)
+
+    def _table(self, s: int, width: int) -> Array:
+        """Floors of stage s that are known: rows are starts, columns lengths less one."""
+        known = self._floors.get(s)
+        if known is None or known.shape[1] < width:
+            wider = np.full((self._problem.layers, width), UNKNOWN)
+            if known is not None:
+                wider[:, : known.shape[1]] = known
+            self._floors[s] = known = wider
+        return known
+
+    def _short(self, s: Array, a: Array, b: Array) -> Flags:
+        """Which stages fit only with recomputation."""
+        limit = self._problem.limit[s]
+        short: Flags = (self._room.plain(s, a, b) > limit) & (self._room.least(s, a, b) <= limit)
+        return short
+
+    def _floor(self, s: int, a: Array, b: Array) -> Array:
+        """What spans that are short of memory take longer at least; of crowded ones no list is made."""
+        lists, asked = self._lists(s), self._asked(s, a, b)
+        crowded = lists.crowded(a, b)
+        floor = lists.rough(*asked)
+        floor[~crowded] = lists.least_each(*(each[~crowded] for each in asked))[0]
+        return floor
+
+    def _asked(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
+        """Starts, ends, in-flight counts and spare bytes."""
+        return a, b, np.broadcast_to(self._problem.in_flight[s], a.shape), self._room.spare(np.array(s), a, b)
+
+    def _lists(self, s: int) -> Recomputation:
+        if s not in self._by_stage:
+            b = self._problem.bytes
+            tables = (self._problem.forward[s], b.savings[s], b.workspace[s], b.again[s])
+            self._by_stage[s] = _recomputation(
+                *(table.astype(np.int64).tobytes() for table in tables), b.useful[s].tobytes()
+            )
+        return self._by_stage[s]
+
+
+@lru_cache(maxsize=32)
+def _recomputation(forward: bytes, savings: bytes, workspace: bytes, again: bytes, useful: bytes) -> Recomputation:
+    """Problems that differ in depth, replicas or memory only share their lists, which take long to make.
+
+    A search asks about a dozen micro-batch sizes and a few kinds of device in turn."""
+    tables = [np.frombuffer(table, np.int64) for table in (forward, savings, workspace, again)]
+    return Recomputation(tables[0], tables[1], tables[2], tables[3], np.frombuffer(useful, np.bool_))

@@ -47,7 +47,7 @@ class Bracket:
         """Keep the boundaries if they are better than the incumbent."""
         high = self._problem.evaluate(boundaries, optimistic=True)
         self.high = high if self.high is None else min(self.high, high)
-        value = self._problem.evaluate(boundaries) if self._problem.recomputable is not None else high
+        value = self._problem.evaluate(boundaries) if self._problem.recomputable.any() else high
         if self._value is None or value < self._value:
             self._value, self.best = value, boundaries
             self._tell()

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.clock import Clock
-from pipeplan_formulations.partition.problem import Array, ChainPartition
+from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.partition.problem import ChainPartition
 
 Flags = NDArray[np.bool_]
 
