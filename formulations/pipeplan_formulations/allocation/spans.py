@@ -1,7 +1,7 @@
-"""Which spans of layers a stage may hold while T stays within a target, and what recomputation each needs.
+"""Spans of layers that a stage may hold while T stays within a target, and the recomputation that each needs.
 
-What a span needs is looked up where it is asked for, and kept. It is a lower bound where a list of `Recomputation` was
-thinned out or would be too long, and exact elsewhere.
+The recomputation of a span is computed when it is first needed, and kept. It is a lower bound where a list of
+`Recomputation` was thinned out or would be too long, and exact elsewhere.
 """
 
 from copy import copy

@@ -1,4 +1,4 @@
-"""The times of every span of layers that a stage could hold, as tables for the dynamic programmes.
+"""Times of every span of layers that a stage can hold, as tables for the dynamic programmes.
 
 ::
 

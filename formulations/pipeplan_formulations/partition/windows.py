@@ -1,4 +1,4 @@
-"""What memory (1) and wishes leave open: how far a stage may reach, and where a boundary may lie.
+"""Ends that memory (1) and wishes allow a stage, and boundaries that they leave open.
 
 ::
 
