@@ -20,7 +20,7 @@ and its peak, so a stage has a Pareto list of (cost, savings, peak):
 Lists grow layer by layer. Layers with equal numbers are interchangeable, so stages that hold as many of each sort share
 one list, and a chain of equal layers needs only n lists of at most n + 1 entries. A list that outgrows `CAP` is thinned
 out: its choices remain choices, but the least cost is then only known to lie between that of the fractional knapsack
-and theirs. Crowded spans have no list at all, but a greedy choice (`pipeplan_formulations.span_greedy`).
+and theirs. Crowded spans have no list at all, but a greedy choice (`pipeplan_formulations.span_knapsack.greedy`).
 """
 
 from collections import Counter
@@ -30,9 +30,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.span_greedy import greedy
-from pipeplan_formulations.span_knapsack import SpanKnapsack
-from pipeplan_formulations.span_largest import SpanLargest
+from pipeplan_formulations.span_knapsack import SpanKnapsack, SpanLargest, greedy
 from pipeplan_formulations.undominated import sweep
 
 Array = NDArray[np.int64]

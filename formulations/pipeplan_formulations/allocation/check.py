@@ -1,11 +1,11 @@
 """Validation of a chain allocation instance."""
 
-from pipeplan_formulations.allocation.instance import AllocationInstance
+from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.recompute import IMPOSSIBLE
 from pipeplan_formulations.report import BeyondIntegersError
 
 
-def check(problem: AllocationInstance) -> None:
+def check(problem: AllocationTables) -> None:
     """Raise ``ValueError`` if the numbers of a chain allocation problem do not fit together."""
     if not problem.widths or list(problem.widths) != sorted(set(problem.widths)) or problem.widths[0] < 1:
         raise ValueError(f"widths are {problem.widths}; list each once, from 1 up, ascending")

@@ -59,8 +59,8 @@ import numpy as np
 
 from pipeplan_formulations.allocation.check import check
 from pipeplan_formulations.allocation.falling import falls
-from pipeplan_formulations.allocation.instance import AllocationInstance, Flight
 from pipeplan_formulations.allocation.place import Allocation
+from pipeplan_formulations.allocation.tables import AllocationTables, Flight
 from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
 from pipeplan_formulations.common.layer_tables import Array
 
@@ -68,8 +68,8 @@ __all__ = ["Array", "ChainAllocation", "Flight"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainAllocation(AllocationInstance):
-    """One instance, checked, with its memory and its objective. `AllocationInstance` has the fields.
+class ChainAllocation(AllocationTables):
+    """One instance, checked, with its memory and its objective. `AllocationTables` has the fields.
 
     Raises
     ------

@@ -5,10 +5,10 @@ from math import ceil, prod
 
 import numpy as np
 
-from pipeplan_formulations.partition.instance import PartitionInstance
+from pipeplan_formulations.partition.tables import PartitionTables
 
 
-def lower_bound(problem: PartitionInstance) -> int:
+def lower_bound(problem: PartitionTables) -> int:
     """A bound from each layer's fastest device, nothing recomputed.
 
     Bottleneck: (3) says w_s ≤ T N / M_s; the w_s together are at least all work, and some stage has the largest layer.
@@ -34,7 +34,7 @@ def lower_bound(problem: PartitionInstance) -> int:
     return max(layer, spread, work + max(lanes))
 
 
-def largest(problem: PartitionInstance) -> int:
+def largest(problem: PartitionTables) -> int:
     """No objective exceeds this: every layer where it is slowest, recomputed, and sent at its worst, M times.
 
     It bounds every intermediate sum of the formulations too, so it tells how far integers must reach.

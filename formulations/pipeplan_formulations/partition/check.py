@@ -1,9 +1,9 @@
 """Validation of a chain partition instance."""
 
-from pipeplan_formulations.partition.instance import PartitionInstance
+from pipeplan_formulations.partition.tables import PartitionTables
 
 
-def check(problem: PartitionInstance) -> None:
+def check(problem: PartitionTables) -> None:
     """Raise ``ValueError`` if shapes disagree, a number is out of range, or a word is not known."""
     stages, layers = problem.forward.shape
     if not 1 <= stages <= layers:
@@ -39,7 +39,7 @@ def check(problem: PartitionInstance) -> None:
             raise ValueError(f"a path cut tells of links or cuts that there are not: {path.surplus}")
 
 
-def _check_wires(problem: PartitionInstance, stages: int, layers: int) -> None:
+def _check_wires(problem: PartitionTables, stages: int, layers: int) -> None:
     if problem.wires and problem.objective != "step":
         raise ValueError("wires bound the step time; the bottleneck objective has none")
     for wire in problem.wires:
@@ -54,7 +54,7 @@ def _check_wires(problem: PartitionInstance, stages: int, layers: int) -> None:
             raise ValueError("where tensors stream, a wire serves one link")
 
 
-def _check_counts(problem: PartitionInstance) -> None:
+def _check_counts(problem: PartitionTables) -> None:
     for name in ("counts", "link_counts"):
         array = getattr(problem, name)
         if array is not None and array.size and not 1 <= int(array.min()) <= int(array.max()) <= problem.micro_batches:

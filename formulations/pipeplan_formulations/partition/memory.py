@@ -5,9 +5,9 @@ from functools import lru_cache
 import numpy as np
 
 from pipeplan_formulations.common.layer_tables import Array, Flags, sums_before
-from pipeplan_formulations.partition.instance import Boundaries, PartitionInstance
+from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
 from pipeplan_formulations.recompute import Recomputation
-from pipeplan_formulations.span_largest import SpanLargest
+from pipeplan_formulations.span_knapsack import SpanLargest
 
 UNKNOWN = -1
 
@@ -15,7 +15,7 @@ UNKNOWN = -1
 class Memory:
     """Bytes of stage s on the layers a … b − 1; s, a and b are arrays that broadcast."""
 
-    def __init__(self, problem: PartitionInstance) -> None:
+    def __init__(self, problem: PartitionTables) -> None:
         self._problem = problem
         self._sorts = np.unique(problem.bytes.sort).tolist()
         self._workspaces = {sort: SpanLargest(problem.bytes.workspace[sort]) for sort in self._sorts}
@@ -26,7 +26,7 @@ class Memory:
         self._ties = [tie for tie in problem.ties if any(tie.resident)]
 
     @staticmethod
-    def _peaks(problem: PartitionInstance, s: int) -> list[tuple[int, Array]]:
+    def _peaks(problem: PartitionTables, s: int) -> list[tuple[int, Array]]:
         """For each peak p of a recomputed layer: p, and what all layers of peak at most p save, summed along layers."""
         useful, savings, peaks = problem.bytes.useful[s], problem.bytes.savings[s], problem.bytes.again[s]
         return [(int(p), sums_before(np.where(useful & (peaks <= p), savings, 0))) for p in np.unique(peaks[useful])]
@@ -78,7 +78,7 @@ class Memory:
 class Recomputing:
     """X and its cost for stages on spans of layers; what floors a dynamic programme asked for is kept."""
 
-    def __init__(self, problem: PartitionInstance, room: Memory) -> None:
+    def __init__(self, problem: PartitionTables, room: Memory) -> None:
         self._problem, self._room = problem, room
         self._any = bool(problem.bytes.useful.any())
         self._by_stage: dict[int, Recomputation] = {}

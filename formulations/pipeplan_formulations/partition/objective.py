@@ -7,14 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import Array
-from pipeplan_formulations.partition.instance import Boundaries, PartitionInstance
 from pipeplan_formulations.partition.parts import Wire
+from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
 from pipeplan_formulations.partition.terms import Number, Overlap, ahead, behind, delays, load
 
 Nanoseconds = TypeVar("Nanoseconds", int, NDArray[np.int64])
 
 
-def value(problem: PartitionInstance, boundaries: Boundaries, recomputing: Array) -> int:
+def value(problem: PartitionTables, boundaries: Boundaries, recomputing: Array) -> int:
     """The least T, where stage s spends ``recomputing[s]`` more on each backward."""
     edges = np.array(boundaries)
     s, a, b = np.arange(problem.stages), edges[:-1], edges[1:]
@@ -56,17 +56,17 @@ def value(problem: PartitionInstance, boundaries: Boundaries, recomputing: Array
     return int(max([least, *paths]))
 
 
-def per_sample(problem: PartitionInstance, count: int, time: int) -> int:
+def per_sample(problem: PartitionTables, count: int, time: int) -> int:
     """(3): for how much of a sample ``count`` micro-batches keep a link busy, rounded down."""
     return count * time // problem.divisor
 
 
-def period(problem: PartitionInstance, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
+def period(problem: PartitionTables, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
     """(3): the load of a stage that works on ``count`` micro-batches of a step, and on something ``once``."""
     return -(-(count * time + once) // problem.divisor)
 
 
-def reductions(problem: PartitionInstance, s: Array, a: Array, b: Array) -> Array:
+def reductions(problem: PartitionTables, s: Array, a: Array, b: Array) -> Array:
     """R_s of the stages s on layers a … b − 1; arrays that broadcast."""
     total, some = problem.prefix["reduce"], problem.prefix["reduced"]
     result: Array = total[s, b] - total[s, a]
@@ -76,7 +76,7 @@ def reductions(problem: PartitionInstance, s: Array, a: Array, b: Array) -> Arra
     return result
 
 
-def copies_update(problem: PartitionInstance, s: Array, a: Array, b: Array) -> Array:
+def copies_update(problem: PartitionTables, s: Array, a: Array, b: Array) -> Array:
     """What the copies of the stages s on layers a … b − 1 add to U_s; arrays that broadcast."""
     result: Array = np.zeros(np.broadcast_shapes(s.shape, a.shape, b.shape), np.int64)
     for tie in problem.ties:
@@ -93,7 +93,7 @@ class Hop(NamedTuple):
 
 
 def delays_of_wires(
-    problem: PartitionInstance,
+    problem: PartitionTables,
     stage: int,
     forward: Number,
     backward: Number,

@@ -85,17 +85,17 @@ import numpy as np
 from pipeplan_formulations.common.layer_tables import Array, Flags
 from pipeplan_formulations.partition.bounds import largest, lower_bound
 from pipeplan_formulations.partition.check import check
-from pipeplan_formulations.partition.instance import Boundaries, PartitionInstance
 from pipeplan_formulations.partition.memory import Memory, Recomputing
 from pipeplan_formulations.partition.objective import value
 from pipeplan_formulations.partition.parts import PathCut
+from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
 
 __all__ = ["Array", "Boundaries", "ChainPartition", "Flags"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainPartition(PartitionInstance):
-    """One instance, checked, with its memory, its objective and its bounds. `PartitionInstance` has the fields.
+class ChainPartition(PartitionTables):
+    """One instance, checked, with its memory, its objective and its bounds. `PartitionTables` has the fields.
 
     Raises
     ------

@@ -21,7 +21,7 @@ Flight = Literal["sno", "so", "fbp", "full", "falling"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllocationInstance(LayerTables):
+class AllocationTables(LayerTables):
     """Layers on devices of C kinds, in stages of W widths; `SHAPES` has the shape of each array.
 
     Attributes

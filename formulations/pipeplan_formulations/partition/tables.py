@@ -18,7 +18,7 @@ Boundaries = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionInstance(LayerTables):
+class PartitionTables(LayerTables):
     """Layers on the devices of S stages; `SHAPES` has the shape of each array.
 
     Attributes
@@ -170,7 +170,7 @@ class StageBytes:
     sort: NDArray[np.intp]
 
     @staticmethod
-    def of(problem: PartitionInstance) -> "StageBytes":
+    def of(problem: PartitionTables) -> "StageBytes":
         """The arrays of a problem, which may have one row for all stages."""
         shape = problem.forward.shape
         given = (problem.saved, problem.output, problem.workspace, 0 if problem.beside is None else problem.beside)
