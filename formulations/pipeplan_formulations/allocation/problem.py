@@ -84,7 +84,7 @@ class ChainAllocation(AllocationTables):
     def recompute(self, stages: Allocation) -> list[tuple[int, ...] | None]:
         """X of each stage; None where nothing fits."""
         return [
-            self.recomputations[p.kind].choose(
+            self.options[p.kind].choose(
                 p.start, p.end, k, int(self.spare(p.start, p.end, p.kind, p.width, np.array(k)))
             )
             for p, k in zip(stages, self.flights(stages), strict=True)

@@ -1,7 +1,7 @@
 """Spans of layers that a stage may hold while T stays within a target, and the recomputation that each needs.
 
 The recomputation of a span is computed when it is first needed, and kept. It is a lower bound where a list of
-`Recomputation` was thinned out or would be too long, and exact elsewhere.
+points was thinned out or would be too long, and exact elsewhere.
 """
 
 from copy import copy
@@ -53,8 +53,8 @@ class Spans:
 
         `IMPOSSIBLE` where a span does not fit whatever is recomputed.
         """
-        problem, recomputation = self._problem, self._problem.recomputations[kind]
-        top = recomputation.workspace
+        problem, options = self._problem, self._problem.options[kind]
+        top = options.workspace
         starts, ends, flights = np.broadcast_arrays(starts, ends, flights)
         resident, saved = problem.prefix["resident"][kind, w], problem.prefix["saved"]
         spare = problem.limit[kind] - (resident[ends] - resident[starts])
@@ -68,10 +68,10 @@ class Spans:
             return found
         found[short] = IMPOSSIBLE
         tight = short & (spare + flights * (self._savings[ends] - self._savings[starts]) >= workspace)
-        crowded = tight & recomputation.crowded(starts, ends)
+        crowded = tight & options.crowded(starts, ends)
         if crowded.any():
             some = starts[crowded], ends[crowded], flights[crowded], spare[crowded]
-            found[crowded] = recomputation.rough(*some)
+            found[crowded] = options.rough(*some)
             tight &= ~crowded
         if tight.any():
             found[tight] = self._asked(kind, w, starts[tight], ends[tight], flights[tight])
@@ -98,7 +98,7 @@ class Spans:
         return np.maximum(np.minimum(np.where(room < 0, 0, ends), fitting), starts)
 
     def _asked(self, kind: int, w: int, starts: Array, ends: Array, flights: Array) -> Array:
-        """`extra` of spans that may have to recompute, from what is known or a question to `Recomputation`."""
+        """`extra` of spans that may have to recompute, from what is known or the options of a stage."""
         many = int(self._grid.most[w].max())
         known = self._known.get((kind, w))
         if known is None:
@@ -118,12 +118,12 @@ class Spans:
         problem, known = self._problem, self._known[kind, w]
         flights = np.arange(1, known.rows.shape[1] + 1)
         spare = problem.spare(start, end, kind, problem.widths[w], flights)
-        recomputation = problem.recomputations[kind]
+        options = problem.options[kind]
         self._clock.check()
-        content = *recomputation.content(start, end), int(spare[0]), int(spare[-1])
+        content = *options.content(start, end), int(spare[0]), int(spare[-1])
         row = known.by_content.get(content)
         if row is None:
-            row = known.by_content[content] = recomputation.least(start, end, flights, spare)[0]
+            row = known.by_content[content] = options.least(start, end, flights, spare)[0]
         return row
 
 

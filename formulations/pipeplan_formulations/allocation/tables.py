@@ -15,6 +15,7 @@ import numpy as np
 from pipeplan_formulations.allocation.place import Allocation, Mode, Place
 from pipeplan_formulations.allocation.terms import Overlap
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables
+from pipeplan_formulations.common.span_options import SpanOptions
 from pipeplan_formulations.recompute import Recomputation
 
 Flight = Literal["sno", "so", "fbp", "full", "falling"]
@@ -161,8 +162,8 @@ class AllocationTables(LayerTables):
         return least
 
     @cached_property
-    def recomputations(self) -> tuple[Recomputation, ...]:
-        """For each kind, the least recomputation of every span."""
+    def options(self) -> tuple[SpanOptions, ...]:
+        """Options of a stage of each kind."""
         return tuple(
             Recomputation(forward, self.savings, self.workspace, self.again, self.recomputable)
             for forward in self.forward

@@ -1,12 +1,12 @@
 """Memory of stages, equation (1), for arrays of stages and spans, and what the recomputation that it takes costs."""
 
-from functools import lru_cache
+from collections.abc import Callable
 
 import numpy as np
 
-from pipeplan_formulations.common.layer_tables import Array, Flags, sums_before
+from pipeplan_formulations.common.layer_tables import Array, Flags
+from pipeplan_formulations.common.span_options import SpanOptions
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
-from pipeplan_formulations.recompute import Recomputation
 from pipeplan_formulations.span_knapsack import SpanLargest
 
 UNKNOWN = -1
@@ -22,14 +22,9 @@ class Memory:
         self._beside = {
             sort: SpanLargest(problem.bytes.beside[sort]) for sort in self._sorts if problem.beside is not None
         }
-        self._levels = {sort: self._peaks(problem, sort) for sort in self._sorts}
+        recomputes = bool(problem.bytes.useful.any())
+        self._options = {sort: problem.options(sort) for sort in self._sorts} if recomputes else {}
         self._ties = [tie for tie in problem.ties if any(tie.resident)]
-
-    @staticmethod
-    def _peaks(problem: PartitionTables, s: int) -> list[tuple[int, Array]]:
-        """For each peak p of a recomputed layer: p, and what all layers of peak at most p save, summed along layers."""
-        useful, savings, peaks = problem.bytes.useful[s], problem.bytes.savings[s], problem.bytes.again[s]
-        return [(int(p), sums_before(np.where(useful & (peaks <= p), savings, 0))) for p in np.unique(peaks[useful])]
 
     def plain(self, s: Array, a: Array, b: Array) -> Array:
         """Left side of (1) where nothing is recomputed."""
@@ -41,27 +36,23 @@ class Memory:
         return room
 
     def least(self, s: Array, a: Array, b: Array) -> Array:
-        """Left side of (1) with the recomputation that needs the least memory.
-
-        If layers of peak p may be recomputed at all, all others of that peak or less may be too.
-        """
-        stays, flight = self._stays(s, a, b), self._problem.in_flight[s]
-        workspace = self._largest(self._workspaces, s, a, b)
-        best: Array = stays + workspace
-        for sort in self._sorts:
-            alike = len(self._sorts) == 1 or self._problem.bytes.sort[s] == sort
-            for peak, savings in self._levels[sort]:
-                reduced = stays + np.maximum(workspace, peak) - flight * (savings[b] - savings[a])
-                best = np.where(alike, np.minimum(best, reduced), best)
-        return best
+        """Left side of (1) with the recomputation that needs the least memory."""
+        if not self._options:
+            return self.plain(s, a, b)
+        flight = self._problem.in_flight[s]
+        return self._stays(s, a, b) + self._by_sort(lambda sort: self._options[sort].leanest(a, b, flight), s, a, b)
 
     def _largest(self, tables: dict[int, SpanLargest], s: Array, a: Array, b: Array) -> Array:
         """Z_s or Y_s."""
+        return self._by_sort(lambda sort: tables[sort].of(a, b), s, a, b)
+
+    def _by_sort(self, bytes_of: Callable[[int], Array], s: Array, a: Array, b: Array) -> Array:
+        """Bytes that are the same for all stages of a sort, given those of each sort."""
         if len(self._sorts) == 1:
-            return tables[self._sorts[0]].of(a, b)
+            return bytes_of(self._sorts[0])
         found: Array = np.zeros(np.broadcast_shapes(np.shape(s), np.shape(a), np.shape(b)), np.int64)
-        for sort, largest in tables.items():
-            found = np.where(self._problem.bytes.sort[s] == sort, largest.of(a, b), found)
+        for sort in self._sorts:
+            found = np.where(self._problem.bytes.sort[s] == sort, bytes_of(sort), found)
         return found
 
     def _stays(self, s: Array, a: Array, b: Array) -> Array:
@@ -81,7 +72,7 @@ class Recomputing:
     def __init__(self, problem: PartitionTables, room: Memory) -> None:
         self._problem, self._room = problem, room
         self._any = bool(problem.bytes.useful.any())
-        self._by_stage: dict[int, Recomputation] = {}
+        self._by_stage: dict[int, SpanOptions] = {}
         self._floors: dict[int, Array] = {}
 
     def of_partition(self, boundaries: Boundaries, optimistic: bool) -> Array:
@@ -97,7 +88,7 @@ class Recomputing:
         edges = np.array(boundaries)
         for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])).tolist():
             span = s, edges[s : s + 1], edges[s + 1 : s + 2]
-            longer[s] = (self._floor(*span) if optimistic else self._lists(s).least_each(*self._asked(*span))[1])[0]
+            longer[s] = (self._floor(*span) if optimistic else self._options(s).least_each(*self._asked(*span))[1])[0]
         return longer
 
     def floors(self, s: int, a: Array, b: Array, wanted: Flags) -> Array:
@@ -128,7 +119,7 @@ class Recomputing:
         flight = int(self._problem.in_flight[s])
         if not self._any or flight == 0:
             return None
-        return self._lists(s).choose(a, b, flight, spare)
+        return self._options(s).choose(a, b, flight, spare)
 
     def _table(self, s: int, width: int) -> Array:
         """Floors of stage s that are known: rows are starts, columns lengths less one."""
@@ -147,31 +138,18 @@ class Recomputing:
         return short
 
     def _floor(self, s: int, a: Array, b: Array) -> Array:
-        """What spans that are short of memory take longer at least; of crowded ones no list is made."""
-        lists, asked = self._lists(s), self._asked(s, a, b)
-        crowded = lists.crowded(a, b)
-        floor = lists.rough(*asked)
-        floor[~crowded] = lists.least_each(*(each[~crowded] for each in asked))[0]
+        """Least extra time of spans that are short of memory; a rough bound on it where they are crowded."""
+        options, asked = self._options(s), self._asked(s, a, b)
+        crowded = options.crowded(a, b)
+        floor = options.rough(*asked)
+        floor[~crowded] = options.least_each(*(each[~crowded] for each in asked))[0]
         return floor
 
     def _asked(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
         """Starts, ends, in-flight counts and spare bytes."""
         return a, b, np.broadcast_to(self._problem.in_flight[s], a.shape), self._room.spare(np.array(s), a, b)
 
-    def _lists(self, s: int) -> Recomputation:
+    def _options(self, s: int) -> SpanOptions:
         if s not in self._by_stage:
-            b = self._problem.bytes
-            tables = (self._problem.forward[s], b.savings[s], b.workspace[s], b.again[s])
-            self._by_stage[s] = _recomputation(
-                *(table.astype(np.int64).tobytes() for table in tables), b.useful[s].tobytes()
-            )
+            self._by_stage[s] = self._problem.options(s)
         return self._by_stage[s]
-
-
-@lru_cache(maxsize=32)
-def _recomputation(forward: bytes, savings: bytes, workspace: bytes, again: bytes, useful: bytes) -> Recomputation:
-    """Problems that differ in depth, replicas or memory only share their lists, which take long to make.
-
-    A search asks about a dozen micro-batch sizes and a few kinds of device in turn."""
-    tables = [np.frombuffer(table, np.int64) for table in (forward, savings, workspace, again)]
-    return Recomputation(tables[0], tables[1], tables[2], tables[3], np.frombuffer(useful, np.bool_))

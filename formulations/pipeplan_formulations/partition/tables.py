@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables, sums_before
+from pipeplan_formulations.common.span_options import SpanOptions
 from pipeplan_formulations.partition.parts import PathCut, Tie, Wire
 from pipeplan_formulations.partition.terms import Counts, Overlap
+from pipeplan_formulations.recompute import shared_recomputation
 
 Boundaries = tuple[int, ...]
 
@@ -135,6 +137,11 @@ class PartitionTables(LayerTables):
         flight = np.maximum(self.in_flight if self.warm_up is None else self.warm_up, 1).tolist()
         late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, flight, strict=True)]
         return tuple(Counts(most[s], late[s], wires[s + 1], wires[s]) for s in range(self.stages))
+
+    def options(self, s: int) -> SpanOptions:
+        """Options of stage s."""
+        b = self.bytes
+        return shared_recomputation(self.forward[s], b.savings[s], b.workspace[s], b.again[s], b.useful[s])
 
     @cached_property
     def bytes(self) -> "StageBytes":
