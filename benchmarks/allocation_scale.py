@@ -36,10 +36,8 @@ def instance(layers: int, units: tuple[int, ...], widths: tuple[int, ...], tight
     return ChainAllocation(
         forward=rows,
         backward=2 * rows,
-        update=np.zeros(table, np.int64),
         reduce=np.full(table, 2_000_000) * replicated,
         resident=np.full(table, 1000),
-        reduce_base=np.zeros(table[:2], np.int64),
         saved=np.full(layers, 100),
         output=np.full(layers, 10),
         workspace=np.full(layers, 50),
@@ -51,7 +49,6 @@ def instance(layers: int, units: tuple[int, ...], widths: tuple[int, ...], tight
         send=hop,
         send_back=hop,
         latency=np.full((kinds, kinds, 2), 5000),
-        cuts=np.ones(layers - 1, np.bool_),
         micro_batches=MICRO_BATCHES,
         widths=widths,
     )

@@ -173,7 +173,7 @@ def test_unknown_backend_names_the_known():
 def test_invalid_problems_are_refused(change, message):
     """Each wrong field is named, with what it holds and what it should."""
     with pytest.raises(ValueError, match=message):
-        replace(uneven(), **change)
+        uneven(**change)
 
 
 def test_paths_count_actions():

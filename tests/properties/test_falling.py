@@ -146,13 +146,10 @@ EMPTY_STAGE = ChainAllocation(
     forward=np.array([[1, 0]]),
     backward=np.array([[0, 0]]),
     update=np.array([[[0, 1], [0, 0]]]),
-    reduce=np.zeros((1, 2, 2), np.int64),
     resident=np.array([[[7, 1], [7, 0]]]),
     reduce_base=np.array([[1, 0]]),
     saved=np.array([2, 6]),
-    output=np.array([1, 3]),
     workspace=np.array([1, 0]),
-    recomputable=np.array([False, False]),
     received=np.array([4]),
     limit=np.array([12]),
     units=np.array([3]),
@@ -160,10 +157,8 @@ EMPTY_STAGE = ChainAllocation(
     send=np.array([[[[0], [1]]]]),
     send_back=np.array([[[[1], [1]]]]),
     latency=np.array([[[1, 1]]]),
-    cuts=np.array([True]),
     micro_batches=1,
     widths=(1, 2),
-    unit=1,
 )
 """A second stage that computes nothing, with room for one micro-batch: it needs no more in flight, whatever e is."""
 

@@ -1,4 +1,4 @@
-r"""Where the stages behind a boundary can begin at all, by the units that they use: a corridor through the programme.
+r"""First and last boundary that each number of units can begin at: the states that the programme has to look at.
 
 ::
 

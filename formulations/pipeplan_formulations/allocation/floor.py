@@ -15,15 +15,13 @@ import heapq
 import itertools
 from dataclasses import dataclass
 
-import numpy as np
-
+from pipeplan_formulations.allocation.bounds import free_bounds, overcrowded
 from pipeplan_formulations.allocation.boxes import Box, Corner, slim
-from pipeplan_formulations.allocation.crowding import overcrowded
 from pipeplan_formulations.allocation.heads import heads_of
 from pipeplan_formulations.allocation.peak import Peak
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.problem import Array, ChainAllocation
-from pipeplan_formulations.allocation.spans import Spans, best_before
+from pipeplan_formulations.allocation.problem import ChainAllocation
+from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.suffix import Layers, run
 from pipeplan_formulations.allocation.trace import follow, roots
 from pipeplan_formulations.allocation.usage import Grid
@@ -54,22 +52,6 @@ class Ground:
     grid: Grid
     spans: Spans
     tables: Layers
-
-
-def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
-    """A bound on the units of each usage vector, shape (size,); `IMPOSSIBLE` on none.
-
-    No allocation is faster than one micro-batch on the best kinds, nor than all of them on all units at once.
-    """
-    best = problem.forward + problem.backward
-    before = int(best_before(problem)[-1])
-    speed = (best.min(axis=0) / np.maximum(best, 1)).max(axis=1) * problem.unit
-    bottleneck, many = problem.objective == "bottleneck", problem.micro_batches
-    power = np.maximum(speed @ grid.coordinates, before * many / max(problem.largest, 1))
-    step = before * many / np.maximum(power, 1e-9) * (1 - 1e-9)
-    share = np.maximum((step / problem.divisor if bottleneck else step) - 1, 0).astype(np.int64)
-    bounds = share if bottleneck else np.maximum(share, before)
-    return np.where(grid.total == 0, IMPOSSIBLE, bounds)
 
 
 def open_bracket(

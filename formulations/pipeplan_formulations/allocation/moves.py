@@ -1,4 +1,4 @@
-"""What may stand at a boundary: every stage that may begin there, with what it adds to each label of a prefix."""
+"""Transitions from a boundary: every stage that may begin there, with what it adds to each label of a prefix."""
 
 from dataclasses import dataclass
 

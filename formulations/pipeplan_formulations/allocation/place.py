@@ -1,4 +1,4 @@
-"""Where a stage lies, and what it runs on: the parts of a solution of the chain allocation problem."""
+"""Solutions of the chain allocation problem: the layers, kind and width of each stage."""
 
 from dataclasses import dataclass
 

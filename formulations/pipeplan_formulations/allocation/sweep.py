@@ -1,4 +1,4 @@
-"""What the passes of the dynamic programme share: which stages they look at, and in which order.
+"""Blocks of stages, in the order in which the passes of the dynamic programme take them.
 
 Usages are taken by the number of units in them. For each number, kind and width one row of array operations serves
 every usage and start (rows) and every end (columns) inside the `Corridor`::

@@ -1,4 +1,4 @@
-"""From the tables of the dynamic programme to allocations: follow the choices that keep its value."""
+"""Allocations read back from the tables of the dynamic programme, by following the choices that keep its value."""
 
 import numpy as np
 

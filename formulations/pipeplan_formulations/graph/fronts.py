@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.common.pareto import minimal
 from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.common.span_options import OptionPoints
 from pipeplan_formulations.graph.mode import Array, Mode
 
 Counts = tuple[tuple[int, int], ...]
@@ -76,9 +77,10 @@ class Fronts:
         self.key = len(mode.lines), tuple(self._kind), tuple(kinds)
         self._cache: dict[Counts, Front] = {(): Front(np.zeros((1, len(times) + 3), np.int64))}
 
-    def front(self, groups: list[int], clock: Clock) -> Front:
+    def options(self, groups: list[int], clock: Clock) -> OptionPoints:
         """The front of a stage that holds these groups."""
-        return self._of(self._counts(groups), clock)
+        points = self._of(self._counts(groups), clock).points
+        return OptionPoints(points[:, :-3].T, points[:, -3], points[:, -2], points[:, -1])
 
     def variants(self, groups: list[int], point: int) -> tuple[int, ...]:
         """The variant of each of ``groups`` at a point of their front."""

@@ -178,12 +178,10 @@ class SpanTable:
         """The same where each group's variant is open: every point of the front that lets more flow behind."""
         mode, rows = self._problem.modes[m], []
         for i, end in enumerate(ends):
-            points = self._fronts[m].front(self.groups(start, int(end)), self._clock).points
-            extra = points[:, : len(mode.lines)].T
-            own = zip(mode.lines, lines[:, :, i], extra, strict=True)
+            options = self._fronts[m].options(self.groups(start, int(end)), self._clock)
+            own = zip(mode.lines, lines[:, :, i], options.time, strict=True)
             load = np.max([line.load(time + more, *others) for line, (time, *others), more in own], axis=0)
-            fixed, held, peak = points[:, len(mode.lines) :].T
-            flow = _most_behind(mode, fixed, held + received[i], peak)
+            flow = _most_behind(mode, options.fixed, options.held + received[i], options.peak)
             best = -1
             for point in np.lexsort((-flow, load)):
                 if load[point] <= most and flow[point] > best:

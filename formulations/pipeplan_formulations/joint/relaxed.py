@@ -21,8 +21,8 @@ import numpy as np
 from pipeplan_formulations.joint.box import Box
 from pipeplan_formulations.joint.problem import Choice, JointPipeline
 from pipeplan_formulations.partition import ChainPartition
+from pipeplan_formulations.partition.objective import copies_update, reductions
 from pipeplan_formulations.partition.problem import Array, Flags
-from pipeplan_formulations.partition.value import copies_update, reductions
 from pipeplan_formulations.schedule import PipelineSchedule
 
 

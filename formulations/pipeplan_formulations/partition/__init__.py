@@ -1,10 +1,8 @@
 """Contiguous layers of a chain to the stages of a pipeline."""
 
 from pipeplan_formulations.backends import backend_of
-from pipeplan_formulations.partition.path_cut import PathCut
+from pipeplan_formulations.partition.parts import PathCut, Tie, Wire
 from pipeplan_formulations.partition.problem import Boundaries, ChainPartition
-from pipeplan_formulations.partition.tie import Tie
-from pipeplan_formulations.partition.wire import Wire
 from pipeplan_formulations.report import Limits, Progress, Report
 
 __all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "Wire", "solve"]

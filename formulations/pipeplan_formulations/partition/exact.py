@@ -75,7 +75,7 @@ def _open(
         return problem.evaluate(boundaries) if problem.feasible(boundaries) else None
 
     free = problem.with_paths(()) if problem.paths else problem
-    relaxed = partial(free.evaluate, optimistic=True) if problem.paths or problem.recomputable is not None else None
+    relaxed = partial(free.evaluate, optimistic=True) if problem.paths or problem.recomputable.any() else None
     bracket = Bracket(evaluate, limits, progress, cutoff, relaxed=relaxed)
     bracket.low = problem.lower_bound()
     return bracket

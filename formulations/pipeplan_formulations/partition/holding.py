@@ -8,9 +8,9 @@ import numpy as np
 
 from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.partition.model import Again, PartitionModel
+from pipeplan_formulations.partition.parts import Tie
 from pipeplan_formulations.partition.placing import Membership
 from pipeplan_formulations.partition.problem import Array, ChainPartition
-from pipeplan_formulations.partition.tie import Tie
 from pipeplan_formulations.partition.windows import Windows
 from pipeplan_formulations.scaling import scale_for
 

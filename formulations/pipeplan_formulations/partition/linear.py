@@ -12,11 +12,11 @@ import numpy as np
 from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.partition.holding import Splits, hold
 from pipeplan_formulations.partition.model import PartitionModel
+from pipeplan_formulations.partition.objective import Hop, delays_of_wires
 from pipeplan_formulations.partition.placing import Membership, place
 from pipeplan_formulations.partition.problem import Array, ChainPartition
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.windows import windows
-from pipeplan_formulations.partition.wire import Hop, delays_of_wires
 from pipeplan_formulations.scaling import Scale
 
 
@@ -83,10 +83,10 @@ def _reduction(
 ) -> Expression:
     """R_s: its layers' parts, the base if one of them has a part, and the ties that it splits."""
     total = Expression({})
-    if problem.reduce is not None:
+    if problem.reduce.any():
         rounded = scale.down(problem.reduce[s])
         total = model.over_stage(s, np.insert(np.cumsum(rounded), 0, 0))
-        base = scale.down(int(problem.base[s]))
+        base = scale.down(int(problem.reduce_base[s]))
         some = problem.reduce[s] > 0
         if base and some.all():
             total += base

@@ -19,7 +19,7 @@ from pipeplan.search.space import Space
 from pipeplan.structure import Groups
 from pipeplan.units import format_bytes
 from pipeplan_formulations.clock import Clock, OutOfTimeError
-from pipeplan_formulations.partition.tie import copied
+from pipeplan_formulations.partition.parts import copied
 from pipeplan_formulations.report import Limits
 
 LOOKED_AT = 400
