@@ -12,8 +12,7 @@ To exclude what is much better takes little time, and the bound of all rises tog
 
 from dataclasses import dataclass
 
-from pipeplan.search.cutoff import ACCURACY, below, cutoff
-from pipeplan.search.prove import Prover
+from pipeplan.search.prove import ACCURACY, Prover
 
 RUNGS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Shares of the incumbent, until the gap that is wanted."""
@@ -57,9 +56,14 @@ class Climb:
         self.rung += 1
 
 
+def below(value: int, share: float) -> int:
+    """A value less that share of it, rounded up."""
+    return value - int(share * value)
+
+
 def at_once(prover: Prover) -> Question:
     """The last question."""
-    gap, most = prover.limits.gap, cutoff(prover)
+    gap, most = prover.limits.gap, prover.cutoff
     return Question(most, max(gap, CLOSE) if most is None else _accuracy(gap), last=True)
 
 

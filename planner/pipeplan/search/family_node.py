@@ -16,7 +16,6 @@ from pipeplan.job import Objective
 from pipeplan.paths import find_path_cut
 from pipeplan.pricing import assemble
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.cutoff import closed, cutoff, learned, precise
 from pipeplan.search.filled import fuller
 from pipeplan.search.judge import judge
 from pipeplan.search.prove import Node, Prover, Step
@@ -47,20 +46,20 @@ class FamilyNode(Node):
         """What is nearly done first, then what holds the least."""
         return (-len(self.paths), sum(self.candidate.in_flight))
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """One solve and one simulation; the node stays open unless it is infeasible, solved or beyond help."""
         slice_ = min(prover.left, self.slice)
         step = self.candidate.objective is Objective.STEP
         problem = self.candidate.problem.with_paths(tuple(self.paths) if step else ())
         backend = prover.backend if self.relaxed else "exact"
-        limits, most = precise(prover, slice_), cutoff(prover)
+        limits, most = prover.precise(slice_), prover.cutoff
         if self.relaxed and backend != "exact" and problem.stages * problem.layers > CELLS:
             return Step.leave(self.bound)
         report = partition.solve(problem, limits, hint=self.best, backend=backend, cutoff=most)
         before = self.bound
-        if not learned(self, report):
+        if not self.learn(report):
             return Step.nothing()
-        hopeless = closed(self, prover) if report.solution is None else not prover.affords(self.candidate)
+        hopeless = prover.fathoms(self.bound) if report.solution is None else not prover.affords(self.candidate)
         if hopeless:
             return Step.leave(self.bound)
         first, self.relaxed = not self.relaxed, True
@@ -105,10 +104,10 @@ class FamilyNode(Node):
         """Judge a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         candidate = self.candidate
-        prover.offer(judge(prover.cluster, candidate, boundaries))
+        prover.submit(judge(prover.cluster, candidate, boundaries))
         other = fuller(prover.cluster, candidate, boundaries)
         if other is not None and (prover.value is None or other.problem.evaluate(boundaries) < prover.value):
-            prover.offer(judge(prover.cluster, other, boundaries))
+            prover.submit(judge(prover.cluster, other, boundaries))
         if candidate.objective is not Objective.STEP:
             return False
         pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))

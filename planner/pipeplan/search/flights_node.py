@@ -15,11 +15,9 @@ from itertools import pairwise
 
 from pipeplan.chain import Boundaries
 from pipeplan.search.candidates import Candidate, partition_problem
-from pipeplan.search.cutoff import closed, cutoff, learned, precise
 from pipeplan.search.family_node import FamilyNode
 from pipeplan.search.filled import fuller
 from pipeplan.search.flights import Box, free_family
-from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover, Step
 from pipeplan_formulations import partition
 
@@ -37,18 +35,18 @@ class FlightsNode(Node):
         """Few counts first."""
         return (1, self.named[0].depth, self.box.size)
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """Bound the box, simulate the partition found with as many in flight as fit, and split."""
         least = self._candidate(self.box.low)
         problem = partition_problem(least, self.box.low, self.box.high)
-        report = partition.solve(problem, precise(prover, prover.left), backend="exact", cutoff=cutoff(prover))
-        if not learned(self, report):
+        report = partition.solve(problem, prover.precise(prover.left), backend="exact", cutoff=prover.cutoff)
+        if not self.learn(report):
             return Step.nothing()
         fullest = None
         if report.solution is not None:
             fullest = fuller(prover.cluster, least, report.solution, self.box) or least
-            offer_all(prover, [fullest, *self.named], report.solution)
-        if closed(self, prover):
+            prover.submit_all([fullest, *self.named], report.solution)
+        if prover.fathoms(self.bound):
             return Step.leave(self.bound)
         if prover.left <= 0:
             return Step.split([self])

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from pipeplan.search.candidates import Candidate
 from pipeplan.search.climb import Climb, Question, at_once
-from pipeplan.search.cutoff import learned
 from pipeplan.search.flights import free_family
 from pipeplan.search.layouts import Layout, allocation_problem
-from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover, Step, Turn
 from pipeplan.search.shapes import ShapeNode
 from pipeplan.search.space import Space
@@ -68,7 +66,7 @@ class LumpNode(Node):
             return Turn.EARLY
         return Turn.UNTIL_A_PLAN if len(self.layout.widths) == 1 else Turn.BY_BOUND
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """Ask for something better, simulate it, and open what lies below.
 
         In a large layout that is its shape; what the others may still hold is left with the lump's bound, unless there
@@ -79,7 +77,7 @@ class LumpNode(Node):
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(prover.left / 2, self.slice)  # others have something to do as well
         report = allocation.solve(problem, Limits(slice_, asked.accuracy), cutoff=asked.cutoff, known=self.proved)
-        if not learned(self, report):
+        if not self.learn(report):
             return Step.nothing()
         self.proved = report.bound
         unfinished = report.stop is Stop.TIME
@@ -94,7 +92,7 @@ class LumpNode(Node):
         wanted = any(self.space.unasked(candidate, boundaries) is None for candidate in candidates)
         if wanted and promising:
             chosen = _held(candidates, problem.flights(report.solution))
-            offer_all(prover, [*candidates, *chosen], boundaries)
+            prover.submit_all([*candidates, *chosen], boundaries)
         if self.small:
             return Step.split(list(self._below()))
         if unfinished and prover.left > FIRST_SLICE:

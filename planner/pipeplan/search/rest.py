@@ -53,7 +53,7 @@ class RestNode(Node):
         """Somebody has to find a first plan."""
         return Turn.UNTIL_A_PLAN
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """List some more, unless the time is over."""
         if prover.left <= 0:
             return Step.split([self])

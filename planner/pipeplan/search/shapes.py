@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeplan.search.candidates import Candidate, partition_problem
-from pipeplan.search.cutoff import closed, cutoff, learned, precise
 from pipeplan.search.family_node import FamilyNode
 from pipeplan.search.flights import Box
 from pipeplan.search.flights_node import FlightsNode
-from pipeplan.search.offer import offer_all
 from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.space import Space
 from pipeplan.structure import Groups
@@ -38,10 +36,8 @@ class ShapeNode(Node):
         """Fewer stages first."""
         return (1, len(self.groups))
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """Bound all families at once, try the partition found under each, and open what lies below."""
-        if closed(self, prover):
-            return Step.leave(self.bound)
         below = self.space.candidates(self.groups, self.size)
         alike = [each for each in below if each.family.alternates and self.alternating is not False]
         others = [each for each in below if not each.family.alternates and self.alternating is not True]
@@ -59,7 +55,7 @@ class ShapeNode(Node):
     def _families(self, candidates: list[Candidate]) -> list[FamilyNode]:
         return [FamilyNode(max(self.bound, candidate.floor), candidate) for candidate in candidates]
 
-    def _within(self, prover: Prover, candidates: list[Candidate], below: Sequence[Node]) -> Step:
+    def _within(self, prover: Prover, candidates: list[Candidate], below: Sequence[Node]) -> Step[Node]:
         """What lies below, with a bound on all candidates; nothing if that closes the node.
 
         Two lanes obey (8) too, as each of their backwards takes F + B (docs/bounds.md).
@@ -71,12 +67,12 @@ class ShapeNode(Node):
         held, warm_up = np.min(counts, axis=0), np.max(counts, axis=0)
         one_lane = min(candidates, key=lambda candidate: candidate.family.two_lanes)  # needs the least workspace
         problem = partition_problem(one_lane, tuple(held.tolist()), tuple(warm_up.tolist()))
-        report = partition.solve(problem, precise(prover, prover.left), backend="exact", cutoff=cutoff(prover))
-        if not learned(self, report):
+        report = partition.solve(problem, prover.precise(prover.left), backend="exact", cutoff=prover.cutoff)
+        if not self.learn(report):
             return Step.nothing()
         if report.solution is not None:
-            offer_all(prover, candidates, report.solution)
-        if closed(self, prover):
+            prover.submit_all(candidates, report.solution)
+        if prover.fathoms(self.bound):
             return Step.leave(self.bound)
         for node in below:
             node.bound = max(node.bound, self.bound)

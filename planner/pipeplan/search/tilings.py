@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, replace
 
 from pipeplan.search.climb import Climb
-from pipeplan.search.cutoff import learned
 from pipeplan.search.layouts import Layout, allocation_problem
 from pipeplan.search.lumps import FIRST_SLICE, LumpNode
 from pipeplan.search.prove import Node, Prover, Step, Turn
@@ -36,7 +35,7 @@ class TilingsNode(Node):
         """Like the lumps below it."""
         return Turn.UNTIL_A_PLAN
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """Ask for something better under all tiles at once; if there is, ask each. Without a plan, ask one alone."""
         if prover.value is None:
             first, *rest = sorted(self.layouts, key=lambda layout: self._lump(layout).rank)
@@ -46,7 +45,7 @@ class TilingsNode(Node):
         problem = allocation_problem(self.space, self.size, _best_of(self.layouts), self.alternating)
         limits = Limits(min(prover.left / 2, FIRST_SLICE / 2), ROUGH * asked.accuracy)
         report = allocation.solve(problem, limits, cutoff=asked.cutoff, known=self.bound)
-        if not learned(self, report):
+        if not self.learn(report):
             return Step.nothing()
         if report.solution is None and report.stop is not Stop.TIME and not asked.last:
             return Step.split([self])

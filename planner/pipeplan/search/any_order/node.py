@@ -7,7 +7,6 @@ import numpy as np
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.any_order.family import found_family
 from pipeplan.search.candidates import Candidate, partition_problem
-from pipeplan.search.cutoff import closed, cutoff, precise
 from pipeplan.search.judge import judge
 from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.space import Space
@@ -36,10 +35,8 @@ class AnyOrderNode(Node):
         """Behind families, deep pipelines first: theirs are the orders that matter."""
         return (2, -len(self.groups))
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """One box of partitions; the node stays open while there are more."""
-        if closed(self, prover):
-            return Step.leave(self.bound)
         begins = self._search is None
         search = self._search = self._search or self._begun(prover)
         if search.open:
@@ -56,9 +53,9 @@ class AnyOrderNode(Node):
 
         def offer(choice: Choice, orders: Orders, _: int) -> None:
             found = replace(candidate, family=found_family(choice, orders))
-            prover.offer(judge(prover.cluster, found, choice.boundaries))
+            prover.submit(judge(prover.cluster, found, choice.boundaries))
 
-        return Search(joint_problem(candidate), precise(prover, 0.0), offer, lambda: cutoff(prover), prover.backend)
+        return Search(joint_problem(candidate), prover.precise(0.0), offer, lambda: prover.cutoff, prover.backend)
 
     def _propose(self, search: Search, prover: Prover) -> None:
         """The incumbent's partition, if it is of this shape, has its orders looked at before others."""

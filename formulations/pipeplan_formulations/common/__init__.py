@@ -1,0 +1,1 @@
+"""What the problems share: reports, limits, solvers, recomputation, spans."""
