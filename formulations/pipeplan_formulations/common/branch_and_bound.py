@@ -73,7 +73,7 @@ class Step(Generic[Below]):
         return Step((), None)
 
 
-@dataclass
+@dataclass(eq=False)
 class BranchAndBound(ABC, Generic[Node, Solution]):
     """The state of one search for a solution of least value.
 
@@ -177,7 +177,7 @@ class BranchAndBound(ABC, Generic[Node, Solution]):
                 self._report()
         except KeyboardInterrupt:
             self.stop = Stop.INTERRUPT
-        if self.stop is Stop.OPTIMALITY and self.value is not None and self.bound < self.value:
+        if self.stop is Stop.OPTIMALITY and self.bound != self.value and not self.refuted:
             self.stop = Stop.GAP if self.fathoms(self.bound) else Stop.EXHAUSTED
 
     def step(self) -> None:

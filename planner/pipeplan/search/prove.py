@@ -81,7 +81,7 @@ class Node(ABC):
         return True
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Prover(BranchAndBound[Node, Judged]):
     """The state of one search. ``limits`` and ``on_progress`` are those of `BranchAndBound`.
 

@@ -1,5 +1,6 @@
 """A shape under any order: the node whose plans and bound come from the joint formulation."""
 
+import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,8 +12,7 @@ from pipeplan.search.judge import judge
 from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.space import Space
 from pipeplan.structure import Groups
-from pipeplan_formulations.joint import Choice, JointPipeline, Search
-from pipeplan_formulations.schedule import Orders
+from pipeplan_formulations.joint import JointPipeline, Search, Solution
 
 FOR_INCUMBENT = 0.3
 """Share of the time left that the best families' partition gets, if it is of the shape, before others are looked at."""
@@ -28,7 +28,7 @@ class AnyOrderNode(Node):
     space: Space
     groups: Groups
     size: int
-    _search: Search | None = field(default=None, repr=False)
+    _search: "_OrderSearch | None" = field(default=None, repr=False)
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -38,24 +38,16 @@ class AnyOrderNode(Node):
     def advance(self, prover: Prover) -> Step[Node]:
         """One box of partitions; the node stays open while there are more."""
         begins = self._search is None
-        search = self._search = self._search or self._begun(prover)
+        search = self._search = self._search or _OrderSearch(prover, self._candidate)
         if search.open:
-            search.step(min(prover.left, SLICE))
-        if search.bound is None:  # nothing fits
+            search.deadline = time.monotonic() + min(prover.left, SLICE)
+            search.step()
+        if search.refuted:
             return Step.nothing()
         self.bound = max(self.bound, search.bound)
         if begins and search.open:
             self._propose(search, prover)
         return Step.split([self]) if search.open else Step.leave(self.bound)
-
-    def _begun(self, prover: Prover) -> Search:
-        candidate = self._candidate
-
-        def offer(choice: Choice, orders: Orders, _: int) -> None:
-            found = replace(candidate, family=found_family(choice, orders))
-            prover.submit(judge(prover.cluster, found, choice.boundaries))
-
-        return Search(joint_problem(candidate), prover.precise(0.0), offer, lambda: prover.cutoff, prover.backend)
 
     def _propose(self, search: Search, prover: Prover) -> None:
         """The incumbent's partition, if it is of this shape, has its orders looked at before others."""
@@ -70,6 +62,25 @@ class AnyOrderNode(Node):
         """The shape under some family of one lane, which the orders that are found take the place of."""
         some = self.space.candidates(self.groups, self.size)[0]
         return replace(some, family=FAMILIES["gpipe"], free=False)
+
+
+class _OrderSearch(Search):
+    """The joint search on a candidate: its solutions are simulated, and its cutoff is that of the whole search."""
+
+    def __init__(self, prover: Prover, candidate: Candidate) -> None:
+        self._prover, self._candidate = prover, candidate
+        super().__init__(joint_problem(candidate), prover.precise(0.0), backend=prover.backend)
+
+    @property
+    def cutoff(self) -> int | None:
+        """That of the plans known."""
+        return self._prover.cutoff
+
+    def improve(self, solution: Solution, _: int) -> None:
+        """Simulate the orders, and submit the plan."""
+        choice, orders = solution
+        found = replace(self._candidate, family=found_family(choice, orders))
+        self._prover.submit(judge(self._prover.cluster, found, choice.boundaries))
 
 
 def joint_problem(candidate: Candidate) -> JointPipeline:
