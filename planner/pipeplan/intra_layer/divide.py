@@ -7,7 +7,7 @@ from dataclasses import replace
 from pipeplan.cluster import Cluster
 from pipeplan.errors import InfeasibleError, UndecidedError
 from pipeplan.intra_layer.judge import plan
-from pipeplan.intra_layer.search import LineSearch, Watch
+from pipeplan.intra_layer.search import LineSearch
 from pipeplan.intra_layer.space import asked, lines, require_streams
 from pipeplan.job import Job
 from pipeplan.model import Model
@@ -16,6 +16,7 @@ from pipeplan.scope import searched, with_divided_layers
 from pipeplan.search.space import Space
 from pipeplan.sources import sources
 from pipeplan.validate import validate_plan
+from pipeplan_formulations.common.branch_and_bound import OnProgress
 from pipeplan_formulations.report import Limits, Status, Stop
 
 WHOLE = 0.5
@@ -23,7 +24,12 @@ WHOLE = 0.5
 
 
 def divide(
-    whole_layers: Callable[[Job, float], Result], model: Model, cluster: Cluster, job: Job, limits: Limits, watch: Watch
+    whole_layers: Callable[[Job, float], Result],
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    limits: Limits,
+    watch: OnProgress,
 ) -> Result:
     """The better of the best plan of whole layers and the best one that divides layers.
 
@@ -56,11 +62,14 @@ def divide(
         watch(value, bound if floor is None else min(floor, bound), left)
 
     left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
-    search = LineSearch(model, left, tell, lambda line: asked(line, job), beat=None if whole is None else whole.value)
-    wanted = not job.replicas or 1 in job.replicas
-    if wanted and ended is not Stop.INTERRUPT:
-        search.run(lines(model, cluster, job))
-    stops = [stop for stop in (search.stop, ended) if stop not in (Stop.OPTIMALITY, Stop.GAP)]
+    known = None if whole is None else whole.value
+    search = LineSearch(left, tell, value=known, model=model, asked=lambda line: asked(line, job))
+    if not job.replicas or 1 in job.replicas:
+        search.open_all(lines(model, cluster, job))
+        if ended is not Stop.INTERRUPT:
+            search.run()
+    stops: list[Stop] = [search.stop] if search.stop in (Stop.TIME, Stop.INTERRUPT) else []
+    stops += [ended] if ended not in (Stop.OPTIMALITY, Stop.GAP) else []
     return _result(whole, floor, search, model, cluster, job, time.monotonic() - began, stops, why)
 
 
@@ -75,13 +84,12 @@ def _result(
     stops: Sequence[Stop],
     why: str,
 ) -> Result:
-    if whole is None and search.best is None:
-        if stops:
-            known = [bound for bound in (floor, search.bound) if bound is not None]
-            raise UndecidedError(stops[0], min(known, default=0))
+    bounds = [*([] if floor is None else [floor]), *([] if search.refuted else [search.bound])]
+    if whole is None and search.incumbent is None:
+        if stops or not search.refuted:
+            raise UndecidedError(stops[0] if stops else Stop.EXHAUSTED, min(bounds, default=0))
         raise InfeasibleError(f"{why}\nNo line of devices that divides layers fits either.")
-    value = search.beat if search.beat is not None else 0
-    bounds = [bound for bound in (floor, search.bound) if bound is not None]
+    value = search.value or 0
     bound = min([value, *bounds])
     reached = Stop.GAP if value - bound <= search.limits.gap * value else Stop.EXHAUSTED
     stop = Stop.OPTIMALITY if bound == value else stops[0] if stops else reached
@@ -89,12 +97,12 @@ def _result(
     space = Space(model, cluster, replace(job, intra_layer=False))
     reach = whole.searched if whole else searched(space)
     runners_up = whole.runners_up if whole else ()
-    if search.best is None:
+    if search.incumbent is None:
         assert whole is not None
         best, timeline = replace(whole.plan, bound=bound), whole.timeline
     else:
-        best, timeline = plan(model, job, search.best, bound), search.best.timeline
-        runners_up = ((search.best.line.label, value), *runners_up)
+        best, timeline = plan(model, job, search.incumbent, bound), search.incumbent.timeline
+        runners_up = ((search.incumbent.line.label, value), *runners_up)
         validate_plan(best, model, cluster)
     return Result(
         plan=best,
@@ -106,7 +114,7 @@ def _result(
         bound=bound,
         wall=wall,
         backend=whole.backend if whole else "exact",
-        searched=with_divided_layers(reach, search.opened),
+        searched=with_divided_layers(reach, search.solved),
         costs=sources(model, cluster, space.sizes),
         baselines=whole.baselines if whole else {},
         runners_up=runners_up,
