@@ -12,7 +12,7 @@ from pipeplan.search import copies, flights, layouts
 from pipeplan.search.aggregate import AggregateNode, PlacementsNode, TargetSchedule
 from pipeplan.search.any_order import AnyOrderNode
 from pipeplan.search.flights import Box
-from pipeplan.search.rest import RestNode
+from pipeplan.search.shapes import RestNode
 from pipeplan.search.space import Space
 from referee.bridge import ask
 from referee.questions import question
@@ -21,7 +21,7 @@ from referee.verdict import judge
 space = import_module("pipeplan.search.space")
 family_node = import_module("pipeplan.search.family_node")
 network = import_module("pipeplan.network")
-rest = import_module("pipeplan.search.rest")
+shapes = import_module("pipeplan.search.shapes")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ REGIMES = {
     ),
     "many shapes": Regime(Space, "_more_than", ((space, "MANY", 0),), when=lambda own, many: own[1] == 0 and many),
     "shapes without number": Regime(
-        RestNode, "advance", (AGGREGATES, (rest, "LOT", 2)), suits=lambda own: own["job"].get("order") == "given"
+        RestNode, "advance", (AGGREGATES, (shapes, "LOT", 2)), suits=lambda own: own["job"].get("order") == "given"
     ),
     "no solver": Regime(family_node.FamilyNode, "advance", ((family_node, "CELLS", 0),), exact=False, suits=step),
     "many stages of tied weights": Regime(

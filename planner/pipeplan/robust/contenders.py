@@ -9,7 +9,6 @@ from math import inf
 
 from pipeplan.chain import Boundaries
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.filled import fuller
 from pipeplan.search.flights import FREE
 from pipeplan.search.judge import Judged, judge
 from pipeplan.search.space import Space
@@ -71,7 +70,7 @@ def _variants(space: Space, judged: Judged) -> Iterator[Candidate]:
 def _orders(space: Space, groups: Groups, size: int, boundaries: Boundaries) -> Iterator[Candidate]:
     """Every family of the space that the partition fits, and 1F1B with as much in flight as fits."""
     fitting = [candidate for candidate in space.candidates(groups, size) if candidate.fits(boundaries)]
-    others = [fuller(space.cluster, candidate, boundaries) for candidate in fitting]
+    others = [candidate.with_max_in_flight(space.cluster, boundaries) for candidate in fitting]
     every = {(each.family.name, each.in_flight): each for each in (*fitting, *others) if each is not None}
     yield from every.values()
 

@@ -14,8 +14,7 @@ from itertools import groupby
 from pipeplan.job import Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.prove import Node
-from pipeplan.search.rest import RestNode
-from pipeplan.search.shapes import ShapeNode
+from pipeplan.search.shapes import RestNode, ShapeNode
 from pipeplan.search.space import Space
 
 __all__ = ["one_by_one", "opened"]

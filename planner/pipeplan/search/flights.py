@@ -79,6 +79,27 @@ class Box:
         spans = (range(a, b + 1) for a, b in zip(self.low, self.high, strict=True))
         return (counts for counts in product(*spans) if falls(self.replicas, self.shares, self.least, counts))
 
+    def filled(self, rooms: Sequence[int]) -> tuple[int, ...]:
+        """For each stage as many micro-batches in flight as there is room for, at least the box's least.
+
+        ::
+
+            stage               0    1    2    3
+            fewest (SNO)        4    3    2    1      keep all devices busy if tensors travel in no time
+            most (SO)           7    5    3    1      hide tensors that travel while devices compute
+            fit in memory       9    3    5    8      ``rooms``
+            chosen              7    3    2    1      falling along the pipeline, as all counts that are looked at
+        """
+        counts: list[int] = []
+        allowed = UNBOUNDED  # excess that the stages before leave
+        for s, (low, high, room) in enumerate(zip(self.low, self.high, rooms, strict=True)):
+            width, units = self.replicas[s], sum(self.replicas[s:])
+            count = max(low, min(high, room, (units + allowed) // width))
+            counts.append(count)
+            if count < self.shares[s]:
+                allowed = min(allowed, count * width - units)
+        return tuple(counts)
+
     def split(self, stage: int, count: int) -> list["Box"]:
         """Those with at most ``count`` on the stage, and those with more; empty ones are left out."""
         below = replace(self, high=_put(self.high, stage, count))

@@ -24,9 +24,7 @@ from typing import Any
 from pipeplan.chain import Boundaries
 from pipeplan.cluster import Cluster
 from pipeplan.search.candidates import Candidate
-from pipeplan.search.filled import fuller
-from pipeplan.search.judge import Judged, judge
-from pipeplan.search.pace import MOST, Pace, actions
+from pipeplan.search.judge import MOST, Judged, Pace, actions, judge
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.report import Limits, Report, Status, Stop
 
@@ -165,7 +163,7 @@ class Prover(BranchAndBound[Node, Judged]):
         least come first.
         """
         fitting = [candidate for candidate in candidates if candidate.fits(boundaries)]
-        others = [fuller(self.cluster, candidate, boundaries) for candidate in fitting]
+        others = [candidate.with_max_in_flight(self.cluster, boundaries) for candidate in fitting]
         every = {(each.family.name, each.in_flight): each for each in (*fitting, *others) if each is not None}
         promising = [(each.problem.evaluate(boundaries), sum(each.in_flight), key) for key, each in every.items()]
         for bound, _, key in sorted(promising):
