@@ -19,10 +19,8 @@ import numpy as np
 from pipeplan_formulations import partition, schedule
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
-from pipeplan_formulations.joint.box import Box
-from pipeplan_formulations.joint.branch import branches
-from pipeplan_formulations.joint.finished import finished
-from pipeplan_formulations.joint.grow import grown
+from pipeplan_formulations.joint.box import Box, grown
+from pipeplan_formulations.joint.branch import branches, finished
 from pipeplan_formulations.joint.lists import Lists
 from pipeplan_formulations.joint.problem import JointPipeline, Solution
 from pipeplan_formulations.joint.relaxed import chained, relaxed
