@@ -1,4 +1,4 @@
-"""The plan that is best where times vary, and what it was compared with.
+"""Choice of the plan that is best where times vary, by sampling all plans under the same disturbances.
 
 Two rounds of samples: a few steps of every plan, and all that are wanted of those that may be the best::
 

@@ -1,4 +1,4 @@
-"""Searching for the best plan, and proving how good it is.
+"""Search for the best plan, with a proven bound.
 
 ::
 

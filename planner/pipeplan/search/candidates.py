@@ -1,4 +1,4 @@
-"""A candidate fixes everything but the boundaries: shape, number of micro-batches, which schedule family."""
+"""`Candidate`: shape, number of micro-batches and schedule family, everything of a plan except its boundaries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""How many micro-batches a 1F1B stage may have in flight: SNO's count, SO's, and what lies between."""
+"""In-flight counts of 1F1B: SNO's, SO's, and boxes of counts between them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

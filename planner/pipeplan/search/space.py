@@ -1,4 +1,4 @@
-"""The searched space: which micro-batch sizes, schedule families and shapes of the pipeline there are."""
+"""The searched space: its micro-batch sizes, schedule families and shapes of the pipeline."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property

@@ -1,23 +1,38 @@
-"""A shape under any order: the node whose plans and bound come from the joint formulation."""
+"""Nodes of shapes under any order, whose plans and bounds come from the joint formulation.
+
+Orders that it finds are a schedule family of one member, so that they are simulated, written and run like any other.
+"""
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
-from pipeplan.schedules import FAMILIES
-from pipeplan.search.any_order.family import found_family
+from pipeplan.errors import InputError
+from pipeplan.found.lists import FAMILY, kind_of
+from pipeplan.schedule import Action, Schedule
+from pipeplan.schedules import FAMILIES, Family
+from pipeplan.schedules.closing import closing
+from pipeplan.schedules.family import shares
 from pipeplan.search.candidates import Candidate, partition_problem
+from pipeplan.search.flights import held_at_most
 from pipeplan.search.judge import judge
 from pipeplan.search.prove import Node, Prover, Step
 from pipeplan.search.space import Space
-from pipeplan.structure import Groups
-from pipeplan_formulations.joint import JointPipeline, Search, Solution
+from pipeplan.structure import Groups, structures
+from pipeplan_formulations.joint import Choice, JointPipeline, Search, Solution
+from pipeplan_formulations.schedule import Orders
 
 FOR_INCUMBENT = 0.3
 """Share of the time left that the best families' partition gets, if it is of the shape, before others are looked at."""
 SLICE = 10.0
 """Most seconds of one step, so that other shapes have their turn."""
+
+MOST = 2_000
+"""Shapes of one micro-batch size, each of which is a search of its own."""
 
 
 @dataclass
@@ -99,3 +114,67 @@ def joint_problem(candidate: Candidate) -> JointPipeline:
         ),
         joined=chain.backward,
     )
+
+
+def found_family(choice: Choice, orders: Orders) -> Family:
+    """The family that writes these orders of one row, on every row of replicas."""
+    return Family(
+        FAMILY,
+        partial(_write, choice=choice, orders=orders),
+        partial(held_at_most, in_flight=choice.in_flight),
+        frozenset(),
+        "an order that was found for these stages",
+    )
+
+
+def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, orders: Orders) -> Schedule:
+    lists = []
+    for stage, own in shares(replicas, micro_batches):
+        actions = (
+            Action(kind_of(op, choice.split[stage]), stage, own[op.micro_batch])
+            for op in orders[stage]
+            if op.micro_batch < len(own)
+        )
+        lists.append((*actions, *closing((stage,), replicas)))
+    return Schedule(FAMILY, tuple(lists))
+
+
+def shapes(space: Space, size: int) -> Iterator[Groups]:
+    """Every shape for a micro-batch size in which all stages have the same number of replicas.
+
+    Raises
+    ------
+    InputError
+        If there are more than `MOST`.
+    """
+    job = replace(space.job, equal_replicas=True)
+    every = structures(space.cluster, job, len(space.model.layers), space.job.batch // size)
+    found = list(islice(every, MOST + 1))
+    if len(found) > MOST:
+        raise InputError(
+            f"schedules 'any' search every shape of stages by itself, and {space.cluster.name} has more than {MOST:,} "
+            "of one width; say which are wanted (--depths, --replicas, --order given), or name schedule families"
+        )
+    yield from found
+
+
+def floor(space: Space, size: int, groups: Groups) -> int:
+    """Nanoseconds: no order on these stages beats it.
+
+    Let w_s be what the layers of stage s take, each on its fastest kind of device, a backward as the shorter of B and
+    I + W, and ρ_s how much slower the stage's kind is at least. Its device runs the M micro-batches of a row:
+    M ρ_s w_s ≤ T, so M Σ w_s ≤ T Σ 1 / ρ_s.
+    """
+    kinds = {device.kind.name: device.kind for device in space.cluster.devices}
+    work = {}
+    for name, kind in kinds.items():
+        table = space.prices.table(kind, size)
+        work[name] = table.forward + np.minimum(table.backward, table.input_gradient + table.weight_gradient)
+    least = np.minimum.reduce(list(work.values()))
+    busy = least > 0
+    if not busy.any():
+        return 0
+    slower = {name: float((own[busy] / least[busy]).min()) for name, own in work.items()}
+    count = -(-(space.job.batch // size) // len(groups[0]))
+    speed = sum(1 / slower[group[0].kind.name] for group in groups)
+    return int((1 - 1e-9) * count * int(least.sum()) / speed)  # down, far enough for the float arithmetic before it
