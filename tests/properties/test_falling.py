@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from allocations import backwards, brute_force, chain_allocations, drains, every_allocation, right_sides, wished
 from pipeplan.schedules import FAMILIES, first_deadlock
-from pipeplan.search.filled import filled
 from pipeplan.search.flights import Box, between
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, exact
@@ -40,7 +39,7 @@ def test_what_falls_never_deadlocks(replicas: list[int], micro_batches: int, dat
     rooms = data.draw(st.lists(st.integers(0, 40), min_size=len(replicas), max_size=len(replicas)))
     drawn = tuple(data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True))
     shares = [-(-micro_batches // r) for r in replicas]
-    for counts in (least, most, filled(Box.of(replicas, micro_batches), rooms)):
+    for counts in (least, most, Box.of(replicas, micro_batches).filled(rooms)):
         assert falls(replicas, shares, least, counts)
     for counts in (least, most, drawn):
         assert not falls(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None

@@ -9,13 +9,11 @@ import pytest
 
 from pipeplan.graph.node import GraphNode
 from pipeplan.search import copies, flights, layouts
+from pipeplan.search.aggregate import AggregateNode, PlacementsNode, TargetSchedule
 from pipeplan.search.any_order import AnyOrderNode
-from pipeplan.search.climb import Climb
 from pipeplan.search.flights import Box
-from pipeplan.search.lumps import LumpNode
-from pipeplan.search.rest import RestNode
+from pipeplan.search.shapes import RestNode
 from pipeplan.search.space import Space
-from pipeplan.search.tilings import TilingsNode
 from referee.bridge import ask
 from referee.questions import question
 from referee.verdict import judge
@@ -23,7 +21,7 @@ from referee.verdict import judge
 space = import_module("pipeplan.search.space")
 family_node = import_module("pipeplan.search.family_node")
 network = import_module("pipeplan.network")
-rest = import_module("pipeplan.search.rest")
+shapes = import_module("pipeplan.search.shapes")
 
 
 @dataclass(frozen=True)
@@ -96,17 +94,21 @@ def even(document: dict[str, Any]) -> None:
         job.pop(name, None)
 
 
-LUMPS = (space, "FEW", 0)
-LARGE = (LUMPS, (layouts, "SMALL_CELLS", 0))
+AGGREGATES = (space, "FEW", 0)
+LARGE = (AGGREGATES, (layouts, "SMALL_CELLS", 0))
 REGIMES = {
-    "tree of lumps": Regime(LumpNode, "_below", (LUMPS,), suits=free),
-    "large lumps": Regime(LumpNode, "advance", LARGE, exact=False, when=lambda own, _: not own[0].small, suits=free),
-    "climb": Regime(Climb, "up", LARGE, exact=False, suits=free),
-    "tilings": Regime(
-        TilingsNode, "advance", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=even
+    "tree of aggregates": Regime(AggregateNode, "_below", (AGGREGATES,), suits=free),
+    "large aggregates": Regime(
+        AggregateNode, "advance", LARGE, exact=False, when=lambda own, _: not own[0].small, suits=free
     ),
-    "certain copies": Regime(copies, "_with_copy", (LUMPS,), suits=lambda own: free(own) and step(own), change=apart),
-    "certain copies of large lumps": Regime(
+    "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free),
+    "placements": Regime(
+        PlacementsNode, "advance", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=even
+    ),
+    "certain copies": Regime(
+        copies, "_with_copy", (AGGREGATES,), suits=lambda own: free(own) and step(own), change=apart
+    ),
+    "certain copies of large aggregates": Regime(
         copies, "_with_copy", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=apart
     ),
     "boxes of counts": Regime(
@@ -114,7 +116,7 @@ REGIMES = {
     ),
     "many shapes": Regime(Space, "_more_than", ((space, "MANY", 0),), when=lambda own, many: own[1] == 0 and many),
     "shapes without number": Regime(
-        RestNode, "advance", (LUMPS, (rest, "LOT", 2)), suits=lambda own: own["job"].get("order") == "given"
+        RestNode, "advance", (AGGREGATES, (shapes, "LOT", 2)), suits=lambda own: own["job"].get("order") == "given"
     ),
     "no solver": Regime(family_node.FamilyNode, "advance", ((family_node, "CELLS", 0),), exact=False, suits=step),
     "many stages of tied weights": Regime(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeplan.search.prove import Watch
+from pipeplan.search.prove import OnProgress
 from pipeplan.units import format_time
 
 SECONDS = 1.0
@@ -20,7 +20,7 @@ def line(incumbent: int | None, bound: int, left: int) -> str:
 
 
 @contextmanager
-def solving(quiet: bool = False) -> Iterator[Watch]:
+def solving(quiet: bool = False) -> Iterator[OnProgress]:
     """A watcher for `pipeplan.solve`: one line that renews itself on a terminal, a line for each change elsewhere."""
     if quiet:
         yield lambda *_: None

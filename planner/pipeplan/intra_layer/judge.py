@@ -1,4 +1,4 @@
-"""Shares as a pipeline, run by the one simulator; and the plan that they make."""
+"""Shares of layers as a pipeline that is simulated, and as a plan."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Why nothing fits, and memory that would."""
+"""Explanations of infeasible questions, and the least memory with which a plan fits."""
 
 import time
 from collections.abc import Iterator

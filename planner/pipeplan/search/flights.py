@@ -1,4 +1,4 @@
-"""How many micro-batches a 1F1B stage may have in flight: SNO's count, SO's, and what lies between."""
+"""In-flight counts of 1F1B: SNO's, SO's, and boxes of counts between them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -79,6 +79,27 @@ class Box:
         """Every row of counts."""
         spans = (range(a, b + 1) for a, b in zip(self.low, self.high, strict=True))
         return (counts for counts in product(*spans) if falls(self.replicas, self.shares, self.least, counts))
+
+    def filled(self, rooms: Sequence[int]) -> tuple[int, ...]:
+        """For each stage as many micro-batches in flight as there is room for, at least the box's least.
+
+        ::
+
+            stage               0    1    2    3
+            fewest (SNO)        4    3    2    1      keep all devices busy if tensors travel in no time
+            most (SO)           7    5    3    1      hide tensors that travel while devices compute
+            fit in memory       9    3    5    8      ``rooms``
+            chosen              7    3    2    1      falling along the pipeline, as all counts that are looked at
+        """
+        counts: list[int] = []
+        allowed = UNLIMITED  # excess that the stages before leave
+        for s, (low, high, room) in enumerate(zip(self.low, self.high, rooms, strict=True)):
+            width, units = self.replicas[s], sum(self.replicas[s:])
+            count = max(low, min(high, room, (units + allowed) // width))
+            counts.append(count)
+            if count < self.shares[s]:
+                allowed = min(allowed, count * width - units)
+        return tuple(counts)
 
     def split(self, stage: int, count: int) -> list["Box"]:
         """Those with at most ``count`` on the stage, and those with more; empty ones are left out."""

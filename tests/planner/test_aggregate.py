@@ -1,4 +1,4 @@
-"""Large lumps that are split because their best shape is no plan."""
+"""Large aggregate nodes that are split because their best shape is no plan."""
 
 import sys
 
@@ -12,7 +12,7 @@ MODEL = model_of([10] * 4, [10] * 4, saved=[1] * 4, output=[1] * 4, parameters=[
 CLUSTER = Cluster("four", {"unit": DeviceKind("unit")}, (Node(("unit",) * 4, Link(10**9, 15)),))
 
 
-def test_a_lump_that_speaks_for_gpipe_keeps_its_plans_where_it_is_split(monkeypatch):
+def test_an_aggregate_that_speaks_for_gpipe_keeps_its_plans_where_it_is_split(monkeypatch):
     """Where 1F1B's best shape has a depth that is not asked for, GPipe's plan of the other depth is found."""
     job = Job(batch=8, schedules=("1f1b-sno", "gpipe"), replicas=(1,), depths=(2,))
     right = pipeplan.solve(MODEL, CLUSTER, job=job)
@@ -26,7 +26,7 @@ def test_a_lump_that_speaks_for_gpipe_keeps_its_plans_where_it_is_split(monkeypa
 
 
 def test_large_clusters_answer_with_the_depth_that_is_asked_for(monkeypatch):
-    """The lump's problem has no least depth; where its best shape is too shallow, deeper ones are looked at."""
+    """The problem has no least depth; where its best shape is too shallow, deeper ones are looked at."""
     job = Job(batch=8, depths=(3,), recompute="none")
     right = pipeplan.solve(MODEL, CLUSTER, job=job)
     for module, name in ((space, "FEW"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):
