@@ -5,12 +5,12 @@ is found and proved sooner than a search from the best known schedule makes its 
 the bound. Then for any schedule better than the best known one, which is a complete hint.
 """
 
-import math
 from dataclasses import replace
 from typing import Any
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.common.mip.cpsat import whole
 from pipeplan_formulations.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.schedule.bounds import Windows, lower_bound, windows
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel, pairs
@@ -141,13 +141,8 @@ def _watcher(cp: Any, model: CpsatModel, solver: Any, form: Stretched, bracket: 
 
         def on_bound(self, bound: float) -> None:
             # What exceeds the model's horizon exceeds all that it may prove.
-            bracket.raise_low(form.bound(min(_whole(bound), model.high + 1)))
+            bracket.raise_low(form.bound(min(whole(bound), model.high + 1)))
             if bracket.closed:
                 solver.stop_search()
 
     return Watcher()
-
-
-def _whole(bound: float) -> int:
-    """CP-SAT hands over its integer bound as a double, exact below 2^53."""
-    return math.ceil(bound - 0.5)

@@ -14,7 +14,7 @@ from pipeplan_formulations.report import Limits, Status, Stop
 from pipeplan_formulations.solvers import cbc_version, pulp
 
 SIZE = 1e4
-"""About how large numbers are in CBC's units, so that its absolute tolerances mean relative ones."""
+"""About how large numbers are at most in CBC's units, so that its absolute tolerances mean relative ones."""
 EXACT = 100_000
 """Largest number that stays an integer; larger ones are not rounded, which weakens the bound by 1e-5 or so."""
 LEAST_TIME = 0.1
@@ -31,7 +31,7 @@ def solve_cbc(
 ) -> Answer:
     """Solve the model; see `Solve` for the parameters, and `run_cbc` for ``preprocess``."""
     del hint, on_solution, on_bound  # see above
-    clock, unit = Clock(limits), model.magnitude / SIZE
+    clock, unit = Clock(limits), max(1.0, model.magnitude / SIZE)
     scales = _scales(model, unit)
     lp, variables = _variables(model, scales)
     _rows(lp, model, variables, scales)
@@ -63,7 +63,7 @@ def _scales(model: LinearModel, unit: float) -> list[float]:
 
 
 def _variables(model: LinearModel, scales: list[float]) -> tuple[Any, list[Any]]:
-    """Only what is small has an upper end: a value that meets one exactly may look infeasible to a double.
+    """Only what is small has an upper end: a large value that meets one exactly may look infeasible to a double.
 
     For the same reason times that rows define begin at 0.
     """
@@ -72,7 +72,8 @@ def _variables(model: LinearModel, scales: list[float]) -> tuple[Any, list[Any]]
     variables = []
     for v, (low, high, kind, scale) in enumerate(zip(model.lows, model.highs, model.kinds, scales, strict=True)):
         if kind is Kind.TIME:
-            variables.append(lp.add_variable(f"t{v}", 0 if v in model.defined else low / scale))
+            end = high if v == model.objective and scale == 1 else None
+            variables.append(lp.add_variable(f"t{v}", 0 if v in model.defined else low / scale, end))
         elif high > EXACT:
             variables.append(lp.add_variable(f"n{v}", low / scale))
         elif kind is Kind.REAL:

@@ -175,7 +175,7 @@ class LinearModel:
     def minimize(self, variable: int, magnitude: int | None = None) -> None:
         """Set the objective, and about how large it is; by default its largest value."""
         self.objective = variable
-        self.magnitude = max(self.highs[variable] if magnitude is None else magnitude, 1)
+        self.magnitude = self.highs[variable] if magnitude is None else magnitude
 
     def define(self, expression: Expression) -> Expression:
         """A time that equals ``expression``, as an expression; ``expression`` itself if it is short already."""

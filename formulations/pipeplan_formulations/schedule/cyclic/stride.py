@@ -23,6 +23,7 @@ import math
 from dataclasses import replace
 
 from pipeplan_formulations.clock import Clock
+from pipeplan_formulations.common.mip.cpsat import whole
 from pipeplan_formulations.report import Limits
 from pipeplan_formulations.schedule.bounds import windows
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel
@@ -84,8 +85,7 @@ def stride(problem: PipelineSchedule, n: int, limits: Limits) -> int:
     least = known.head["F"][0][n]
     if solver.solve(model.sat) == cp_model().MODEL_INVALID:
         return least
-    bound: float = solver.best_objective_bound  # an integer, exact below 2^53
-    return max(least, math.ceil(bound - 0.5))
+    return max(least, whole(solver.best_objective_bound))
 
 
 def _full_memory_waits(model: CpsatModel) -> None:
