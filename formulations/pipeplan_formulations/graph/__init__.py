@@ -1,11 +1,22 @@
 """Groups of a graph to the stages of a pipeline, so that the largest load is least."""
 
 from pipeplan_formulations.backends import backend_of
-from pipeplan_formulations.graph.mode import UNLIMITED, Border, Line, Mode
+from pipeplan_formulations.graph.mode import UNLIMITED, Border, GraphMode, Line
 from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages, Star
 from pipeplan_formulations.report import Limits, Progress, Report
 
-__all__ = ["BACKENDS", "UNLIMITED", "Border", "GraphPartition", "GraphStage", "Line", "Mode", "Stages", "Star", "solve"]
+__all__ = [
+    "BACKENDS",
+    "UNLIMITED",
+    "Border",
+    "GraphMode",
+    "GraphPartition",
+    "GraphStage",
+    "Line",
+    "Stages",
+    "Star",
+    "solve",
+]
 
 BACKENDS = ("auto", "cpsat", "cbc", "exact")
 """The ways to solve the problem: one file each."""

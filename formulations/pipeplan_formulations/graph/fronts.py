@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.common.span_options import OptionPoints
-from pipeplan_formulations.graph.mode import Array, Mode
+from pipeplan_formulations.graph.mode import Array, GraphMode
 
 BLOCK = 256
 """Points that are compared with all before them at once."""
@@ -45,7 +45,7 @@ class Quick(NamedTuple):
     known: NDArray[np.bool_]
 
 
-def quick(mode: Mode) -> Quick:
+def quick(mode: GraphMode) -> Quick:
     """The variants that cost no time."""
     times = np.array([line.time for line in mode.lines])
     least = np.where(mode.possible, times, 2**62).min(axis=1)
@@ -58,7 +58,7 @@ def quick(mode: Mode) -> Quick:
 class Fronts:
     """The fronts of one mode; modes whose variants differ by the same may share them."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: GraphMode) -> None:
         times = np.array([line.time for line in mode.lines])
         least = quick(mode).least
         kinds: dict[tuple[int, ...], int] = {}
