@@ -90,13 +90,10 @@ class AllocationTables(LayerTables):
             raise ValueError(f"forward has shape {self.forward.shape}, expected (kinds, layers)")
         if self.cuts is LEFT_OUT:
             object.__setattr__(self, "cuts", np.ones(self.forward.shape[1] - 1, np.bool_))
-        self.fill(self.axes)
-
-    @property
-    def axes(self) -> dict[str, int]:
-        """Length of each axis of `SHAPES`."""
         kinds, layers = self.forward.shape
-        return {"C": kinds, "W": len(self.widths), "n": layers, "c": layers - 1, "2": 2}
+        axes = {"C": kinds, "W": len(self.widths), "n": layers, "c": layers - 1, "2": 2}
+        self.check_shapes(axes)
+        self.fill(axes)
 
     @property
     def kinds(self) -> int:
