@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeplan_formulations import graph
-from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star, prefix
+from pipeplan_formulations.graph import GraphMode, GraphPartition, Line, Star, prefix
 from pipeplan_formulations.graph.downsets import all_downsets, orders, prefixes
 from pipeplan_formulations.graph.prefix import prefix_model
 from pipeplan_formulations.graph.warm import open_bracket, warm_start
@@ -23,7 +23,7 @@ def grid(rows: int, columns: int, stages: int, seed: int = 0) -> GraphPartition:
     stars = tuple(Star(a, tuple(b for c, b in edges if c == a)) for a in range(n) if any(c == a for c, _ in edges))
     cost = rng.integers(0, 200, len(stars))
     time = rng.integers(1, 1000, (1, n))
-    return GraphPartition(n, tuple(edges), stars, (stages,), (Mode("device", (1,), (Line(time, cost, cost),)),))
+    return GraphPartition(n, tuple(edges), stars, (stages,), (GraphMode("device", (1,), (Line(time, cost, cost),)),))
 
 
 def diamond() -> GraphPartition:
@@ -31,7 +31,7 @@ def diamond() -> GraphPartition:
     none = np.zeros(2, np.int64)
     line = Line(np.array([[1, 5, 5, 1]]), none, none)
     stars = (Star(0, (1, 2)), Star(1, (3,)))
-    return GraphPartition(4, ((0, 1), (0, 2), (1, 3), (2, 3)), stars, (2,), (Mode("device", (1,), (line,)),))
+    return GraphPartition(4, ((0, 1), (0, 2), (1, 3), (2, 3)), stars, (2,), (GraphMode("device", (1,), (line,)),))
 
 
 def test_downsets_of_a_diamond() -> None:

@@ -36,13 +36,13 @@ def overcrowded(problem: ChainAllocation) -> bool:
     allows behind so many stages of the least width. A part of a span that fits fits as well, so to take the most each
     time leads to the fewest stages that any allocation has.
     """
-    n, narrow, wide = problem.layers, problem.widths[0], problem.widths[-1]
+    n, narrow, widest = problem.layers, problem.widths[0], problem.modes[0][-1]
     sums = sums_before(problem.least_held)
     stays = [sums_before(own.min(axis=0)) for own in problem.resident]
     received = np.insert(problem.received, 0, 0)
     end = n
     for behind in range(0, int(problem.units.sum()), narrow):
-        k = max(1, int(problem.in_flight(np.array(wide + behind), wide)))
+        k = max(1, widest.flying(behind))
         workspace = np.maximum.accumulate(problem.workspace[end - 1 :: -1])[::-1]
         starts = [
             _first(own[end] - own[:end] + k * (sums[end] - sums[:end] + received[:end]) + workspace <= limit, end)

@@ -9,7 +9,6 @@ def check(problem: AllocationTables) -> None:
     """Raise ``ValueError`` if the numbers of a chain allocation problem do not fit together."""
     if not problem.widths or list(problem.widths) != sorted(set(problem.widths)) or problem.widths[0] < 1:
         raise ValueError(f"widths are {problem.widths}; list each once, from 1 up, ascending")
-    problem.check_shapes(problem.axes)
     if problem.micro_batches < 1 or problem.unit < 1:
         raise ValueError(f"{problem.micro_batches} micro-batches, {problem.unit} devices a unit: both are at least 1")
     if int(problem.node.min()) < 1:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from pipeplan_formulations.allocation.place import Mode
+from pipeplan_formulations.allocation.place import ModeKey
 from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.common.mip.model import Expression, LinearModel, sum_of
 from pipeplan_formulations.scaling import Scale
@@ -40,7 +40,7 @@ class Frame:
         self.rows.minimize(self.time)
         self.every_mode = [(c, w) for c in range(problem.kinds) for w in problem.widths]
         self.ends: list[Switches] = []
-        self.modes: list[dict[Mode, int]] = []
+        self.modes: list[dict[ModeKey, int]] = []
         self._place()
         self._choose()
         self._count()
@@ -85,8 +85,8 @@ class Frame:
     def _choose(self) -> None:
         """A mode for each stage, as wished; each layer's product with it; layers to be recomputed."""
         problem, n = self.problem, self.problem.layers
-        self.on: list[dict[Mode, list[Expression]]] = []
-        self.again: list[dict[Mode, dict[int, Expression]]] = []
+        self.on: list[dict[ModeKey, list[Expression]]] = []
+        self.again: list[dict[ModeKey, dict[int, Expression]]] = []
         wishes = dict(enumerate(problem.first))
         wishes |= {self.depth - len(problem.last) + j: mode for j, mode in enumerate(problem.last)}
         for s in range(self.depth):
@@ -111,7 +111,7 @@ class Frame:
         self.use = [
             [{u: self.switch() for u in range(int(units) + 1)} for units in problem.units] for _ in range(self.depth)
         ]
-        self.holds: list[dict[tuple[Mode, int], int]] = []
+        self.holds: list[dict[tuple[ModeKey, int], int]] = []
         totals: list[Expression] = []
         for s in range(self.depth):
             total = Expression({})
@@ -132,12 +132,13 @@ class Frame:
         if problem.chooses:
             self._fall(totals)
 
-    def _flights(self, s: int, mode: Mode, chosen: int, total: Expression) -> None:
-        problem, width = self.problem, mode[1]
+    def _flights(self, s: int, mode: ModeKey, chosen: int, total: Expression) -> None:
+        (kind, width), problem = mode, self.problem
         most, share = int(problem.units.sum()), problem.share(width)
+        counts = problem.modes[kind][problem.widths.index(width)]
         possible = np.arange(width, most + 1)
         found = {}
-        least, largest = problem.in_flight(possible, width), problem.most_in_flight(possible, width)
+        least, largest = counts.flying(possible - width), counts.most_flying(possible - width)
         for k in range(int(least.min(initial=1)), int(largest.max(initial=0)) + 1):
             reached = possible[(least <= k) & (k <= largest)]
             if not len(reached):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipeplan_formulations.allocation.depth_frame import Frame, Switches
-from pipeplan_formulations.allocation.place import Allocation, Mode, Place
+from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.problem import ChainAllocation
 from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
 from pipeplan_formulations.common.mip.model import Expression, LinearModel, sum_of
@@ -25,7 +25,7 @@ class DepthModel:
     scale: Scale
     layers: int
     ends: list[Switches]
-    holds: list[dict[tuple[Mode, int], int]]
+    holds: list[dict[tuple[ModeKey, int], int]]
     free: bool
 
     def read(self, point: list[float]) -> Allocation:

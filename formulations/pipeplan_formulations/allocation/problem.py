@@ -107,12 +107,10 @@ class ChainAllocation(AllocationTables):
         return well_formed and self._flights_allowed(stages) and None not in self.recompute(stages)
 
     def _flights_allowed(self, stages: Allocation) -> bool:
-        totals = [np.array(sum(usage)) for usage in self.usages(stages)]
         widths, held = [place.width for place in stages], self.flights(stages)
-        least, most = (
-            [int(rule(total, width)) for total, width in zip(totals, widths, strict=True)]
-            for rule in (self.in_flight, self.most_in_flight)
-        )
+        modes = [(self.mode(place), sum(usage)) for place, usage in zip(stages, self.usages(stages), strict=True)]
+        least = [mode.flying(total - mode.flow) for mode, total in modes]
+        most = [mode.most_flying(total - mode.flow) for mode, total in modes]
         inside = all(a <= k <= b for a, k, b in zip(least, held, most, strict=True))
         return inside and falls(widths, [self.share(width) for width in widths], least, held)
 

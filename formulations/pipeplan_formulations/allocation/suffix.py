@@ -31,7 +31,6 @@ import numpy as np
 from pipeplan_formulations.allocation.bounds import free_bounds
 from pipeplan_formulations.allocation.cells import Holds, added, finish_by_end
 from pipeplan_formulations.allocation.peak import Peak, Side
-from pipeplan_formulations.allocation.place import Mode
 from pipeplan_formulations.allocation.problem import Array, ChainAllocation
 from pipeplan_formulations.allocation.spans import Spans
 from pipeplan_formulations.allocation.sweep import Block, Sweep
@@ -175,7 +174,12 @@ class _Suffixes:
     within: Layers | None
 
     def fill(
-        self, position: int, below: Table, modes: list[Mode], rests: list[tuple[list[Tail] | None, Side]], starts: range
+        self,
+        position: int,
+        below: Table,
+        modes: list[tuple[int, int]],
+        rests: list[tuple[list[Tail] | None, Side]],
+        starts: range,
     ) -> tuple[Table, list[Tail]]:
         """V and A for stages of these modes (kind and index of width) before each rest, or before each other (None).
 

@@ -12,9 +12,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from pipeplan_formulations.allocation.place import Allocation, Mode, Place
+from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.terms import Overlap
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables
+from pipeplan_formulations.common.mode import Mode
 from pipeplan_formulations.common.span_options import SpanOptions
 from pipeplan_formulations.recompute import Recomputation
 
@@ -80,8 +81,8 @@ class AllocationTables(LayerTables):
     flight: Flight = "sno"
     alternating: bool = True
     phases: bool = False
-    first: tuple[Mode, ...] = ()
-    last: tuple[Mode, ...] = ()
+    first: tuple[ModeKey, ...] = ()
+    last: tuple[ModeKey, ...] = ()
     samples: int | None = None
 
     def __post_init__(self) -> None:
@@ -89,13 +90,10 @@ class AllocationTables(LayerTables):
             raise ValueError(f"forward has shape {self.forward.shape}, expected (kinds, layers)")
         if self.cuts is LEFT_OUT:
             object.__setattr__(self, "cuts", np.ones(self.forward.shape[1] - 1, np.bool_))
-        self.fill(self.axes)
-
-    @property
-    def axes(self) -> dict[str, int]:
-        """Length of each axis of `SHAPES`."""
         kinds, layers = self.forward.shape
-        return {"C": kinds, "W": len(self.widths), "n": layers, "c": layers - 1, "2": 2}
+        axes = {"C": kinds, "W": len(self.widths), "n": layers, "c": layers - 1, "2": 2}
+        self.check_shapes(axes)
+        self.fill(axes)
 
     @property
     def kinds(self) -> int:
@@ -126,20 +124,38 @@ class AllocationTables(LayerTables):
         """m of (5): units of micro-batches before the last one."""
         return (self.micro_batches - 1) // self.unit
 
-    def in_flight(self, total: Array, width: int) -> Array:
-        """k of (1), the least if there is a choice, for ``total`` units from the stage on."""
-        return self._rule("sno" if self.chooses else self.flight, total, width)
+    @cached_property
+    def modes(self) -> tuple[tuple[Mode, ...], ...]:
+        """For each kind a mode of each width; pools are in units, and so is the flow. Counts are those of (1)."""
+        behind = np.arange(int(self.units.sum()) + 1)
+        least, most = ("sno", "so") if self.chooses else (self.flight, self.flight)
+        counts = [[self._counts(rule, behind, width) for rule in (least, most)] for width in self.widths]
+        return tuple(
+            tuple(
+                Mode(
+                    f"{width} units of kind {c}",
+                    tuple(width * (pool == c) for pool in range(self.kinds)),
+                    flow=width,
+                    limit=int(self.limit[c]),
+                    in_flight=fewest,
+                    most_in_flight=largest,
+                )
+                for width, (fewest, largest) in zip(self.widths, counts, strict=True)
+            )
+            for c in range(self.kinds)
+        )
 
-    def most_in_flight(self, total: Array, width: int) -> Array:
-        """The largest k of (1), for ``total`` units from the stage on."""
-        return self._rule("so" if self.chooses else self.flight, total, width)
+    def mode(self, place: Place) -> Mode:
+        """What a stage runs on."""
+        return self.modes[place.kind][self.widths.index(place.width)]
 
-    def _rule(self, flight: str, total: Array, width: int) -> Array:
+    def _counts(self, flight: str, behind: Array, width: int) -> Array:
+        """k of (1) of a stage of this width, by the units behind it."""
         if flight == "full":
-            return np.full_like(total, self.share(width))
-        held = {"sno": total, "so": 2 * total - width, "fbp": 2 * total}[flight]
-        rule: Array = np.minimum(-(-held // width), self.share(width))
-        return rule
+            return np.full_like(behind, self.share(width))
+        held = {"sno": behind + width, "so": 2 * behind + width, "fbp": 2 * (behind + width)}[flight]
+        counts: Array = np.minimum(-(-held // width), self.share(width))
+        return counts
 
     @cached_property
     def wire_shares(self) -> dict[int, int]:
@@ -186,9 +202,8 @@ class AllocationTables(LayerTables):
 
     def flights(self, stages: Allocation) -> list[int]:
         """k of each stage."""
-        totals = [np.array(sum(usage)) for usage in self.usages(stages)]
-        least = [int(self.in_flight(total, place.width)) for place, total in zip(stages, totals, strict=True)]
-        return [place.held or k for place, k in zip(stages, least, strict=True)]
+        behind = [sum(usage) - place.width for usage, place in zip(self.usages(stages), stages, strict=True)]
+        return [place.held or self.mode(place).flying(b) for place, b in zip(stages, behind, strict=True)]
 
     def leaves_node(self, before: int, behind: int, usage: tuple[int, ...]) -> int:
         """1 if a hop from kind ``before`` to kind ``behind``, with this usage behind it, leaves a node, otherwise 0."""

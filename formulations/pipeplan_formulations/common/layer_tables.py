@@ -12,7 +12,7 @@ table is the layer, n entries, or the cut behind a layer, n − 1 entries::
 A subclass states the shapes that it uses in `LayerTables.SHAPES`. Tables that are left out hold zeros.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -57,7 +57,7 @@ class LayerTables:
         f and l: time that the tensors of a cut keep the link of a hop busy, and the latency of the link.
     """
 
-    SHAPES: ClassVar[Mapping[str, Sequence[str]]] = {}
+    SHAPES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     forward: Array
     backward: Array
@@ -118,15 +118,18 @@ class LayerTables:
 
     def check_shapes(self, sizes: Mapping[str, int]) -> None:
         """Raise ``ValueError`` if an array has none of its `SHAPES`, given the length of each axis, or is negative."""
+        lengths = {
+            shape: tuple(sizes[axis] for axis in shape) for shapes in set(self.SHAPES.values()) for shape in shapes
+        }
         for name, shapes in self.SHAPES.items():
             array = getattr(self, name)
-            if array is None:
+            if array is None or array is LEFT_OUT:
                 continue
-            allowed = [tuple(sizes[axis] for axis in shape) for shape in shapes]
+            allowed = [lengths[shape] for shape in shapes]
             if array.shape not in allowed:
                 nearest = next((shape for shape in allowed if len(shape) == array.ndim), allowed[0])
                 raise ValueError(f"{name} has shape {array.shape}, expected {nearest}")
-            if array.size and int(array.min()) < 0:
+            if array.size and array.min() < 0:
                 raise ValueError(f"{name} holds a negative number: {int(array.min())}")
 
     def of_rows(self, rows: list[int]) -> dict[str, Any]:

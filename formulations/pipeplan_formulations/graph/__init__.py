@@ -2,11 +2,11 @@
 
 from pipeplan_formulations.backends import Backend, backend_of
 from pipeplan_formulations.graph import auto, cbc, cpsat, exact
-from pipeplan_formulations.graph.mode import Border, Line, Mode
+from pipeplan_formulations.graph.mode import Border, GraphMode, Line
 from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages, Star
 from pipeplan_formulations.report import Limits, Progress, Report
 
-__all__ = ["BACKENDS", "Border", "GraphPartition", "GraphStage", "Line", "Mode", "Stages", "Star", "solve"]
+__all__ = ["BACKENDS", "Border", "GraphMode", "GraphPartition", "GraphStage", "Line", "Stages", "Star", "solve"]
 
 BACKENDS: dict[str, Backend[GraphPartition, Stages]] = {"auto": auto, "cpsat": cpsat, "cbc": cbc, "exact": exact}
 """The ways to solve the problem, one module each, by name."""

@@ -10,10 +10,10 @@ from fractions import Fraction
 import numpy as np
 
 from pipeplan_formulations.common.sentinels import UNLIMITED
-from pipeplan_formulations.graph.mode import Mode
+from pipeplan_formulations.graph.mode import GraphMode
 from pipeplan_formulations.graph.problem import GraphPartition
 
-Table = list[tuple[Mode, list[int | None], int]]
+Table = list[tuple[GraphMode, list[int | None], int]]
 """Each mode with what `work` says of it."""
 CANDIDATES = 64
 """Most prices that are tried for a pool."""
@@ -30,7 +30,7 @@ def lower_bound(problem: GraphPartition) -> int:
     return max(alone, -(-best.numerator // best.denominator))
 
 
-def work(mode: Mode) -> tuple[list[int | None], int]:
+def work(mode: GraphMode) -> tuple[list[int | None], int]:
     """The least that each group adds to the mode's heaviest line (None: it cannot run), and that line's share.
 
     One line for all groups, as the sums over a stage's groups are what a load is not below.

@@ -14,7 +14,7 @@ from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.common.pareto import minimal
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_options import OptionPoints
-from pipeplan_formulations.graph.mode import Array, Mode
+from pipeplan_formulations.graph.mode import Array, GraphMode
 
 Counts = tuple[tuple[int, int], ...]
 """Kinds of group and how many of each there are, ascending."""
@@ -44,7 +44,7 @@ class Quick(NamedTuple):
     known: NDArray[np.bool_]
 
 
-def quick(mode: Mode) -> Quick:
+def quick(mode: GraphMode) -> Quick:
     """The variants that cost no time."""
     times = np.array([line.time for line in mode.lines])
     least = np.where(mode.possible, times, UNLIMITED).min(axis=1)
@@ -57,7 +57,7 @@ def quick(mode: Mode) -> Quick:
 class Fronts:
     """The fronts of one mode; modes whose variants differ by the same may share them."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: GraphMode) -> None:
         times = np.array([line.time for line in mode.lines])
         least = quick(mode).least
         kinds: dict[tuple[int, ...], int] = {}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.common.mip.model import LinearModel
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph.bound import windows
-from pipeplan_formulations.graph.mode import Mode
+from pipeplan_formulations.graph.mode import GraphMode
 from pipeplan_formulations.graph.problem import GraphPartition, GraphStage, Stages
 from pipeplan_formulations.scaling import Scale
 
@@ -212,7 +212,7 @@ def _relay(model: PrefixModel) -> None:
                 rows.clause((~model.y[star.source][k], model.y[reader][k], crosses))
 
 
-def _loads(model: PrefixModel, k: int, mode: Mode, used: int, when: tuple[int, ...]) -> None:
+def _loads(model: PrefixModel, k: int, mode: GraphMode, used: int, when: tuple[int, ...]) -> None:
     """(4): T is at least each line of the stage's mode.
 
     In units u of T a value V counts as ⌊V / u⌋, so u share T + share (u − 1) is at least the sum.
@@ -277,7 +277,7 @@ def _whole(model: PrefixModel, crossing: dict[int, int], wire: int, when: tuple[
     return rounded
 
 
-def _memory(model: PrefixModel, k: int, m: int, mode: Mode) -> None:
+def _memory(model: PrefixModel, k: int, m: int, mode: GraphMode) -> None:
     """(3), once for every number in flight that the flow behind stage k may mean."""
     problem, rows = model.problem, model.rows
     peak: dict[int, int] = {}

@@ -24,7 +24,7 @@ from pipeplan_formulations.clock import Clock
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph.downsets import members, words
 from pipeplan_formulations.graph.fronts import Fronts, Quick, quick
-from pipeplan_formulations.graph.mode import Array, Mode
+from pipeplan_formulations.graph.mode import Array, GraphMode
 from pipeplan_formulations.graph.problem import GraphPartition
 
 
@@ -226,7 +226,7 @@ def _rows(problem: GraphPartition, quick_variants: list[Quick]) -> tuple[Array, 
     return np.array(groups), np.array(leave), np.array(enter), first
 
 
-def _most_behind(mode: Mode, fixed: Array, held: Array, peak: Array) -> Array:
+def _most_behind(mode: GraphMode, fixed: Array, held: Array, peak: Array) -> Array:
     """The most that may flow behind stages of these sizes; `ANY` where it never matters, −1 where they never fit."""
     free = mode.limit - fixed - peak
     flying = np.where(held > 0, free // np.maximum(held, 1), ANY)

@@ -6,9 +6,6 @@ from pipeplan_formulations.partition.tables import PartitionTables
 def check(problem: PartitionTables) -> None:
     """Raise ``ValueError`` if shapes disagree, a number is out of range, or a word is not known."""
     stages, layers = problem.forward.shape
-    if not 1 <= stages <= layers:
-        raise ValueError(f"{layers} layers do not fill {stages} stages")
-    problem.check_shapes(problem.axes)
     for name in ("cuts", "where", "recomputable"):
         array = getattr(problem, name)
         if array is not None and array.dtype != bool:

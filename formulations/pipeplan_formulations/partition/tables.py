@@ -97,13 +97,12 @@ class PartitionTables(LayerTables):
     def __post_init__(self) -> None:
         if self.forward.ndim != 2:
             raise ValueError(f"forward has shape {self.forward.shape}, expected (stages, layers)")
-        self.fill(self.axes)
-
-    @property
-    def axes(self) -> dict[str, int]:
-        """Length of each axis of `SHAPES`."""
         stages, layers = self.forward.shape
-        return {"S": stages, "L": stages - 1, "n": layers, "c": layers - 1}
+        if not 1 <= stages <= layers:
+            raise ValueError(f"{layers} layers do not fill {stages} stages")
+        axes = {"S": stages, "L": stages - 1, "n": layers, "c": layers - 1}
+        self.check_shapes(axes)
+        self.fill(axes)
 
     @property
     def stages(self) -> int:
