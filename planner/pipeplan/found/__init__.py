@@ -6,9 +6,8 @@
 """
 
 from pipeplan.found.floor import floor, floor_problem
-from pipeplan.found.found import Found
 from pipeplan.found.instance import schedule_problem, splittable
 from pipeplan.found.lists import as_orders, as_schedule
-from pipeplan.found.search import find
+from pipeplan.found.search import Found, find
 
 __all__ = ["Found", "as_orders", "as_schedule", "find", "floor", "floor_problem", "schedule_problem", "splittable"]

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipeplan.found.floor import floor, floor_problem
-from pipeplan.found.instance import schedule_problem
-from pipeplan.found.lanes import may_have_lanes
+from pipeplan.found.instance import may_have_lanes, schedule_problem
 from pipeplan.found.wires import wire_bound
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Kind

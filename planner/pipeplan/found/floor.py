@@ -1,4 +1,4 @@
-"""What no schedule of a pipeline undercuts, whatever its order, its backwards split or joined.
+"""Lower bounds on the makespan over all schedules of a pipeline, their backwards split or joined.
 
 A micro-batch's backward takes B where it is joined, I and W where it is split. Measured times need not add up, so the
 instance whose every schedule is no slower than one of either kind has
@@ -17,8 +17,7 @@ lesser of both.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeplan.found.instance import problem_of, splittable
-from pipeplan.found.lanes import in_two_lanes
+from pipeplan.found.instance import in_two_lanes, problem_of, splittable
 from pipeplan.pipeline import Pipeline, Stage
 from pipeplan.schedule import Kind
 from pipeplan_formulations.schedule import PipelineSchedule, lower_bound

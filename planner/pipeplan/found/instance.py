@@ -15,15 +15,17 @@ as the simulator does and `evaluate` unless it is told another order.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pipeplan.cluster import Overlap
 from pipeplan.errors import InputError
-from pipeplan.found.lanes import in_two_lanes
 from pipeplan.found.rows import Rows, hardest, rows_of, share
 from pipeplan.found.ways import ways_of
 from pipeplan.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedule import Kind
+from pipeplan.simulate.program import two_lane_duration
 from pipeplan_formulations.schedule import PipelineSchedule
 
 NAMES: Mapping[Overlap, Literal["copy", "stream", "none"]] = {
@@ -120,6 +122,17 @@ def problem_of(
         wires=onward.wires,
         wires_back=back.wires,
     )
+
+
+def may_have_lanes(pipeline: Pipeline) -> bool:
+    """Whether schedules of two lanes, as FBP's, are searched beside those of one: where tensors stream."""
+    return pipeline.overlap is Overlap.STREAM
+
+
+def in_two_lanes(pipeline: Pipeline) -> Pipeline:
+    """The pipeline whose actions on one lane would take as long as its own do on two."""
+    stages = (stage.with_durations(partial(two_lane_duration, stage)) for stage in pipeline.stages)
+    return replace(pipeline, stages=tuple(stages))
 
 
 def splittable(stage: Stage) -> bool:

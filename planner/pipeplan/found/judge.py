@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipeplan.cluster import Overlap
-from pipeplan.found.lanes import may_have_lanes
+from pipeplan.found.instance import may_have_lanes
 from pipeplan.found.lists import FAMILY
 from pipeplan.pipeline import Pipeline
 from pipeplan.schedule import Action, Kind, Schedule

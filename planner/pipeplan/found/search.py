@@ -8,11 +8,10 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pipeplan.found.asked import Asked, Side, asked, crowded, sides
 from pipeplan.found.families import written
-from pipeplan.found.found import Found
 from pipeplan.found.judge import Judge
 from pipeplan.found.lists import as_orders, as_schedule
 from pipeplan.pipeline import Pipeline
@@ -40,6 +39,52 @@ WAITS = (1, 3)
 wires."""
 BUILT = 0.004
 """Seconds that CP-SAT's model of many operations takes, for each of them."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best schedule of a pipeline that was found.
+
+    Attributes
+    ----------
+    schedule : Schedule or None
+        That of a family, where nothing better was found.
+    value : int or None
+        Its simulated nanoseconds.
+    bound : int
+        No schedule of the pipeline that keeps the memory limits takes less, in any order, on the lanes that its devices
+        may have (`pipeplan.found.instance.may_have_lanes`).
+    status : Status
+        What we have.
+    stop : Stop
+        Why the search ended.
+
+    Raises
+    ------
+    ValueError
+        If the parts contradict each other.
+    """
+
+    schedule: Schedule | None
+    value: int | None
+    bound: int
+    status: Status
+    stop: Stop
+
+    def __post_init__(self) -> None:
+        if (self.schedule is None) != (self.value is None):
+            raise ValueError(f"a schedule of {self.value} ns: {self.schedule}")
+        if (self.value is not None) != (self.status in (Status.OPTIMAL, Status.FEASIBLE)):
+            raise ValueError(f"status {self.status} does not fit a value of {self.value}")
+        if self.value is not None and self.bound > self.value:
+            raise ValueError(f"bound {self.bound} lies above the value {self.value}")
+
+    @property
+    def gap(self) -> float | None:
+        """(value − bound) / value; None without a schedule, 0 for a value of 0."""
+        if self.value is None:
+            return None
+        return (self.value - self.bound) / self.value if self.value else 0.0
 
 
 def find(

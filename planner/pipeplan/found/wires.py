@@ -1,4 +1,4 @@
-"""What each wire must carry, one tensor after the other, whatever the order.
+"""Lower bounds on the makespan by what each wire must carry, one tensor after the other.
 
 ::
 

