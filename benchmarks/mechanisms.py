@@ -73,7 +73,7 @@ def varying(model: str, cluster: str, spread: str, **job: Any) -> dict[str, Any]
 
 def main() -> None:
     """Print both tables."""
-    words = sys.argv[2:]
+    words = [word for word in sys.argv[2:] if word != "--"]
     variants = (
         (LARGE, ("all", "no targets", "no placements"), ("step", "bound")),
         (VARYING, ("all", "no relatives", "no roomier"), ("mean", "fastest")),
