@@ -9,10 +9,7 @@ possible maximum when stages 0 … s hold the first b layers::
 import numpy as np
 
 from pipeplan.baselines.partitioners.balancer import from_zero, require_room
-from pipeplan.costs.chain import Array, Boundaries
-
-_NONE = 2**62
-"""No such partition."""
+from pipeplan.costs.chain import UNLIMITED, Array, Boundaries
 
 
 def smallest_maximum(times: Array, links: Array, *, empty: bool = False) -> tuple[int, Boundaries] | None:
@@ -39,7 +36,7 @@ def smallest_maximum(times: Array, links: Array, *, empty: bool = False) -> tupl
     stages, n = times.shape
     require_room(n)
     allowed = np.tri(n + 1, n + 1, 0 if empty else -1, dtype=bool)  # [b, a]: a stage of layers a … b − 1
-    best: Array = np.full(n + 1, _NONE)
+    best: Array = np.full(n + 1, UNLIMITED)
     best[0] = 0
     cuts = []
     for s in range(stages):
@@ -48,10 +45,10 @@ def smallest_maximum(times: Array, links: Array, *, empty: bool = False) -> tupl
         if s:  # boundary a has a cut ahead of it unless it is an end of the chain
             before = best.copy()
             before[1:n] = np.maximum(best[1:n], links[s - 1])
-        value = np.where(allowed, np.maximum(before[None, :], prefix[:, None] - prefix[None, :]), _NONE)
+        value = np.where(allowed, np.maximum(before[None, :], prefix[:, None] - prefix[None, :]), UNLIMITED)
         cuts.append(np.argmin(value, axis=1))
         best = value.min(axis=1)
-    if best[n] >= _NONE:
+    if best[n] >= UNLIMITED:
         return None
     edges = [n]
     for earliest in reversed(cuts):

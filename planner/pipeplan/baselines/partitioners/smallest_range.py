@@ -9,10 +9,7 @@ import numpy as np
 
 from pipeplan.baselines.partitioners.balancer import from_counts, from_zero, require_room
 from pipeplan.baselines.partitioners.uniform import even_counts
-from pipeplan.costs.chain import Array, Boundaries
-
-_NONE = 2**62
-"""No such cut."""
+from pipeplan.costs.chain import UNLIMITED, Array, Boundaries
 
 
 def smallest_range(weights: Array, stages: int) -> Boundaries:
@@ -32,14 +29,16 @@ def smallest_range(weights: Array, stages: int) -> Boundaries:
         return from_counts(even_counts(n, stages))
     require_room(n)
     prefix = from_zero(weights)
-    last = np.where(np.tri(n + 1, n + 1, -1, dtype=bool), prefix[:, None] - prefix[None, :], _NONE)  # [i, k]: k … i − 1
-    largest: Array = np.full(n + 1, _NONE)
+    last = np.where(
+        np.tri(n + 1, n + 1, -1, dtype=bool), prefix[:, None] - prefix[None, :], UNLIMITED
+    )  # [i, k]: k … i − 1
+    largest: Array = np.full(n + 1, UNLIMITED)
     largest[0] = 0
-    smallest: Array = np.full(n + 1, _NONE)
+    smallest: Array = np.full(n + 1, UNLIMITED)
     cuts = []
     for _ in range(stages):
         top, bottom = np.maximum(largest[None, :], last), np.minimum(smallest[None, :], last)
-        spread = np.where(top < _NONE, top - bottom, _NONE)
+        spread = np.where(top < UNLIMITED, top - bottom, UNLIMITED)
         latest = n - np.argmin(spread[:, ::-1], axis=1)  # argmin finds the first of equals, and the original the last
         rows = np.arange(n + 1)
         largest, smallest = top[rows, latest], bottom[rows, latest]
