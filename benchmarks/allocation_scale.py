@@ -10,8 +10,7 @@ import numpy as np
 
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
-from pipeplan_formulations.allocation.best_first.bracket import Bracket
-from pipeplan_formulations.allocation.suffix_bounds.floor import ground
+from pipeplan_formulations.allocation.suffix_bounds.floor import ground, open_bracket
 from pipeplan_formulations.common.report import Limits
 
 MICRO_BATCHES = 512
@@ -37,10 +36,8 @@ def instance(layers: int, units: tuple[int, ...], widths: tuple[int, ...], tight
     return ChainAllocation(
         forward=rows,
         backward=2 * rows,
-        update=np.zeros(table, np.int64),
         reduce=np.full(table, 2_000_000) * replicated,
         resident=np.full(table, 1000),
-        reduce_base=np.zeros(table[:2], np.int64),
         saved=np.full(layers, 100),
         output=np.full(layers, 10),
         workspace=np.full(layers, 50),
@@ -52,7 +49,6 @@ def instance(layers: int, units: tuple[int, ...], widths: tuple[int, ...], tight
         send=hop,
         send_back=hop,
         latency=np.full((kinds, kinds, 2), 5000),
-        cuts=np.ones(layers - 1, np.bool_),
         micro_batches=MICRO_BATCHES,
         widths=widths,
     )
@@ -79,7 +75,7 @@ def main() -> None:
     for name, layers, units, widths, tight in CASES:
         reference = textbook(layers, sum(units) if sum(units) < layers else layers)
         problem = instance(layers, units, widths, tight)
-        bracket = Bracket(problem, Limits(), None)
+        bracket = open_bracket(problem, Limits())
         ground(problem, bracket)
         assert bracket.high is not None
         first, gap_first = bracket.clock.wall, 1 - bracket.low / bracket.high

@@ -124,7 +124,14 @@ def plan_of(model: Model, cluster: Cluster, boundaries: Boundaries, pipeline: Pi
         micro_batches=MICRO_BATCHES,
         optimizer="sgd",
         stages=tuple(
-            PlanStage(model.names[a:b], homes, stage.forward, stage.backward, MICRO_BATCHES, MemoryParts())
+            PlanStage(
+                model.names[a:b],
+                homes,
+                stage.total(Kind.FORWARD),
+                stage.total(Kind.BACKWARD),
+                MICRO_BATCHES,
+                MemoryParts(),
+            )
             for (a, b), homes, stage in zip(pairwise(boundaries), pipeline.placement, pipeline.stages, strict=True)
         ),
         schedule=schedule,

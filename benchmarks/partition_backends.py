@@ -32,7 +32,6 @@ def instance(layers: int, stages: int, micro_batches: int, seed: int = 0) -> Cha
     return ChainPartition(
         forward=table,
         backward=2 * table,
-        update=np.zeros_like(table),
         send=send,
         send_back=send,
         link=send,
@@ -40,7 +39,6 @@ def instance(layers: int, stages: int, micro_batches: int, seed: int = 0) -> Cha
         resident=np.full(layers, 10),
         saved=saved,
         received=boundary,
-        workspace=np.zeros(layers, np.int64),
         in_flight=in_flight,
         limit=limit,
         micro_batches=micro_batches,

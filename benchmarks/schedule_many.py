@@ -11,7 +11,7 @@ from dataclasses import replace
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.schedule import PipelineSchedule
 from pipeplan_formulations.schedule.cyclic import least_period, solve
-from pipeplan_formulations.schedule.cyclic.modulo import modulo
+from pipeplan_formulations.schedule.cyclic.period import modulo
 from pipeplan_formulations.schedule.line import line
 
 SECONDS = 28.0

@@ -17,7 +17,7 @@ from pipeplan.costs.sources import sources
 from pipeplan.search import opened
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
-from pipeplan.search.branch_and_bound import Prover, Watch
+from pipeplan.search.branch_and_bound import OnProgress, Prover
 from pipeplan.search.build_plan import draft
 from pipeplan.search.heuristics import Baseline, baselines
 from pipeplan.search.infeasible import overfull
@@ -55,7 +55,7 @@ def solve(
     workers: int = 2,
     seed: int = 0,
     robust: Robust | float | str | None = None,
-    watch: Watch = lambda *_: None,
+    watch: OnProgress = lambda *_: None,
     example_inputs: Any = None,
     **wishes: Any,
 ) -> Result:
@@ -131,28 +131,28 @@ def solve(
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
     searching = replace(limits, time=clock.left - compared)
-    prover = Prover(cluster, searching, backend, watch, space.outside)
+    prover = Prover(searching, watch, cluster=cluster, backend=backend, outside=space.outside)
     rows: Mapping[str, Baseline] = {}
     try:
         with interruptible():
             for node in opened(space):
                 prover.push(node)
             for late in any_orders(space):
-                prover.postpone(late)
+                prover.defer(late)
         if space.large:  # heuristics' plans are late there, and would close little
             prover.run(reserve=prover.limits.time * FOR_HEURISTICS)
         with interruptible():
             rows = baselines(
                 space,
                 prover.limits.time * FOR_HEURISTICS,
-                prover.offer,
+                prover.submit,
                 known=prover.incumbent is not None,
                 at_most=max(prover.rest, 0.0) / 2 + prover.slack,
                 affords=prover.affords,
             )
         prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
         if prover.stop is not Stop.INTERRUPT:
-            prover.recall()
+            prover.resume()
             prover.run()
     except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
         prover.stop = Stop.INTERRUPT

@@ -8,8 +8,7 @@ import pytest
 from helpers.runnable_schedules import random_schedule
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Settle, Step
-from pipeplan_executor.runtime.program.lower_forward import lower_forward
+from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Settle, Step, lower_forward
 
 
 def play(steps: tuple[tuple[Step, ...], ...]) -> int:

@@ -3,9 +3,10 @@
 import pytest
 
 from pipeplan.core.errors import PlanError
-from pipeplan.core.schedule import Kind, Schedule
+from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES
-from pipeplan_executor.runtime.program.order import check_order, find_owners, find_replicas
+from pipeplan_executor.runtime.program.lower import lower
+from pipeplan_executor.runtime.program.order import find_owners, find_replicas
 
 
 def of(*lines: str) -> Schedule:
@@ -20,7 +21,7 @@ def test_families_can_be_run(family: str, replicas: tuple[int, ...], micro_batch
     """Whatever a family writes passes, and replica j owns the micro-batches j, j + r, …"""
     schedule = FAMILIES[family].write(replicas, micro_batches)
     owners = find_owners(schedule)
-    check_order(schedule, owners)
+    lower(schedule, lambda _: False)
     ranks = find_replicas(schedule)
     assert tuple(map(len, ranks)) == replicas
     assert all(rank == ranks[s][m % replicas[s]] for (s, m), rank in owners.items())
@@ -47,23 +48,21 @@ def test_what_is_wrong_is_named(lines: tuple[str, ...], said: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (("0F0 0B0 0U", "1B0 1F0 1U"), "rank 1 stands at 1B0 and waits for 1F0 further down its own list"),
-        (("0F0 1F0 1B0 0B0 0R 1R", "0F1 1F1 1B1 0B1 1R 0R"), "rank 0 stands at 0R and waits for rank 1 to come to 0R"),
-        (("0F0 0B0 0R", "0R 0F1 0B1"), "rank 1 stands at 0R and waits for what stands further down"),
-        (("0F0 0B0 0U 0R", "0F1 0B1 0U 0R"), "rank 0 stands at 0U"),
+        (("0F0 0B0 0U", "1B0 1F0 1U"), "1B0 stands ahead of 1F0 in device 1's list"),
+        (("0F0 1F0 1B0 0B0 0R 1R", "0F1 1F1 1B1 0B1 1R 0R"), "device 0 waits at 0R for 0R on device 1"),
+        (("0F0 0B0 0R", "0R 0F1 0B1"), "device 1 waits at 0R for 1 more backward actions of stage 0"),
+        (("0F0 0B0 0U 0R", "0F1 0B1 0U 0R"), "device 0 waits at 0U for 0R"),
     ],
 )
 def test_circles_are_named(lines: tuple[str, ...], said: str) -> None:
     """Ranks that would wait for each other for ever are refused, with what each waits for."""
-    schedule = of(*lines)
     with pytest.raises(PlanError, match=said):
-        check_order(schedule, find_owners(schedule))
+        lower(of(*lines), lambda _: False)
 
 
 def test_sharded_updates_are_collective() -> None:
     """Updates in different orders pass where every replica is on its own, and not where they exchange shares."""
     schedule = of("0F0 1F0 1B0 0B0 0R 1R 0U 1U", "0F1 1F1 1B1 0B1 0R 1R 1U 0U")
-    owners = find_owners(schedule)
-    check_order(schedule, owners)
-    with pytest.raises(PlanError, match="0U and waits for rank 1"):
-        check_order(schedule, owners, frozenset({Kind.REDUCE, Kind.UPDATE}))
+    lower(schedule, lambda _: False)
+    with pytest.raises(PlanError, match="device 0 waits at 0U for 0U on device 1"):
+        lower(schedule, lambda _: False, sharded=True)

@@ -10,7 +10,8 @@ from helpers.plans import plan_for
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
-from pipeplan_executor.runtime.program.order import check_order, find_owners
+from pipeplan_executor.runtime.program.lower import lower
+from pipeplan_executor.runtime.program.order import find_owners
 from pipeplan_executor.stages.split import build_stage, fit, materialised
 from pipeplan_executor.stages.stage_module import StageModule
 from pipeplan_executor.zoo import decoder
@@ -82,8 +83,8 @@ def test_tied_stages_reduce_together() -> None:
     with pytest.raises(PlanError, match="0R is missing on rank 0"):
         find_owners(schedule, ((0, 1),))
     circle = type(schedule).from_text("x", ["0F0 0R 0B0 0U", "1F0 1B0 1R 1U"])
-    with pytest.raises(PlanError, match="rank 1 stands at 1R and waits for rank 0 to come to 0R"):
-        check_order(circle, find_owners(circle, ((0, 1),)), tied=((0, 1),))
+    with pytest.raises(PlanError, match="device 1 waits at 1R for 0R on device 0"):
+        lower(circle, lambda _: False, tied=((0, 1),))
 
 
 def shifts(changes: bool) -> Workload:

@@ -32,17 +32,13 @@ def as_partition(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...]
         send_back=rows(p.send_back).reshape(stages - 1, stages - 1),
         link=rows(p.send).reshape(stages - 1, stages - 1),
         latency=np.array(p.latency, dtype=np.int64),
-        resident=nothing,
-        saved=nothing,
-        received=np.zeros(stages - 1, np.int64),
-        workspace=nothing,
         in_flight=nothing if in_flight is None else np.array(in_flight),
         limit=nothing,
         micro_batches=micro_batches,
         overlap=p.overlap,
         counts=np.array([-(-micro_batches // width) for width in widths]),
         link_counts=np.array([-(-micro_batches // number) for number in wires], dtype=np.int64),
-        reduce=rows(p.reduce) if p.reduce else None,
+        reduce=rows(p.reduce or (0,) * stages),
         alternating=in_flight is not None,
     )
 

@@ -4,12 +4,15 @@ import pytest
 
 from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
-from pipeplan_formulations.schedule.constructive.admission import Admission
-from pipeplan_formulations.schedule.constructive.alternating import alternating, zero_bubble
-from pipeplan_formulations.schedule.constructive.dispatch import dispatch
-from pipeplan_formulations.schedule.constructive.members import automatic, dispatched
-from pipeplan_formulations.schedule.constructive.numbers import to_numbers, to_orders
-from pipeplan_formulations.schedule.constructive.tails import resident, tails
+from pipeplan_formulations.schedule.constructive.dispatch import Admission, dispatch, to_numbers, to_orders
+from pipeplan_formulations.schedule.constructive.members import (
+    alternating,
+    automatic,
+    dispatched,
+    resident,
+    tails,
+    zero_bubble,
+)
 from pipeplan_formulations.schedule.line import line
 
 

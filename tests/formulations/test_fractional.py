@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.fractional import FractionalPartition, rounded, solve
-from pipeplan_formulations.fractional.pieces import Piece, envelope
-from pipeplan_formulations.fractional.polygon import clip, lower_hull
+from pipeplan_formulations.fractional.pieces import Piece, clip, envelope, lower_hull
 from pipeplan_formulations.partition import PathCut
 
 SQUARE = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)]

@@ -8,11 +8,10 @@ import pytest
 from pipeplan_formulations import graph
 from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.common.scaling import Scale
-from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star, cpsat
-from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.graph import GraphMode, GraphPartition, Line, Star, prefix
 from pipeplan_formulations.graph.downsets import all_downsets, orders, prefixes
 from pipeplan_formulations.graph.prefix import prefix_model
-from pipeplan_formulations.graph.warm import warm_start
+from pipeplan_formulations.graph.warm import open_bracket, warm_start
 
 
 def grid(rows: int, columns: int, stages: int, seed: int = 0) -> GraphPartition:
@@ -24,7 +23,7 @@ def grid(rows: int, columns: int, stages: int, seed: int = 0) -> GraphPartition:
     stars = tuple(Star(a, tuple(b for c, b in edges if c == a)) for a in range(n) if any(c == a for c, _ in edges))
     cost = rng.integers(0, 200, len(stars))
     time = rng.integers(1, 1000, (1, n))
-    return GraphPartition(n, tuple(edges), stars, (stages,), (Mode("device", (1,), (Line(time, cost, cost),)),))
+    return GraphPartition(n, tuple(edges), stars, (stages,), (GraphMode("device", (1,), (Line(time, cost, cost),)),))
 
 
 def diamond() -> GraphPartition:
@@ -32,7 +31,7 @@ def diamond() -> GraphPartition:
     none = np.zeros(2, np.int64)
     line = Line(np.array([[1, 5, 5, 1]]), none, none)
     stars = (Star(0, (1, 2)), Star(1, (3,)))
-    return GraphPartition(4, ((0, 1), (0, 2), (1, 3), (2, 3)), stars, (2,), (Mode("device", (1,), (line,)),))
+    return GraphPartition(4, ((0, 1), (0, 2), (1, 3), (2, 3)), stars, (2,), (GraphMode("device", (1,), (line,)),))
 
 
 def test_downsets_of_a_diamond() -> None:
@@ -105,14 +104,14 @@ def test_a_gap_that_is_asked_for_stops_the_search(backend: str) -> None:
 def test_the_hint_is_a_complete_assignment() -> None:
     """Every row and clause of the model holds at the point of a solution, T included."""
     problem = grid(3, 5, 3)
-    bracket = Bracket(problem, Limits(60))
-    warm_start(bracket)
+    bracket = open_bracket(problem, Limits(60))
+    warm_start(problem, bracket)
     model = prefix_model(problem, Scale(), 0, bracket.high, bracket.ceiling)
     point = model.point(bracket.best, bracket.high)
     for row in model.rows.rows:
-        total = sum(c * point[v] for v, c in row.terms.items())
+        value = row.expression.value(point)
         if all(point[v] for v in row.when):
-            assert total == row.least if row.equal else total >= row.least
+            assert value == 0 if row.equal else value >= 0
     assert all(any(point[v] if v >= 0 else not point[~v] for v in clause) for clause in model.rows.clauses)
     assert model.read([float(x) for x in point]) == bracket.best
 
@@ -120,7 +119,7 @@ def test_the_hint_is_a_complete_assignment() -> None:
 def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """If CP-SAT calls a problem infeasible whose solution we hold, the report says error and claims little."""
     problem = grid(4, 6, 3)
-    monkeypatch.setattr(cpsat, "_constraints", lambda sat, model, variables: sat.add_bool_or([]))
+    monkeypatch.setattr(prefix, "_borders", lambda model: model.rows.clause([]))
     report = graph.solve(problem, Limits(60), backend="cpsat")
     assert (report.status, report.stop) == (Status.FEASIBLE, Stop.ERROR)
-    assert report.bound == Bracket(problem, Limits()).free
+    assert report.bound == open_bracket(problem, Limits()).low

@@ -10,11 +10,11 @@ import pytest
 from helpers.partitions import UNEVEN, chain_partition, nothing_known, random_chain, unequal_chain, uneven
 from pipeplan_formulations import partition
 from pipeplan_formulations.common import cbc_process
+from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.common.solvers import cpsat_solver, pulp
 from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, cbc, cpsat, exact, placing
-from pipeplan_formulations.partition.expression import Expression, Row
 from pipeplan_formulations.partition.linear import linear_model
 from pipeplan_formulations.partition.windows import windows
 
@@ -174,7 +174,7 @@ def test_unknown_backend_names_the_known():
 def test_invalid_problems_are_refused(change, message):
     """Each wrong field is named, with what it holds and what it should."""
     with pytest.raises(ValueError, match=message):
-        replace(uneven(), **change)
+        uneven(**change)
 
 
 def test_paths_count_actions():
@@ -323,7 +323,7 @@ def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):
     start = exact.solve(problem, Limits())
 
     def too_tight(model, *_):
-        model.rows.append(Row(Expression({}, -1)))
+        model.at_least(Expression({}, -1))
 
     monkeypatch.setattr(placing, "_reach", too_tight)
     for solver in (cpsat, cbc):

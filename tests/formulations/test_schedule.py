@@ -7,13 +7,11 @@ import pytest
 from helpers.pipeline_schedules import every_order, random_schedule
 from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import BACKENDS, Op, cpsat, evaluate, exact, feasible, lower_bound, solve
-from pipeplan_formulations.schedule.admitting import Admission
+from pipeplan_formulations.schedule.bounds import jackson, packed, windows
 from pipeplan_formulations.schedule.line import line
 from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
-from pipeplan_formulations.schedule.packing import jackson, packed
-from pipeplan_formulations.schedule.positive import stretched
-from pipeplan_formulations.schedule.serial import serial
-from pipeplan_formulations.schedule.windows import windows
+from pipeplan_formulations.schedule.precedence import Admission
+from pipeplan_formulations.schedule.start import serial, stretched
 
 TWO = line(2, 2, 2)
 """Two devices, two micro-batches, room for both."""

@@ -21,15 +21,14 @@ from pipeplan_formulations.schedule.cyclic import (
     step_bound,
     unrolled,
 )
-from pipeplan_formulations.schedule.cyclic.compact import compact
-from pipeplan_formulations.schedule.cyclic.dispatch import Rule, dispatched, joined
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound
-from pipeplan_formulations.schedule.cyclic.holding import largest_sum
-from pipeplan_formulations.schedule.cyclic.modulo import Found, modulo
-from pipeplan_formulations.schedule.cyclic.reach import reach
+from pipeplan_formulations.schedule.cyclic.ends import Rule, dispatched, joined
+from pipeplan_formulations.schedule.cyclic.holding import largest_sum, reach
+from pipeplan_formulations.schedule.cyclic.pattern import compact
+from pipeplan_formulations.schedule.cyclic.period import Found, modulo
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
-from pipeplan_formulations.schedule.cyclic.ruled import ruled
 from pipeplan_formulations.schedule.cyclic.stride import by_strides, stride, stride_bound
+from pipeplan_formulations.schedule.cyclic.unrolled import ruled
 from pipeplan_formulations.schedule.line import line
 from pipeplan_formulations.schedule.objective import peaks, starts
 

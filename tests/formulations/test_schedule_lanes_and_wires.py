@@ -10,7 +10,7 @@ from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.schedule import Op, PipelineSchedule, cyclic, evaluate, feasible, lower_bound, solve
 from pipeplan_formulations.schedule.line import line
 from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
-from pipeplan_formulations.schedule.serial import serial
+from pipeplan_formulations.schedule.start import serial
 
 TWO = line(2, 2, 2)
 """Two devices, two micro-batches, room for both; F and I take 1000, W 700, a tensor's lag is 100."""

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeplan_formulations.common import span_knapsack
-from pipeplan_formulations.common.span_knapsack import SpanKnapsack
-from pipeplan_formulations.common.span_largest import SpanLargest
+from pipeplan_formulations.common.span_knapsack import SpanKnapsack, SpanLargest
 
 
 def every_span(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -14,23 +14,8 @@ def make_chain(
     backward: ArrayLike | None = None,
     devices: int | Sequence[float] = 2,
     *,
-    boundary: ArrayLike = 0,
     bandwidth: int | Sequence[int | None] | None = None,
-    send: ArrayLike | None = None,
-    latency: ArrayLike = 0,
-    input_gradient: ArrayLike | None = None,
-    weight_gradient: ArrayLike | None = None,
-    update: ArrayLike = 0,
-    parameters: ArrayLike = 0,
-    gradients: ArrayLike = 0,
-    optimizer: ArrayLike = 0,
-    saved: ArrayLike = 0,
-    workspace: ArrayLike = 0,
-    limit: ArrayLike = UNLIMITED,
-    runtime: ArrayLike = 0,
-    overlap: Overlap = Overlap.COPY,
-    forward_flops: ArrayLike | None = None,
-    micro_batch: int = 1,
+    **fields: object,
 ) -> Chain:
     """A chain of S devices and n layers.
 
@@ -40,65 +25,48 @@ def make_chain(
         Nanoseconds. One row is the time on a device of speed 1; ``backward`` is all zero when left out.
     devices : int or sequence of float
         How many equal devices, or the speed of each.
-    boundary : scalar or shape (n − 1,)
-        Bytes over each cut.
     bandwidth : int or None, or one a link
-        Bytes per second; None is a free link. ``send``, shape (S − 1, n − 1) or less, overrules it.
-    input_gradient, weight_gradient : like ``backward``
-        By default half of ``backward`` each, the odd nanosecond with the input gradient.
-    parameters, gradients, optimizer, saved, workspace : scalar or shape (n,)
-    limit, runtime : scalar or shape (S,)
-    forward_flops : shape (n,)
-        By default the forward times of the first device.
+        Bytes per second; None is a free link. A field ``send`` overrules it.
+    fields
+        Those of `Chain`. Arrays may be scalars, or rows that all stages share; ``input_gradient`` and
+        ``weight_gradient``, like ``backward``, are by default half of it, the odd nanosecond with the former.
     """
     speeds = [1.0] * devices if isinstance(devices, int) else list(devices)
-    first = np.asarray(forward)
-    count, layers = len(speeds), first.shape[-1]
+    count, layers = len(speeds), np.asarray(forward).shape[-1]
     kinds = {speed: DeviceKind(f"speed{speed:g}", speed=speed) for speed in speeds}
-    times = _times(first, speeds)
-    back = _times(np.asarray(backward if backward is not None else np.zeros(layers, np.int64)), speeds)
-    halves = (back + 1) // 2, back // 2
-    bytes_over = _filled(boundary, (layers - 1,))
-    if send is None:
+    times = _times(forward, speeds)
+    back = _times(np.zeros(layers, np.int64) if backward is None else backward, speeds)
+    gradients = {"input_gradient": (back + 1) // 2, "weight_gradient": back // 2}
+    for name in gradients.keys() & fields.keys():
+        fields[name] = _times(fields[name], speeds)
+    sizes = {"S": count, "L": count - 1, "n": layers, "c": layers - 1}
+    tables = {
+        name: np.broadcast_to(np.asarray(fields.pop(name), np.int64), [sizes[axis] for axis in shapes[0]]).copy()
+        for name, shapes in Chain.SHAPES.items()
+        if name in fields
+    }
+    if "send" not in tables:
         per_link = list(bandwidth) if isinstance(bandwidth, Sequence) else [bandwidth] * (count - 1)
-        send = np.array([[Link(rate).occupancy(int(b)) for b in bytes_over] for rate in per_link], np.int64)
-        send = send.reshape(count - 1, layers - 1)
-    return Chain(
-        names=tuple(f"layer{i}" for i in range(layers)),
-        groups=tuple((Device(index, kinds[speed], 0),) for index, speed in enumerate(speeds)),
-        micro_batch=micro_batch,
-        forward=times,
-        backward=back,
-        input_gradient=halves[0] if input_gradient is None else _times(np.asarray(input_gradient), speeds),
-        weight_gradient=halves[1] if weight_gradient is None else _times(np.asarray(weight_gradient), speeds),
-        update=_filled(update, (count, layers)),
-        parameters=_filled(parameters, (layers,)),
-        gradients=_filled(gradients, (layers,)),
-        optimizer=_filled(optimizer, (count, layers)),
-        reduce=_filled(0, (count, layers)),
-        reduce_base=_filled(0, (count,)),
-        saved=_filled(saved, (count, layers)),
-        output=_filled(0, (count, layers)),
-        recomputable=np.zeros(layers, np.bool_),
-        workspace=_filled(workspace, (count, layers)),
-        forward_workspace=_filled(workspace, (count, layers)),
-        boundary=_filled(bytes_over, (count - 1, layers - 1)),
-        send=_filled(send, (count - 1, layers - 1)),
-        latency=_filled(latency, (count - 1,)),
-        turns=((1, (0,)),) * (count - 1),
-        limit=_filled(limit, (count,)),
-        runtime=_filled(runtime, (count,)),
-        overlap=overlap,
-        forward_flops=times[0].copy() if forward_flops is None else _filled(forward_flops, (layers,)),
-    )
+        crossing = np.broadcast_to(tables.get("boundary", 0), (count - 1, layers - 1))
+        occupied = [[Link(rate).occupancy(int(b)) for b in row] for rate, row in zip(per_link, crossing, strict=True)]
+        tables["send"] = np.array(occupied, np.int64).reshape(count - 1, layers - 1)
+    defaults = {
+        "names": tuple(f"layer{i}" for i in range(layers)),
+        "groups": tuple((Device(index, kinds[speed], 0),) for index, speed in enumerate(speeds)),
+        "micro_batch": 1,
+        **gradients,
+        "forward_workspace": tables.get("workspace", np.zeros_like(times)),
+        "turns": ((1, (0,)),) * (count - 1),
+        "limit": np.full(count, UNLIMITED),
+        "overlap": Overlap.COPY,
+        "forward_flops": np.asarray(fields.pop("forward_flops", times[0]), np.int64).copy(),
+    }
+    return Chain(forward=times, backward=back, **{**defaults, **tables, **fields})
 
 
-def _filled(values: ArrayLike, shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(np.asarray(values, np.int64), shape).copy()
-
-
-def _times(values: np.ndarray, speeds: list[float]) -> Array:
+def _times(values: ArrayLike, speeds: list[float]) -> Array:
     """One row per device; a single row is divided by the speeds, rounded up."""
+    values = np.asarray(values)
     if values.ndim == 2:
         return values.astype(np.int64)
     return np.array([np.ceil(values / speed) for speed in speeds], np.int64)

@@ -6,10 +6,13 @@ from functools import cache
 import numpy as np
 from hypothesis import strategies as st
 
-from pipeplan_formulations.graph import UNLIMITED, Border, GraphPartition, Line, Mode, Star
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.graph import Border, GraphMode, GraphPartition, Line, Star
 
 
-def stage_load(problem: GraphPartition, mode: Mode, earlier: frozenset, here: tuple, later: frozenset, variants) -> int:
+def stage_load(
+    problem: GraphPartition, mode: GraphMode, earlier: frozenset, here: tuple, later: frozenset, variants
+) -> int:
     """(4) of a stage between what lies before and behind it."""
     loads = []
     for line in mode.lines:
@@ -38,7 +41,7 @@ def enters(problem: GraphPartition, star: Star, earlier, here, later) -> bool:
     return star.source not in here and any(reader in here for reader in star.readers)
 
 
-def stage_memory(problem: GraphPartition, mode: Mode, earlier, here, later, variants, behind: int) -> int:
+def stage_memory(problem: GraphPartition, mode: GraphMode, earlier, here, later, variants, behind: int) -> int:
     """Left side of (3)."""
     chosen = list(zip(variants, here, strict=True))
     each = sum(int(mode.held[v, g]) for v, g in chosen)
@@ -88,7 +91,7 @@ def exhaustive(problem: GraphPartition) -> int | None:
                         found = min(found, max(alone, best(earlier, behind + mode.flow, rest, count + 1, m)))
         return found
 
-    def cheapest(mode: Mode, earlier: frozenset, here: tuple, behind: int) -> float:
+    def cheapest(mode: GraphMode, earlier: frozenset, here: tuple, behind: int) -> float:
         later, loads = everything - earlier - frozenset(here), []
         for variants in itertools.product(range(problem.variants), repeat=len(here)):
             if not all(mode.possible[v, g] for g, v in zip(here, variants, strict=True)):
@@ -173,7 +176,19 @@ def graph_partitions(draw, groups: int = 7, stages: int = 4) -> GraphPartition:
         limit = {"free": UNLIMITED, "tight": int(total * rng.uniform(0.4, 1.2)), "scarce": total // 4}[memory]
         possible = rng.random((variants, n)) < (0.9 if len(shapes) > 1 and kind != "replicas" else 1)
         modes.append(
-            Mode(f"{takes}", takes, tuple(lines), fixed, held, peak, received, limit, flow, flying, possible)
+            GraphMode(
+                f"{takes}",
+                takes,
+                tuple(lines),
+                fixed,
+                held,
+                peak,
+                received,
+                possible,
+                limit=limit,
+                flow=flow,
+                in_flight=flying,
+            )
         )  # fmt: skip
     depths = draw(st.sampled_from([(), (), (), (1,), (2,), (1, 3), (stages,)]))
     borders, pairs = (), None

@@ -79,7 +79,7 @@ def every_instance(problem: JointPipeline) -> Iterator[PipelineSchedule]:
     """The schedule problem, in bytes, of every partition, recomputed set and split that is allowed and may be best."""
     chain = problem.chain
     stages, n = chain.forward.shape
-    again = [i for i in range(n) if chain.recomputable is not None and chain.recomputable[i]]
+    again = [i for i in range(n) if chain.recomputable[i]]
     for edges in every_partition(chain):
         if chain.cuts is not None and not all(chain.cuts[b - 1] for b in edges[1:-1]):
             continue

@@ -24,19 +24,16 @@ F, B, DX, DW, R, U = Kind  # forward, backward, input and weight gradient, reduc
 def duration(action: Action, schedule: Schedule, pipeline: Pipeline) -> int:
     """Nanoseconds; on two lanes F and B are slowed down to F + B, input and weight gradients like B."""
     stage = pipeline.stages[action.stage]
-    plain = {
-        F: stage.forward,
-        B: stage.backward,
-        DX: stage.input_gradient,
-        DW: stage.weight_gradient,
-        R: stage.reduce,
-        U: stage.update,
-    }[action.kind]
+    forward, backward, inputs, weights = (
+        times[action.slice] if isinstance(times, tuple) else times
+        for times in (stage.forward, stage.backward, stage.input_gradient, stage.weight_gradient)
+    )
+    plain = {F: forward, B: backward, DX: inputs, DW: weights, R: stage.reduce, U: stage.update}[action.kind]
     if not schedule.two_lanes or action.kind in (R, U):
         return plain
     if action.kind in (F, B):
-        return stage.forward + stage.backward
-    return ceil(Fraction(plain * (stage.forward + stage.backward), stage.backward)) if stage.backward else plain
+        return forward + backward
+    return ceil(Fraction(plain * (forward + backward), backward)) if backward else plain
 
 
 def way(action: Action, pipeline: Pipeline) -> Transfer | None:

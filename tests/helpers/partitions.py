@@ -12,30 +12,23 @@ from pipeplan_formulations.partition import ChainPartition, PathCut, Tie, Wire
 from pipeplan_formulations.partition.instance import Boundaries
 
 
-def chain_partition(forward, backward, *, links=0, micro_batches=4, overlap="copy", objective="step", limit=2**40):
-    """An instance on equal or unequal devices with little to say but the times; sizes are one byte a layer."""
+def chain_partition(forward, backward, *, links=0, **fields) -> ChainPartition:
+    """An instance on equal or unequal devices with little to say but the times; sizes are one byte a layer.
+
+    ``links`` takes the place of send, send_back and link; every other field of `ChainPartition` may be given.
+    """
     forward, backward = np.atleast_2d(np.array(forward)), np.atleast_2d(np.array(backward))
     stages, layers = forward.shape
     cuts = np.full((stages - 1, layers - 1), links)
     ones = np.ones(layers, np.int64)
-    return ChainPartition(
-        forward=forward,
-        backward=backward,
-        update=np.zeros_like(forward),
-        send=cuts,
-        send_back=cuts,
-        link=cuts,
-        latency=np.zeros(stages - 1, np.int64),
-        resident=ones,
-        saved=ones,
-        received=np.zeros(layers - 1, np.int64),
-        workspace=np.zeros(layers, np.int64),
-        in_flight=np.arange(stages, 0, -1),
-        limit=np.full(stages, limit),
-        micro_batches=micro_batches,
-        overlap=overlap,
-        objective=objective,
-    )
+    defaults = {
+        **dict.fromkeys(("send", "send_back", "link"), cuts),
+        **dict.fromkeys(("resident", "saved"), ones),
+        "in_flight": np.arange(stages, 0, -1),
+        "limit": np.full(stages, 2**40),
+        "micro_batches": 4,
+    }
+    return ChainPartition(forward=forward, backward=backward, **{**defaults, **fields})
 
 
 UNEVEN = (7, 2, 2, 9, 1, 1, 4, 4)
@@ -44,7 +37,7 @@ UNEVEN = (7, 2, 2, 9, 1, 1, 4, 4)
 
 def uneven(**settings) -> ChainPartition:
     """Those layers on three equal devices."""
-    return chain_partition(np.tile(UNEVEN, (3, 1)), np.zeros((3, 8), int), **settings)
+    return chain_partition(**{"forward": np.tile(UNEVEN, (3, 1)), "backward": np.zeros((3, 8), int), **settings})
 
 
 def random_chain(seed: int, stages: int, layers: int, **settings) -> ChainPartition:
@@ -96,7 +89,7 @@ def row_of(table: np.ndarray, s: int) -> np.ndarray:
 def recomputed(problem: ChainPartition, boundaries: Boundaries, s: int) -> tuple[int, ...] | None:
     """Of all sets of layers that make stage s fit one that costs least, of those one of fewest; None if none fits."""
     layers = range(boundaries[s], boundaries[s + 1])
-    may = [i for i in layers if problem.recomputable is not None and problem.recomputable[i]]
+    may = [i for i in layers if problem.recomputable[i]]
     sets = (x for size in range(len(may) + 1) for x in itertools.combinations(may, size))
     fit = (x for x in sets if memory_of(problem, boundaries, s, x) <= problem.limit[s])
     return min(fit, key=lambda x: (sum(int(problem.forward[s, i]) for i in x), len(x)), default=None)
@@ -118,8 +111,8 @@ def fits(problem: ChainPartition, boundaries: Boundaries) -> bool:
 def reduction(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
     """R_s, part by part."""
     layers = range(boundaries[s], boundaries[s + 1])
-    parts = [int(problem.reduce[s, i]) if problem.reduce is not None else 0 for i in layers]
-    base = int(problem.reduce_base[s]) if problem.reduce_base is not None and any(parts) else 0
+    parts = [int(problem.reduce[s, i]) for i in layers]
+    base = int(problem.reduce_base[s]) if any(parts) else 0
     tied = sum(tie.reduce[s] for tie in problem.ties if has_copy(tie, layers))
     return sum(parts) + base + tied + sum(tie.home[s] for tie in problem.ties if is_home(tie, layers))
 
@@ -269,7 +262,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False)
         return problem
     # Just enough for one partition, so that some fit and others do not; or less than that, so that perhaps none does.
     inner = np.sort(rng.choice(np.arange(1, n), depth - 1, replace=False)) if depth > 1 else []
-    spots = [int(i) for i in np.flatnonzero(problem.recomputable)] if problem.recomputable is not None else []
+    spots = [int(i) for i in np.flatnonzero(problem.recomputable)]
     again = [i for i in spots if rng.integers(2)]
     need = np.array([memory_of(problem, (0, *map(int, inner), n), s, again) for s in range(depth)])
     spare = rng.integers(0, 6, depth) if memory == "tight" else -rng.integers(0, 3, depth)

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from pipeplan.core.cluster import Overlap
-from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.pipeline import Pipeline, Stage, Times, Transfer
 from pipeplan.costs.chain import UNLIMITED
 
 
 def line(
     stages: int,
-    forward: int,
-    backward: int,
+    forward: Times,
+    backward: Times,
     *,
     occupancy: int = 0,
     latency: int = 0,

@@ -42,6 +42,16 @@ def random_case(seed: int, *, least_time: int = 0, least_latency: int = 0, share
     return Case(schedule, replace(pipeline, tied=tied))
 
 
+def with_unlike_slices(case: Case, seed: int) -> Case:
+    """The same, where every slice of a stage takes times of its own, up to 9; as it is if there is one slice."""
+    random, slices = Random(seed), 1 + max(action.slice for action in case.schedule.actions())
+    stages = tuple(
+        stage.with_durations(lambda kind, part, own=stage: random.randint(0, 9) if part else own.duration(kind))
+        for stage in (replace(own, forward=(own.forward,) * slices) for own in case.pipeline.stages)
+    )
+    return replace(case, pipeline=replace(case.pipeline, stages=stages))
+
+
 def random_ties(random: Random, placement: Placement) -> Placement:
     """Now and then a group of stages that share no device."""
     stages = random.sample(range(len(placement)), min(len(placement), random.choice([0, 0, 2, 3])))

@@ -150,26 +150,12 @@ def test_the_second_ending_counts_where_the_first_layer_is_alone() -> None:
 
 def two_layers() -> ChainAllocation:
     """A light layer and a heavy one, links that cost nothing."""
-    free, nothing = np.zeros((1, 1, 2, 1), np.int64), np.zeros((1, 1, 2), np.int64)
     return ChainAllocation(
         forward=np.array([[1, 20]]),
         backward=np.array([[1, 40]]),
-        update=nothing,
-        reduce=nothing,
-        resident=nothing,
-        reduce_base=np.zeros((1, 1), np.int64),
-        saved=np.zeros(2, np.int64),
-        output=np.zeros(2, np.int64),
-        workspace=np.zeros(2, np.int64),
-        recomputable=np.zeros(2, bool),
-        received=np.zeros(1, np.int64),
         limit=np.array([1]),
         units=np.array([2]),
         node=np.array([2]),
-        send=free,
-        send_back=free,
-        latency=nothing,
-        cuts=np.ones(1, bool),
         micro_batches=4,
     )
 

@@ -7,7 +7,7 @@ from helpers.found_pipelines import random_orders, random_pipeline
 from pipeplan.core.cluster import Overlap
 from pipeplan.search.scheduling import schedule_problem
 from pipeplan_formulations.schedule import evaluate
-from pipeplan_formulations.schedule.constructive.annealing import annealed
+from pipeplan_formulations.schedule.constructive.local_search import annealed
 
 
 @settings(max_examples=25, deadline=None)

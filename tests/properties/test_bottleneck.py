@@ -49,7 +49,7 @@ def test_the_bottleneck_is_the_least_of_all_plans_of_many_questions() -> None:
     assert len(gaps(range(1000, 2000))) <= 10
 
 
-def test_shapes_in_lumps_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aggregated_shapes_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where shapes are bounded together, as on large clusters, values and bounds are those of all plans, too."""
     monkeypatch.setattr("pipeplan.search.space.space.FEW", 0)
     monkeypatch.setattr("pipeplan.search.graph.node.MOST_WIDTHS", 0)

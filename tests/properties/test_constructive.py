@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from helpers.pipeline_schedules import random_schedule, random_ways
 from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule, evaluate
 from pipeplan_formulations.schedule.constructive import constructive
-from pipeplan_formulations.schedule.constructive.dispatch import dispatch
+from pipeplan_formulations.schedule.constructive.dispatch import dispatch, to_orders
+from pipeplan_formulations.schedule.constructive.local_search import Network, moves
 from pipeplan_formulations.schedule.constructive.members import automatic, dispatched, handwritten
-from pipeplan_formulations.schedule.constructive.network import Network
-from pipeplan_formulations.schedule.constructive.numbers import to_orders
-from pipeplan_formulations.schedule.constructive.swaps import moves
 
 seeds = st.integers(0, 10**9)
 

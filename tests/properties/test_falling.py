@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from helpers.allocations import backwards, brute_force, chain_allocations, drains, every_allocation, right_sides, wished
 from pipeplan.schedules import FAMILIES, first_deadlock
-from pipeplan.search.fill_memory import filled
 from pipeplan.search.space.in_flight import Box, between
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, exact
@@ -40,7 +39,7 @@ def test_what_falls_never_deadlocks(replicas: list[int], micro_batches: int, dat
     rooms = data.draw(st.lists(st.integers(0, 40), min_size=len(replicas), max_size=len(replicas)))
     drawn = tuple(data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True))
     shares = [-(-micro_batches // r) for r in replicas]
-    for counts in (least, most, filled(Box.of(replicas, micro_batches), rooms)):
+    for counts in (least, most, Box.of(replicas, micro_batches).filled(rooms)):
         assert falls(replicas, shares, least, counts)
     for counts in (least, most, drawn):
         assert not falls(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None
@@ -146,13 +145,10 @@ EMPTY_STAGE = ChainAllocation(
     forward=np.array([[1, 0]]),
     backward=np.array([[0, 0]]),
     update=np.array([[[0, 1], [0, 0]]]),
-    reduce=np.zeros((1, 2, 2), np.int64),
     resident=np.array([[[7, 1], [7, 0]]]),
     reduce_base=np.array([[1, 0]]),
     saved=np.array([2, 6]),
-    output=np.array([1, 3]),
     workspace=np.array([1, 0]),
-    recomputable=np.array([False, False]),
     received=np.array([4]),
     limit=np.array([12]),
     units=np.array([3]),
@@ -160,10 +156,8 @@ EMPTY_STAGE = ChainAllocation(
     send=np.array([[[[0], [1]]]]),
     send_back=np.array([[[[1], [1]]]]),
     latency=np.array([[[1, 1]]]),
-    cuts=np.array([True]),
     micro_batches=1,
     widths=(1, 2),
-    unit=1,
 )
 """A second stage that computes nothing, with room for one micro-batch: it needs no more in flight, whatever e is."""
 

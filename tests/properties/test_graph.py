@@ -5,10 +5,14 @@ from hypothesis import given, settings
 
 from helpers.graphs import exhaustive, graph_partitions, judge
 from pipeplan_formulations import graph
-from pipeplan_formulations.common.report import Limits, Report, Status, Stop
-from pipeplan_formulations.graph import GraphPartition, cbc, cpsat
+from pipeplan_formulations.common.mip.cbc import CBC
+from pipeplan_formulations.common.mip.cpsat import CPSAT
+from pipeplan_formulations.common.mip.model import MipSolver
+from pipeplan_formulations.common.report import Limits, Report, Status
+from pipeplan_formulations.graph import GraphPartition
 from pipeplan_formulations.graph.bounds import lower_bound
-from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.graph.by_rows import search
+from pipeplan_formulations.graph.warm import open_bracket
 
 LIMITS = Limits(time=60, workers=1)
 
@@ -37,7 +41,7 @@ def test_dynamic_programme_and_cpsat_equal_exhaustive_search(problem: GraphParti
     best = exhaustive(problem)
     check(graph.solve(problem, LIMITS, backend="exact"), problem, best)
     check(graph.solve(problem, LIMITS, backend="cpsat"), problem, best)
-    check(cold(cpsat, problem), problem, best)
+    check(cold(CPSAT, problem), problem, best)
     if best is not None:
         assert lower_bound(problem) <= best
 
@@ -46,7 +50,7 @@ def test_dynamic_programme_and_cpsat_equal_exhaustive_search(problem: GraphParti
 @settings(max_examples=100, deadline=None)
 def test_cbc_equals_exhaustive_search(problem: GraphPartition) -> None:
     """CBC, begun from nothing, finds the optimum and proves it up to its accuracy."""
-    check(cold(cbc, problem), problem, exhaustive(problem), cbc_gap(problem))
+    check(cold(CBC, problem), problem, exhaustive(problem), cbc_gap(problem))
 
 
 @pytest.mark.slow
@@ -59,8 +63,8 @@ def test_all_backends_equal_exhaustive_search_on_many_instances(problem: GraphPa
         check(
             graph.solve(problem, LIMITS, backend=backend), problem, best, cbc_gap(problem) if backend == "cbc" else 0.0
         )
-    check(cold(cpsat, problem), problem, best)
-    check(cold(cbc, problem), problem, best, cbc_gap(problem))
+    check(cold(CPSAT, problem), problem, best)
+    check(cold(CBC, problem), problem, best, cbc_gap(problem))
 
 
 @given(graph_partitions())
@@ -75,12 +79,11 @@ def test_a_hint_is_never_made_worse(problem: GraphPartition) -> None:
     assert report.bound <= known.objective
 
 
-def cold(backend: object, problem: GraphPartition) -> Report[graph.Stages]:
+def cold(solver: MipSolver, problem: GraphPartition) -> Report[graph.Stages]:
     """A solver's own answer, begun from no solution and no bound: a start can hide a wrong row or a wrong proof."""
-    bracket = Bracket(problem, LIMITS)
+    bracket = open_bracket(problem, LIMITS)
     bracket.low = 0
-    stop: Stop = backend.search(bracket)  # type: ignore[attr-defined]
-    return bracket.report(stop, "cold", "")
+    return bracket.report(search(problem, bracket, solver), "cold", "")
 
 
 @given(graph_partitions(groups=16, stages=6))

@@ -26,7 +26,7 @@ from helpers.partitions import (
 )
 from pipeplan_formulations.common import recomputation as recompute
 from pipeplan_formulations.common.report import Limits, Status
-from pipeplan_formulations.partition import cbc, cpsat, exact, recomputing
+from pipeplan_formulations.partition import cbc, cpsat, exact
 
 LIMITS = Limits(time=60)
 CBC_GAP = 1e-6
@@ -138,7 +138,7 @@ def test_thinned_lists_bracket_the_optimum(problem, cap):
     Its partition fits and is worth what is said; and only where that is the optimum it is called so.
     """
     best = brute_force(problem)
-    recomputing._recomputation.cache_clear()
+    recompute._recomputation.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recompute, "CAP", cap)
         for solver in (exact, cpsat):
@@ -149,7 +149,7 @@ def test_thinned_lists_bracket_the_optimum(problem, cap):
             assert report.bound <= best <= report.objective == problem.evaluate(report.solution)
             assert fits(problem, report.solution)
             assert (report.status is Status.OPTIMAL) == (report.bound == report.objective)
-    recomputing._recomputation.cache_clear()
+    recompute._recomputation.cache_clear()
 
 
 @settings(max_examples=60)

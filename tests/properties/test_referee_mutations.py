@@ -10,7 +10,7 @@ import pytest
 from pipeplan.costs.network import Ring
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
-from pipeplan.search.nodes.aggregate import LumpNode
+from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.device_groups import ShapeNode
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.space.device_groups import DeviceClass
@@ -36,7 +36,7 @@ def noticed(suits: Any, change: Any = lambda document: None) -> str:
     pytest.fail("nobody noticed")
 
 
-def lumped(document: dict[str, Any]) -> bool:
+def aggregated(document: dict[str, Any]) -> bool:
     """Several nodes, devices in any order, the time of a step: where layouts are priced."""
     return len(document["cluster"]["nodes"]) > 1 and "order" not in document["job"]
 
@@ -67,7 +67,7 @@ def test_a_wrong_ring_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Callabl
     monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they price no layouts
     rings = layouts._rings
     monkeypatch.setattr(layouts, "_rings", lambda own, each, *rest: [wrong(r, each) for r in rings(own, each, *rest)])
-    assert "above the optimum" in noticed(lumped, replicated)
+    assert "above the optimum" in noticed(aggregated, replicated)
 
 
 def test_a_gate_that_stands_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,15 +76,15 @@ def test_a_gate_that_stands_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     assert "outside what was asked" in noticed(lambda document: "order" in document["job"])
 
 
-@pytest.mark.parametrize("kind", [ShapeNode, FamilyNode, LumpNode])
+@pytest.mark.parametrize("kind", [ShapeNode, FamilyNode, AggregateNode])
 def test_a_node_that_forgets_what_it_leaves_is_noticed(monkeypatch: pytest.MonkeyPatch, kind: type[Node]) -> None:
     """Without the bound of what is left unexamined the answer is called optimal where it is not."""
     advance = kind.advance
     monkeypatch.setattr(kind, "advance", lambda self, prover: Step(advance(self, prover).nodes, None))
-    if kind is LumpNode:
+    if kind is AggregateNode:
         monkeypatch.setattr(space, "FEW", 0)
         monkeypatch.setattr(layouts, "SMALL_CELLS", 0)
-    assert "above the optimum" in noticed(lambda document: lumped(document) or kind is not LumpNode, rough)
+    assert "above the optimum" in noticed(lambda document: aggregated(document) or kind is not AggregateNode, rough)
 
 
 def rough(document: dict[str, Any]) -> None:

@@ -11,10 +11,8 @@ from pipeplan.search.any_order import AnyOrderNode
 from pipeplan.search.graph.node import GraphNode
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes import tied_copies as copies
-from pipeplan.search.nodes.aggregate import LumpNode
-from pipeplan.search.nodes.climb import Climb
-from pipeplan.search.nodes.rest import RestNode
-from pipeplan.search.nodes.tilings import TilingsNode
+from pipeplan.search.nodes.aggregate import AggregateNode, PlacementsNode, TargetSchedule
+from pipeplan.search.nodes.device_groups import RestNode
 from pipeplan.search.space import in_flight as flights
 from pipeplan.search.space.in_flight import Box
 from pipeplan.search.space.space import Space
@@ -25,7 +23,7 @@ from referee.verdict import judge
 space = import_module("pipeplan.search.space.space")
 family_node = import_module("pipeplan.search.nodes.family")
 network = import_module("pipeplan.costs.network")
-rest = import_module("pipeplan.search.nodes.rest")
+shapes = import_module("pipeplan.search.nodes.device_groups")
 
 
 @dataclass(frozen=True)
@@ -98,17 +96,21 @@ def even(document: dict[str, Any]) -> None:
         job.pop(name, None)
 
 
-LUMPS = (space, "FEW", 0)
-LARGE = (LUMPS, (layouts, "SMALL_CELLS", 0))
+AGGREGATES = (space, "FEW", 0)
+LARGE = (AGGREGATES, (layouts, "SMALL_CELLS", 0))
 REGIMES = {
-    "tree of lumps": Regime(LumpNode, "_below", (LUMPS,), suits=free),
-    "large lumps": Regime(LumpNode, "advance", LARGE, exact=False, when=lambda own, _: not own[0].small, suits=free),
-    "climb": Regime(Climb, "up", LARGE, exact=False, suits=free),
-    "tilings": Regime(
-        TilingsNode, "advance", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=even
+    "tree of aggregates": Regime(AggregateNode, "_below", (AGGREGATES,), suits=free),
+    "large aggregates": Regime(
+        AggregateNode, "advance", LARGE, exact=False, when=lambda own, _: not own[0].small, suits=free
     ),
-    "certain copies": Regime(copies, "_with_copy", (LUMPS,), suits=lambda own: free(own) and step(own), change=apart),
-    "certain copies of large lumps": Regime(
+    "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free),
+    "placements": Regime(
+        PlacementsNode, "advance", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=even
+    ),
+    "certain copies": Regime(
+        copies, "_with_copy", (AGGREGATES,), suits=lambda own: free(own) and step(own), change=apart
+    ),
+    "certain copies of large aggregates": Regime(
         copies, "_with_copy", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=apart
     ),
     "boxes of counts": Regime(
@@ -116,7 +118,7 @@ REGIMES = {
     ),
     "many shapes": Regime(Space, "_more_than", ((space, "MANY", 0),), when=lambda own, many: own[1] == 0 and many),
     "shapes without number": Regime(
-        RestNode, "advance", (LUMPS, (rest, "LOT", 2)), suits=lambda own: own["job"].get("order") == "given"
+        RestNode, "advance", (AGGREGATES, (shapes, "LOT", 2)), suits=lambda own: own["job"].get("order") == "given"
     ),
     "no solver": Regime(family_node.FamilyNode, "advance", ((family_node, "CELLS", 0),), exact=False, suits=step),
     "many stages of tied weights": Regime(

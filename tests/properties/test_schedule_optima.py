@@ -9,15 +9,12 @@ from dataclasses import replace
 import pytest
 
 from helpers.pipeline_schedules import every_order, random_ways
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, dolls, evaluate, exact, lower_bound
-from pipeplan_formulations.schedule.incumbent import Incumbent
-from pipeplan_formulations.schedule.positive import stretched
-from pipeplan_formulations.schedule.refute import answered
-from pipeplan_formulations.schedule.relaxed import without_later_weights
-from pipeplan_formulations.schedule.serial import serial
-from pipeplan_formulations.schedule.spans import Spans
-from pipeplan_formulations.schedule.windows import Table, Windows, windows
+from pipeplan_formulations.schedule.bounds import Spans, Table, Windows, windows
+from pipeplan_formulations.schedule.dolls import answered, without_later_weights
+from pipeplan_formulations.schedule.start import serial, stretched
 
 LIMITS = Limits(time=60, workers=1)
 WAITING = (141, 194, 439)
@@ -32,8 +29,8 @@ def unaided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """
     monkeypatch.setattr(cpsat, "NARROW", request.param)
 
-    def worst(state: Incumbent, hint: Orders | None, seconds: float) -> None:
-        state.offer(serial(state.problem))
+    def worst(problem: PipelineSchedule, bracket: Bracket[Orders], hint: Orders | None, seconds: float) -> None:
+        bracket.offer(serial(problem))
 
     for module in (cpsat, cbc):
         monkeypatch.setattr(module, "start", worst)
@@ -49,9 +46,9 @@ def agree(seed: int) -> None:
         told: list[tuple[int | None, int]] = []
         report = backend.solve(problem, LIMITS, progress=lambda *now, told=told: told.append(now))
         assert all(bound <= (oracle.objective or 0) <= (value or math.inf) for value, bound in told), seed
-        assert (report.status, report.objective) == (oracle.status, oracle.objective), (seed, backend.NAME)
+        assert (report.status, report.objective) == (oracle.status, oracle.objective), (seed, backend.__name__)
         if report.solution is not None:
-            assert evaluate(problem, report.solution) == oracle.objective, (seed, backend.NAME)
+            assert evaluate(problem, report.solution) == oracle.objective, (seed, backend.__name__)
 
 
 def bounded(seed: int) -> None:

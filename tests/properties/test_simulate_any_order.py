@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.naive_timing import Moment, lists_and_needs, longest_paths, meeting, with_wires
 from helpers.pipelines import line
-from helpers.random_schedules import Case, random_case
+from helpers.random_schedules import Case, random_case, with_unlike_slices
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
@@ -41,12 +41,13 @@ def moments(timeline: Timeline, pipeline: Pipeline) -> dict[Moment, int]:
     return found
 
 
-@given(seeds, st.booleans())
+@given(seeds, st.booleans(), st.booleans())
 @settings(max_examples=600, deadline=None)
-def test_every_moment_is_the_longest_path_to_it(seed: int, share: bool) -> None:
+def test_every_moment_is_the_longest_path_to_it(seed: int, share: bool, unlike: bool) -> None:
     """Starts, ends, departures and arrivals equal the oracle's, with replicas, reductions, slices, lanes and wires."""
     # at a wire, a tensor that took no time at all would tie with those that it causes, and the oracle could not tell
     case = random_case(seed, least_latency=int(share))
+    case = with_unlike_slices(case, seed) if unlike else case
     timeline = simulate(case.schedule, case.pipeline, share=share)
     arcs = lists_and_needs(case.schedule, case.pipeline)
     expected = longest_paths(with_wires(arcs, case.schedule, case.pipeline, timeline if share else None))

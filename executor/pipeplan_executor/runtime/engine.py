@@ -18,10 +18,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipeplan.core.schedule import Action, Kind
+from pipeplan.core.schedule import Action, Kind, find_readers
 from pipeplan.frontend.batch import Batch, tensors
 from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Settle, Step
-from pipeplan_executor.runtime.program.order import BACKWARD
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.stages.seeds import Moment
 from pipeplan_executor.stages.shapes import Tensors
@@ -95,8 +94,7 @@ class Engine:
     ) -> None:
         self._stages, self._boundaries, self._steps, self._only_forward = stages, boundaries, steps, only_forward
         self._once_a_step, self._recorder, self._device, self._moment = once_a_step, recorder, device, moment
-        actions = [step for step in steps if isinstance(step, Action)]
-        self._backwards = {(a.stage, a.micro_batch): a for a in actions if a.kind in BACKWARD}
+        self._readers = find_readers(step for step in steps if isinstance(step, Action))
         self._last = len(boundaries) - 1
         self._group = group  # asked directly: isend and irecv do the same and take twice as long
         self._inbox: dict[Action, _Arrival] = {}
@@ -174,12 +172,11 @@ class Engine:
         """To the stage next door, which is on this rank or behind a send."""
         if not made:
             return
-        forward = action.kind is Kind.FORWARD
-        neighbour = self._backwards.get((action.stage + (1 if forward else -1), action.micro_batch))
-        if neighbour is None:
+        reader = self._readers.get(action)
+        if reader is None:
             self._outbox[action] = made
         else:
-            self._inbox[neighbour._replace(kind=Kind.FORWARD) if forward else neighbour] = _Arrival(made)
+            self._inbox[reader] = _Arrival(made)
 
     def _move(self, step: Send | Receive | Settle) -> None:
         message = step.message

@@ -19,8 +19,7 @@ from pipeplan_executor.optim.stage_optimizers import stage_optimizers
 from pipeplan_executor.optim.updates import Updates, shares
 from pipeplan_executor.runtime.engine import Engine, is_small
 from pipeplan_executor.runtime.process_groups import LastReplicas, replica_groups
-from pipeplan_executor.runtime.program.lower import lower
-from pipeplan_executor.runtime.program.lower_forward import lower_forward
+from pipeplan_executor.runtime.program.lower import lower, lower_forward
 from pipeplan_executor.runtime.program.order import find_replicas
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.sharding.cuts import find_cuts

@@ -1,16 +1,16 @@
 """Contiguous layers of a chain, with devices of several kinds, to a pipeline of any depth and widths."""
 
-from pipeplan_formulations.allocation import exact
-from pipeplan_formulations.allocation.best_first.frontier import frontier
+from pipeplan_formulations.allocation import cbc, cpsat, exact
 from pipeplan_formulations.allocation.instance import ChainAllocation, Flight
-from pipeplan_formulations.allocation.place import Allocation, Mode, Place
-from pipeplan_formulations.common.backends import backend_of
+from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
+from pipeplan_formulations.allocation.suffix_bounds.suffix import frontier
+from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.report import Limits, Progress, Report
 
-__all__ = ["BACKENDS", "Allocation", "ChainAllocation", "Flight", "Mode", "Place", "frontier", "solve"]
+__all__ = ["BACKENDS", "Allocation", "ChainAllocation", "Flight", "ModeKey", "Place", "frontier", "solve"]
 
-BACKENDS = ("exact", "cpsat", "cbc")
-"""The ways to solve the problem: one file each. The solvers are for small instances."""
+BACKENDS: dict[str, Backend[ChainAllocation, Allocation]] = {"exact": exact, "cpsat": cpsat, "cbc": cbc}
+"""The ways to solve the problem, one module each, by name. The solvers are for small instances."""
 
 
 def solve(
@@ -22,7 +22,7 @@ def solve(
     cutoff: int | None = None,
     known: int = 0,
 ) -> Report[Allocation]:
-    """Solve by one of `BACKENDS`; a solver's package is imported when it is asked for.
+    """Solve by one of `BACKENDS`.
 
     With a ``cutoff`` only values below it matter: once there is none, the answer is the bound ``cutoff``, and its
     status is unknown. ``known`` is a bound that an earlier call proved. Solvers take no notice of either.
@@ -34,5 +34,4 @@ def solve(
     """
     if backend == exact.NAME:
         return exact.solve(problem, limits, hint, progress, cutoff, known)
-    report: Report[Allocation] = backend_of(__name__, backend, BACKENDS).solve(problem, limits, hint, progress)
-    return report
+    return backend_of(BACKENDS, backend).solve(problem, limits, hint, progress)

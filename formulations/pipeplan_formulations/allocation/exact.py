@@ -1,12 +1,11 @@
 """The dynamic programme and the search over it behind one call: bound, oracle and warm start."""
 
-from pipeplan_formulations.allocation.best_first.bracket import Bracket
 from pipeplan_formulations.allocation.best_first.search import best_first
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.suffix_bounds.floor import ground, refine
+from pipeplan_formulations.allocation.suffix_bounds.floor import ground, open_bracket, refine
 from pipeplan_formulations.common.clock import OutOfTimeError
-from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 
 NAME = "exact"
 GLANCE = 200
@@ -43,7 +42,7 @@ def solve(
         Within the time limit a dynamic programme gives a bound and a first allocation, splitting intervals of e raises
         the bound, and a search closes what is left if it can. The search has a short look first.
     """
-    bracket = Bracket(problem, limits, progress, cutoff)
+    bracket = open_bracket(problem, limits, progress, cutoff)
     bracket.raise_low(known)
     stop = Stop.OPTIMALITY
     try:
@@ -51,31 +50,18 @@ def solve(
             bracket.offer(hint)
         base = ground(problem, bracket)
         if base is None:
-            return _report(bracket, Status.UNKNOWN if bracket.beyond else Status.INFEASIBLE, stop)
+            bracket.impossible = not bracket.beyond
+            return bracket.report(stop, NAME)
         if problem.objective == "step" and not bracket.closed:
             best_first(problem, bracket, base, GLANCE)
             if not bracket.closed:
                 refine(problem, bracket, base)
                 best_first(problem, bracket, base)
-        stop = Stop.OPTIMALITY if bracket.low == bracket.high else Stop.GAP
+        stop = Stop.OPTIMALITY if bracket.proven else Stop.GAP
+        if bracket.best is None and not bracket.beyond:  # what memory seemed to allow did not fit after all
+            stop = Stop.EXHAUSTED
     except OutOfTimeError:
         stop = Stop.TIME
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    if bracket.best is None:  # if not for the time: what memory seemed to allow did not fit after all
-        return _report(bracket, Status.UNKNOWN, Stop.EXHAUSTED if stop is Stop.GAP and not bracket.beyond else stop)
-    return _report(bracket, Status.OPTIMAL if bracket.low == bracket.high else Status.FEASIBLE, stop)
-
-
-def _report(bracket: Bracket, status: Status, stop: Stop) -> Report[Allocation]:
-    return Report(
-        status=status,
-        stop=stop,
-        objective=bracket.high,
-        bound=bracket.low,
-        wall=bracket.clock.wall,
-        backend=NAME,
-        version="1",
-        seed=0,
-        solution=bracket.best,
-    )
+    return bracket.report(stop, NAME)

@@ -17,8 +17,7 @@ The counts of SNO and SO fall, and counts that fall cannot deadlock.
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-UNBOUNDED = 2**62
-"""The excess that may stand behind a stage which limits nothing."""
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 
 def falls(widths: Sequence[int], shares: Sequence[int], least: Sequence[int], held: Sequence[int]) -> bool:
@@ -31,7 +30,7 @@ def falls(widths: Sequence[int], shares: Sequence[int], least: Sequence[int], he
     shares, least, held : sequence of int
         Micro-batches of a replica of each stage: all that it has (M_w), those SNO holds, those that are held.
     """
-    allowed = UNBOUNDED
+    allowed = UNLIMITED
     rest = list(accumulate(reversed(widths)))[::-1]
     for width, share, fewest, k, units in zip(widths, shares, least, held, rest, strict=True):
         excess = k * width - units

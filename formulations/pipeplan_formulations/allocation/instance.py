@@ -53,66 +53,23 @@ Why these are bounds for every plan of the space is told in docs/bounds.md. All 
 sizes integers of another.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.check import check
 from pipeplan_formulations.allocation.falling import falls
-from pipeplan_formulations.allocation.objective import evaluate
-from pipeplan_formulations.allocation.place import Allocation, Mode, Place
-from pipeplan_formulations.allocation.terms import Overlap
-from pipeplan_formulations.allocation.wires import wire_shares
-from pipeplan_formulations.common.recomputation import Recomputation
+from pipeplan_formulations.allocation.place import Allocation
+from pipeplan_formulations.allocation.tables import AllocationTables, Flight
+from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
+from pipeplan_formulations.common.layer_tables import Array
 
-Array = NDArray[np.int64]
-Flight = Literal["sno", "so", "fbp", "full", "falling"]
+__all__ = ["Array", "ChainAllocation", "Flight"]
 
 
-@dataclass(frozen=True)
-class ChainAllocation:
-    """One instance. See the module's text for the meaning of each letter.
-
-    Attributes
-    ----------
-    forward, backward : array of int, shape (C, n)
-        For one micro-batch.
-    update, reduce, resident : array of int, shape (C, W, n)
-        Per kind, index into ``widths``, and layer: they differ by width where state is sharded over replicas.
-    reduce_base : array of int, shape (C, W)
-        Part of the reduction that does not grow with bytes, paid by a stage of which some layer has ``reduce`` > 0.
-    saved, output, workspace : array of int, shape (n,)
-    recomputable : array of bool, shape (n,)
-    received : array of int, shape (n − 1,)
-        Bytes of each cut that the stage behind it holds for a micro-batch.
-    limit, units, node : array of int, shape (C,)
-        Bytes of a device; units of a kind; units in a node of it (more than there are: hops never leave it).
-    send, send_back : array of int, shape (C, C, 2, n − 1)
-        f and g by kind before the hop, kind behind it, whether it leaves a node (0 or 1), and cut. Between unlike kinds
-        only entry 1 is used. For (3) to (5) to be bounds entry 0 must not exceed entry 1, unless 1 is the only width.
-    latency : array of int, shape (C, C, 2)
-    widths : tuple of int
-        Units that a stage may have, ascending.
-    micro_batches, unit : int
-        M, and devices in a unit.
-    samples : int, optional
-        N; by default M.
-    overlap : 'none', 'copy' or 'stream'
-    objective : 'step' or 'bottleneck'
-    flight : 'sno', 'so', 'fbp', 'full' or 'falling'
-    alternating : bool
-        Whether the third e of (4) holds: no stage runs more than k forwards before its first backward.
-    phases : bool
-        Whether every replica runs all its forwards before its first backward, as in GPipe.
-    cuts : array of bool, shape (n − 1,)
-        Cuts that are allowed.
-    first, last : tuple of (kind, width)
-        Modes of the first and of the last stages, in the order of the stages. There are at least so many stages.
+@dataclass(frozen=True, kw_only=True)
+class ChainAllocation(AllocationTables):
+    """One instance, checked, with its memory and its objective. `AllocationTables` has the fields.
 
     Raises
     ------
@@ -120,144 +77,14 @@ class ChainAllocation:
         If shapes disagree, a number is negative, times add up beyond 64 bits, or a word is not one of those above.
     """
 
-    forward: Array
-    backward: Array
-    update: Array
-    reduce: Array
-    resident: Array
-    reduce_base: Array
-    saved: Array
-    output: Array
-    workspace: Array
-    recomputable: NDArray[np.bool_]
-    received: Array
-    limit: Array
-    units: Array
-    node: Array
-    send: Array
-    send_back: Array
-    latency: Array
-    cuts: NDArray[np.bool_]
-    micro_batches: int
-    widths: tuple[int, ...] = (1,)
-    unit: int = 1
-    overlap: Overlap = "copy"
-    objective: Literal["step", "bottleneck"] = "step"
-    flight: Flight = "sno"
-    alternating: bool = True
-    phases: bool = False
-    first: tuple[Mode, ...] = ()
-    last: tuple[Mode, ...] = ()
-    samples: int | None = None
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(self)
-
-    @property
-    def kinds(self) -> int:
-        """C."""
-        return int(self.forward.shape[0])
-
-    @property
-    def layers(self) -> int:
-        """n."""
-        return int(self.forward.shape[1])
-
-    @property
-    def drains(self) -> bool:
-        """Whether (5) or (6) is asked for."""
-        return self.objective == "step" and (self.alternating or (self.phases and len(self.widths) == 1))
-
-    @property
-    def divisor(self) -> int:
-        """N."""
-        return self.samples or self.micro_batches
-
-    @property
-    def chooses(self) -> bool:
-        """Whether k is a choice."""
-        return self.flight == "falling"
-
-    def share(self, width: int) -> int:
-        """M_w: most micro-batches that a replica of a stage of this width takes."""
-        return -(-self.micro_batches // (width * self.unit))
-
-    @property
-    def last_batch(self) -> int:
-        """m of (5): units of micro-batches before the last one."""
-        return (self.micro_batches - 1) // self.unit
-
-    def in_flight(self, total: Array, width: int) -> Array:
-        """k of (1), the least if there is a choice, for ``total`` units from the stage on."""
-        return self._rule("sno" if self.chooses else self.flight, total, width)
-
-    def most_in_flight(self, total: Array, width: int) -> Array:
-        """The largest k of (1), for ``total`` units from the stage on."""
-        return self._rule("so" if self.chooses else self.flight, total, width)
-
-    def _rule(self, flight: str, total: Array, width: int) -> Array:
-        if flight == "full":
-            return np.full_like(total, self.share(width))
-        held = {"sno": total, "so": 2 * total - width, "fbp": 2 * total}[flight]
-        rule: Array = np.minimum(-(-held // width), self.share(width))
-        return rule
-
-    @cached_property
-    def prefix(self) -> dict[str, Array]:
-        """Sums along the layers: ``prefix[name][..., b] - prefix[name][..., a]`` is the sum of layers a … b − 1."""
-        names = ("forward", "backward", "update", "reduce", "resident", "saved")
-        return {name: np.insert(np.cumsum(getattr(self, name), axis=-1), 0, 0, axis=-1) for name in names}
-
-    @cached_property
-    def wire_shares(self) -> dict[int, int]:
-        """L_w of each width."""
-        return wire_shares(self.widths, self.unit, self.micro_batches)
-
-    @cached_property
-    def least_back(self) -> Array:
-        """ĝ by the kind behind the hop, whether a hop from its own kind would leave a node, and cut: (C, 2, n − 1)."""
-        least = np.stack([self.send_back[c, c] for c in range(self.kinds)])
-        for c in range(self.kinds):
-            for before in range(self.kinds):
-                if before != c:
-                    least[c] = np.minimum(least[c], self.send_back[before, c, 1])
-        return least
-
-    @cached_property
-    def recomputations(self) -> tuple[Recomputation, ...]:
-        """For each kind, the least recomputation of every span."""
-        return tuple(
-            Recomputation(
-                forward, self.saved - self.output, self.workspace, self.saved + self.workspace, self.recomputable
-            )
-            for forward in self.forward
-        )
-
-    def spare(self, start: int, end: int, kind: int, width: int, in_flight: Array) -> Array:
-        """Bytes that (2) leaves to workspace, with nothing recomputed."""
-        resident = self.prefix["resident"][kind, self.widths.index(width)]
-        held = self.prefix["saved"][end] - self.prefix["saved"][start] + (self.received[start - 1] if start else 0)
-        left: Array = self.limit[kind] - (resident[end] - resident[start]) - in_flight * held
-        return left
-
-    def usages(self, stages: Allocation) -> list[tuple[int, ...]]:
-        """Units of each kind from each stage on."""
-        usage, found = [0] * self.kinds, []
-        for place in reversed(stages):
-            usage[place.kind] += place.width
-            found.append(tuple(usage))
-        return found[::-1]
-
-    def flights(self, stages: Allocation) -> list[int]:
-        """k of each stage."""
-        totals = [np.array(sum(usage)) for usage in self.usages(stages)]
-        least = [int(self.in_flight(total, place.width)) for place, total in zip(stages, totals, strict=True)]
-        return [place.held or k for place, k in zip(stages, least, strict=True)]
 
     def recompute(self, stages: Allocation) -> list[tuple[int, ...] | None]:
         """X of each stage; None where nothing fits."""
         return [
-            self.recomputations[p.kind].choose(
+            self.options[p.kind].choose(
                 p.start, p.end, k, int(self.spare(p.start, p.end, p.kind, p.width, np.array(k)))
             )
             for p, k in zip(stages, self.flights(stages), strict=True)
@@ -280,47 +107,51 @@ class ChainAllocation:
         return well_formed and self._flights_allowed(stages) and None not in self.recompute(stages)
 
     def _flights_allowed(self, stages: Allocation) -> bool:
-        totals = [np.array(sum(usage)) for usage in self.usages(stages)]
         widths, held = [place.width for place in stages], self.flights(stages)
-        least, most = (
-            [int(rule(total, width)) for total, width in zip(totals, widths, strict=True)]
-            for rule in (self.in_flight, self.most_in_flight)
-        )
+        modes = [(self.mode(place), sum(usage)) for place, usage in zip(stages, self.usages(stages), strict=True)]
+        least = [mode.flying(total - mode.flow) for mode, total in modes]
+        most = [mode.most_flying(total - mode.flow) for mode, total in modes]
         inside = all(a <= k <= b for a, k, b in zip(least, held, most, strict=True))
         return inside and falls(widths, [self.share(width) for width in widths], least, held)
 
-    def leaves_node(self, before: int, behind: int, usage: tuple[int, ...]) -> int:
-        """1 if a hop from kind ``before`` to kind ``behind``, with this usage behind it, leaves a node, otherwise 0."""
-        return 1 if before != behind else int(usage[behind] % int(self.node[behind]) == 0)
-
-    def hops(self, stages: Allocation) -> Iterator[tuple[int, int, int]]:
-        """f, g and l behind each stage but the last."""
-        for (place, behind), usage in zip(pairwise(stages), self.usages(stages)[1:], strict=True):
-            hop = place.kind, behind.kind, self.leaves_node(place.kind, behind.kind, usage)
-            cut = place.end - 1
-            yield int(self.send[hop][cut]), int(self.send_back[hop][cut]), int(self.latency[hop])
-
-    def finish(self, place: Place) -> int:
-        """E of a stage: its gradient reduction and its update."""
-        update = self.prefix["update"][place.kind, self.widths.index(place.width)]
-        return int(update[place.end] - update[place.start]) + self.reduction(place)
-
-    def reduction(self, place: Place) -> int:
-        """R of a stage."""
-        w = self.widths.index(place.width)
-        reduce = self.prefix["reduce"][place.kind, w]
-        bytes_ = int(reduce[place.end] - reduce[place.start])
-        return bytes_ + (int(self.reduce_base[place.kind, w]) if bytes_ else 0)
-
     def evaluate(self, stages: Allocation) -> int:
         """The least T that (3) to (6), or the bottleneck, allow; the stages must be feasible."""
-        return evaluate(self, stages)
-
-    @cached_property
-    def largest(self) -> int:
-        """No allocation's objective, and no sum on the way to it, exceeds this."""
-        work = int((2 * self.forward + self.backward).max(axis=0).sum(dtype=object))
-        ends = int((self.update + self.reduce).max(axis=(0, 1)).sum(dtype=object)) + int(self.reduce_base.max())
-        sends = 2 * int((self.send + self.send_back).max(axis=(0, 1, 2)).sum(dtype=object)) if self.layers > 1 else 0
-        latency = 2 * self.layers * int(self.latency.max())
-        return (2 * self.micro_batches + 2) * (work + sends) + latency + ends
+        hops = [*self.hops(stages), (0, 0, 0)]
+        usages, flights = self.usages(stages), self.flights(stages)
+        head = least = service = ahead = 0
+        peaks: dict[int, int] = {}  # the largest backward of each width so far
+        for s, (place, extra) in enumerate(zip(stages, self.recompute(stages), strict=True)):
+            if extra is None:
+                raise ValueError(f"stage {s}, {place}, does not fit whatever is recomputed")
+            row = {name: self.prefix[name][place.kind] for name in ("forward", "backward")}
+            forward = int(row["forward"][place.end] - row["forward"][place.start])
+            backward = int(row["backward"][place.end] - row["backward"][place.start])
+            backward += sum(int(self.forward[place.kind, layer]) for layer in extra)
+            send, back, latency = hops[s]
+            into = 0
+            if s:
+                node = self.leaves_node(place.kind, place.kind, usages[s])
+                into = int(self.least_back[place.kind, node, place.start - 1])
+            times = forward, backward, send, back, into
+            if self.objective == "bottleneck":
+                step = loaded(self.overlap, self.share(place.width), *times[:3], into, self.reduction(place))
+                least = max(least, -(-step // self.divisor))
+                if self.overlap != "none":
+                    least = max(least, self.wire_shares[place.width] * max(send, back) // self.divisor)
+                continue
+            many = self.share(place.width)
+            wait = (many - 1) * into if self.overlap == "none" else 0
+            least = max(least, head + own(self.overlap, many, forward, backward, send) + wait)
+            held = flights[s] if self.alternating else many
+            service = max(service, *services(self.overlap, many, held, self.wire_shares[place.width], *times))
+            if self.drains:
+                peaks[place.width] = max(peaks.get(place.width, 0), backward)
+                ahead = max(ahead, forward)
+                for width, peak in peaks.items():
+                    left = behind(self.last_batch, many, held, place.width) // width
+                    drain = drained(many, held, forward + backward, left, peak)
+                    service = max(service, two_phases(many, ahead, peak) if self.phases else drain)
+            head += step_on(self.overlap, forward + backward, send, back, latency)
+        if self.objective == "bottleneck":
+            return least
+        return max(least, head + service) + self.finish(stages[0])

@@ -1,9 +1,9 @@
-"""Where a stage lies, and what it runs on: the parts of a solution of the chain allocation problem."""
+"""Solutions of the chain allocation problem: the layers, kind and width of each stage."""
 
 from dataclasses import dataclass
 
-Mode = tuple[int, int]
-"""Kind and width of a stage."""
+ModeKey = tuple[int, int]
+"""Kind and width of a stage: which of `AllocationTables.modes` it has."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,7 +20,7 @@ class Place:
     held: int = 0
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> ModeKey:
         """Kind and width."""
         return self.kind, self.width
 

@@ -1,1 +1,1 @@
-"""What the problems share: reports, limits, solvers, recomputation, spans."""
+"""Parts that several formulations share."""

@@ -1,18 +1,38 @@
-"""The door to a problem's backends: one module each, named for it, imported when it is asked for."""
+"""Back ends of a problem: modules with one ``solve`` each, looked up by name.
 
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Any
+Importing them loads no solver; `solvers` does so when a model is written for it.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+from pipeplan_formulations.common.report import Limits, Progress, Report
+
+Problem = TypeVar("Problem", contravariant=True)
+Solution = TypeVar("Solution")
 
 
-def backend_of(package: str, name: str, known: Sequence[str]) -> Any:
-    """The module ``name`` of a package, whose ``solve`` answers.
+class Backend(Protocol[Problem, Solution]):
+    """A module that solves a problem.
+
+    To add one, write a module with this ``solve`` and name it in ``BACKENDS`` of the problem's package.
+    """
+
+    def solve(
+        self, problem: Problem, limits: Limits, hint: Solution | None = None, progress: Progress | None = None
+    ) -> Report[Solution]:
+        """Minimise the objective, from ``hint`` if it is a solution; ``progress`` is called with what is found."""
+        ...
+
+
+def backend_of(backends: Mapping[str, Backend[Problem, Solution]], name: str) -> Backend[Problem, Solution]:
+    """Return the back end of this name.
 
     Raises
     ------
     ValueError
-        If it is none of those known.
+        If there is none.
     """
-    if name not in known:
-        raise ValueError(f"backend {name!r} is not known; choose from {', '.join(known)}")
-    return import_module(f"{package}.{name}")
+    if name not in backends:
+        raise ValueError(f"backend {name!r} is not known; choose from {', '.join(backends)}")
+    return backends[name]

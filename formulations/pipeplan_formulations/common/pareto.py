@@ -1,12 +1,48 @@
-"""Pareto filters for labels: which of them no other label of their group matches in everything."""
+"""Pareto filters: which points no other point matches in every respect."""
 
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.int64]
 Indices = NDArray[np.intp]
+
+FEW = 16
+"""Points up to which plain Python is faster than arrays."""
+BLOCK = 256
+"""Points that are compared with all before them at once."""
+
+
+def minimal(points: Sequence[tuple[int, ...]] | Array, check: Callable[[], None] = lambda: None) -> Indices:
+    """Indices of the points that no other is at most as large as in every column, in lexicographic order.
+
+    Of equal points the first is kept. ``check`` is called between blocks of `BLOCK` points, and may raise.
+    """
+    if len(points) <= FEW:
+        return np.array(_few(points.tolist() if isinstance(points, np.ndarray) else points), np.intp)
+    points = np.asarray(points, np.int64)
+    order = np.lexsort(points.T[::-1])  # a point can only be matched by those before it
+    points = points[order]
+    kept = np.ones(len(points), np.bool_)
+    for begin in range(0, len(points), BLOCK):
+        check()
+        block = points[begin : begin + BLOCK]
+        below: NDArray[np.bool_] = np.asarray((points[: begin + len(block), None] <= block[None]).all(axis=2))
+        below[begin:] &= np.tri(len(block), k=-1, dtype=np.bool_).T  # in a block, only those ahead count
+        kept[begin : begin + len(block)] = ~below.any(axis=0)
+    return order[kept]
+
+
+def _few(points: Sequence[tuple[int, ...]]) -> list[int]:
+    if len(points) < 2:
+        return list(range(len(points)))
+    kept: list[int] = []
+    for i in sorted(range(len(points)), key=lambda i: points[i]):
+        if not any(all(a <= b for a, b in zip(points[k], points[i], strict=True)) for k in kept):
+            kept.append(i)
+    return kept
 
 
 def undominated(groups: Array, first: Array, second: Array, third: Array | None = None) -> Indices:

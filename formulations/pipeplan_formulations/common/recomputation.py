@@ -1,4 +1,4 @@
-r"""Which layers of a stage to recompute: the least work that makes its memory fit.
+r"""Recomputation of layers: sets of least work that make the memory of a stage fit.
 
 A layer that is recomputed holds its output instead of what it saved, from its forward to its backward; it runs its
 forward once more inside its backward, and while that runs, all it saves is there besides its workspace. With k
@@ -20,20 +20,22 @@ and its peak, so a stage has a Pareto list of (cost, savings, peak):
 Lists grow layer by layer. Layers with equal numbers are interchangeable, so stages that hold as many of each sort share
 one list, and a chain of equal layers needs only n lists of at most n + 1 entries. A list that outgrows `CAP` is thinned
 out: its choices remain choices, but the least cost is then only known to lie between that of the fractional knapsack
-and theirs. Crowded spans have no list at all, but a greedy choice (`pipeplan_formulations.common.span_greedy`).
+and theirs. Crowded spans have no list at all, but a greedy choice (`common.span_knapsack.greedy`).
 """
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.common.layer_tables import sums_before
 from pipeplan_formulations.common.pareto import sweep
-from pipeplan_formulations.common.span_greedy import greedy
-from pipeplan_formulations.common.span_knapsack import SpanKnapsack
-from pipeplan_formulations.common.span_largest import SpanLargest
+from pipeplan_formulations.common.span_knapsack import SpanKnapsack, SpanLargest, greedy
+from pipeplan_formulations.common.span_options import IMPOSSIBLE, OptionPoints, SpanOptions
+
+__all__ = ["IMPOSSIBLE", "Recomputation", "shared_recomputation"]
 
 Array = NDArray[np.int64]
 
@@ -41,12 +43,8 @@ CAP = 512
 """Longest list that is kept in full."""
 RANGES = 8
 """Ranges of peaks that a bound tells apart."""
-AT_ONCE = 2**20
-"""Entries of the largest table that is made for many questions."""
 CROWD = 48
 """A span of more layers than this, in a chain of more sorts, is crowded: it has no list, which would take long."""
-IMPOSSIBLE = 2**61
-"""Cost where no choice fits. Two of them still fit into int64."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +151,8 @@ class _Curve:
         return found
 
 
-class Recomputation:
-    """Least recomputation of every span of layers, on devices where a forward takes ``forward``.
+class Recomputation(SpanOptions):
+    """Recomputation as options of a stage, on devices where a forward takes ``forward``.
 
     Parameters
     ----------
@@ -163,11 +161,6 @@ class Recomputation:
         layer computes, as it stands and recomputed.
     recomputable : array of bool, shape (n,)
         A layer that saves nothing is never recomputed.
-
-    Attributes
-    ----------
-    workspace : SpanLargest
-        The largest workspace of any span.
     """
 
     def __init__(
@@ -186,27 +179,21 @@ class Recomputation:
         self._curves: dict[frozenset[tuple[_Sort, int]], _Curve] = {frozenset(): empty}
         self._of_span: list[list[_Curve]] = [[empty] for _ in self._sorts]
 
+    def points(self, start: int, end: int) -> OptionPoints:
+        """Sets of layers to recompute, by (cost, layers); a list that was thinned out has some of them."""
+        curve = self._curve(start, end)
+        peak = np.maximum(curve.peak, self._largest_workspace(start, end))
+        return OptionPoints(curve.cost[None], np.zeros_like(peak), -curve.savings, peak)
+
     def least(self, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
-        """Cost of recomputing as little as possible of layers start … end − 1.
-
-        Parameters
-        ----------
-        in_flight, spare : array of int, shape (m,)
-            m questions: k ≥ 1, and the bytes that workspace less savings may take.
-
-        Returns
-        -------
-        floor, cost : array of int, shape (m,)
-            What it costs at least, and what the choice found costs; `IMPOSSIBLE` where nothing fits. They are equal
-            unless a list was thinned out.
-        """
+        """As in `SpanOptions`; floor and cost are equal unless a list was thinned out, or there is none."""
         if self._crowd(start, end):
             found = [self._greedy(start, end, int(k), int(room)) for k, room in zip(in_flight, spare, strict=True)]
             costs = [IMPOSSIBLE if chosen is None else int(self._cost[chosen].sum()) for chosen in found]
             cost = np.array(costs, np.int64)
             return np.minimum(self.rough(start, end, in_flight, spare), cost), cost
         curve = self._curve(start, end)
-        cost, _ = self._climb(curve, start, end, in_flight, spare)
+        cost, _ = self.points(start, end).cheapest(in_flight, spare)
         if curve.exact:
             return cost, cost
         work = self._largest_workspace(start, end)
@@ -219,7 +206,7 @@ class Recomputation:
         return np.where(cost == IMPOSSIBLE, IMPOSSIBLE, np.minimum(down, cost)), cost
 
     def crowded(self, starts: Array, ends: Array) -> NDArray[np.bool_]:
-        """Whether spans may hold so many sorts of layers that they have no lists; then `rough` is at hand."""
+        """Whether spans may hold so many sorts of layers that they have no lists."""
         crowd: NDArray[np.bool_] = ends - starts > (CROWD if self._all_sorts > CROWD else len(self._sorts))
         return crowd
 
@@ -234,18 +221,12 @@ class Recomputation:
         return None if chosen is None else np.sort(places[chosen])
 
     def content(self, start: int, end: int) -> tuple[int, int]:
-        """What a span shares with all spans to which `least` gives the same answers: its list, its workspace."""
+        """The list of a span, by number, and its largest workspace."""
         same = -1 - start * (len(self._sorts) + 1) - end if self._crowd(start, end) else id(self._curve(start, end))
         return same, self._largest_workspace(start, end)
 
     def rough(self, starts: Array | int, ends: Array | int, in_flight: Array, spare: Array) -> Array:
-        """A bound on the first answer of `least` without any list: the fractional knapsack, whatever the peaks.
-
-        Parameters
-        ----------
-        starts, ends, in_flight, spare : int or array of int
-            Shapes broadcast.
-        """
+        """The fractional knapsack, whatever the peaks, without any list."""
         need = np.maximum(-((spare - self.workspace.of(starts, ends)) // in_flight), 0)
         floor = self._knapsack.least(*np.broadcast_arrays(starts, ends, need))
         # Rounded down by more than a double can be wrong.
@@ -256,31 +237,30 @@ class Recomputation:
     def _knapsack(self) -> SpanKnapsack:
         return SpanKnapsack(self._cost, self._savings)
 
-    def least_each(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> tuple[Array, Array]:
-        """`least` for questions on spans that differ; those that hold the same sorts are answered together.
+    def leanest(self, starts: Array, ends: Array, in_flight: Array) -> Array:
+        """As in `SpanOptions`: if layers of peak p may be recomputed, all others of that peak or less may be too."""
+        workspace = self.workspace.of(starts, ends)
+        best: Array = workspace
+        for peak, savings in self._levels:
+            best = np.minimum(best, np.maximum(workspace, peak) - in_flight * (savings[ends] - savings[starts]))
+        return best
 
-        Parameters
-        ----------
-        starts, ends, in_flight, spare : array of int, shape (m,)
-        """
-        floor, cost = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
-        groups: dict[tuple[int, int], list[int]] = {}
-        for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            groups.setdefault(self.content(start, end), []).append(i)
-        for members in groups.values():
-            first = members[0]
-            floor[members], cost[members] = self.least(
-                int(starts[first]), int(ends[first]), in_flight[members], spare[members]
-            )
-        return floor, cost
+    @cached_property
+    def _levels(self) -> list[tuple[int, Array]]:
+        """For each peak p of a recomputed layer: p, and what all layers of peak at most p save, summed along layers."""
+        useful = self._savings > 0
+        return [
+            (int(p), sums_before(np.where(useful & (self._peaks <= p), self._savings, 0)))
+            for p in np.unique(self._peaks[useful])
+        ]
 
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
-        """The layers to recompute, in order; of layers with equal numbers the first. None if nothing fits."""
+        """The layers to recompute, in order; of layers with equal numbers the first."""
         if self._crowd(start, end):
             layers_chosen = self._greedy(start, end, in_flight, spare)
             return None if layers_chosen is None else tuple(layers_chosen.tolist())
         curve = self._curve(start, end)
-        cost, choice = self._climb(curve, start, end, np.array([in_flight]), np.array([spare]))
+        cost, choice = self.points(start, end).cheapest(np.array([in_flight]), np.array([spare]))
         if cost[0] == IMPOSSIBLE:
             return None
         taken = curve.taken(int(choice[0]))
@@ -295,20 +275,6 @@ class Recomputation:
     def _largest_workspace(self, start: int, end: int) -> int:
         return int(self.workspace.of(start, end)) if end > start else 0
 
-    def _climb(self, curve: _Curve, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
-        """Cost and index of the best choice of a curve for each question: the first that fits, as they come by cost."""
-        cost = np.full(len(spare), IMPOSSIBLE)
-        chosen = np.zeros(len(spare), np.int64)
-        peak = np.maximum(curve.peak, self._largest_workspace(start, end))
-        few = max(1, AT_ONCE // len(peak))
-        for low in range(0, len(spare), few):
-            part = slice(low, low + few)
-            fits = peak - in_flight[part, None] * curve.savings <= spare[part, None]
-            first = fits.argmax(axis=1)
-            chosen[part] = first
-            cost[part] = np.where(fits[np.arange(len(first)), first], curve.cost[first], IMPOSSIBLE)
-        return cost, chosen
-
     def _curve(self, start: int, end: int) -> _Curve:
         known = self._of_span[start]
         while len(known) <= end - start:
@@ -319,3 +285,20 @@ class Recomputation:
                 curve = self._curves.get(key) or self._curves.setdefault(key, curve.extended(sort))
             known.append(curve)
         return known[end - start]
+
+
+def shared_recomputation(
+    forward: Array, savings: Array, workspace: Array, again: Array, recomputable: NDArray[np.bool_]
+) -> Recomputation:
+    """The `Recomputation` of these rows; problems that differ in depth, replicas or memory only share its lists.
+
+    A search looks at a dozen micro-batch sizes and a few kinds of device in turn, and the lists take long to make.
+    """
+    rows = (row.astype(np.int64).tobytes() for row in (forward, savings, workspace, again))
+    return _recomputation(*rows, recomputable.tobytes())
+
+
+@lru_cache(maxsize=64)
+def _recomputation(forward: bytes, savings: bytes, workspace: bytes, again: bytes, useful: bytes) -> Recomputation:
+    rows = [np.frombuffer(row, np.int64) for row in (forward, savings, workspace, again)]
+    return Recomputation(rows[0], rows[1], rows[2], rows[3], np.frombuffer(useful, np.bool_))

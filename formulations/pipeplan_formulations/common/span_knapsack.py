@@ -1,4 +1,4 @@
-"""The fractional knapsack of any span of things: the least that it costs to save so much, many spans at once."""
+"""Questions about many spans of layers at once: the largest entry, the fractional knapsack, and a good whole choice."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,10 +7,44 @@ Array = NDArray[np.int64]
 
 RANKS = 1024
 """Ranks of cost per saving that are told apart; the cheapest thing of a rank stands for all of it."""
+LEVELS = 8
+"""Levels of peaks that a greedy choice tries."""
+
+
+class SpanLargest:
+    """The largest entry of any span, from those of runs of 1, 2, 4 … entries: any span is two runs that may overlap.
+
+    ::
+
+        values      3  1  4  1  5  9  2
+        of four     4  5  9  9                span 1 … 6 = the larger of 1 … 5 (5) and 2 … 6 (9)
+
+    Attributes
+    ----------
+    of_all : int
+        0 if there is none.
+    """
+
+    def __init__(self, values: Array) -> None:
+        rows = [np.asarray(values, np.int64)]
+        while 2 ** len(rows) <= len(values):
+            row, step = rows[-1], 2 ** (len(rows) - 1)
+            rows.append(np.append(np.maximum(row[:-step], row[step:]), row[-step:]))
+        self.of_all = int(rows[0].max(initial=0))
+        self._table = np.stack(rows)
+        self._level = np.array([0, *(length.bit_length() - 1 for length in range(1, len(values) + 1))])
+
+    def of(self, starts: Array | int, ends: Array | int) -> Array:
+        """The largest of entries start … end − 1, at least one each."""
+        level = self._level[np.subtract(ends, starts)]
+        found: Array = np.maximum(self._table[level, starts], self._table[level, ends - (1 << level)])
+        return found
 
 
 class SpanKnapsack:
-    """Sums of the cheapest ranks before each boundary; a search by halves tells how many ranks a span needs.
+    """The fractional knapsack of any span: the least cost of saving a number of bytes, by sums of the cheapest ranks.
+
+    A search by halves finds how many ranks a span needs.
 
     ::
 
@@ -50,3 +84,48 @@ class SpanKnapsack:
         rest = need - (savings[taken, ends] - savings[taken, starts])
         whole = cost[taken, ends] - cost[taken, starts] + rest * self._ratio[taken]
         return np.where((taken == self._count) & (rest > 0), np.inf, whole)
+
+
+def greedy(cost: Array, savings: Array, peak: Array, workspace: int, in_flight: int, spare: int) -> Array | None:
+    """Places of the layers of a good choice in a long span, without a list of all choices; None if nothing fits.
+
+    For a level of peaks the layers up to it are taken in the order of cost for each byte saved, until enough is saved;
+    the last one gives way to the cheapest that is enough. The best of a few levels is the choice; there is one wherever
+    anything fits.
+
+    Parameters
+    ----------
+    cost, savings, peak : array of int, shape (n,)
+        Of each layer that may be chosen.
+    workspace : int
+        The peak where none is.
+    in_flight, spare : int
+        What is chosen fits if its peak less ``in_flight`` times its savings is at most ``spare``.
+    """
+    if workspace <= spare:
+        return np.zeros(0, np.int64)
+    order = np.argsort(peak, kind="stable")
+    levels = np.maximum(peak[order], workspace)
+    needs = -((spare - levels) // in_flight)
+    enough = np.flatnonzero(np.cumsum(savings[order]) >= needs)
+    if not len(enough):
+        return None
+    best: Array | None = None
+    for last in np.unique(enough[np.linspace(0, len(enough) - 1, LEVELS).astype(np.int64)]):
+        members = order[: last + 1]
+        chosen = members[_prefix(cost[members], savings[members], int(needs[last]))]
+        if best is None or cost[chosen].sum() < cost[best].sum():
+            best = chosen
+    return best
+
+
+def _prefix(cost: Array, savings: Array, need: int) -> Array:
+    """Places of layers that save ``need`` together."""
+    if need <= 0:
+        return np.zeros(0, np.int64)
+    order = np.argsort(cost / savings, kind="stable")
+    saved = np.cumsum(savings[order])
+    last = int(np.searchsorted(saved, need))
+    rest = order[last:]
+    suited = rest[savings[rest] >= need - (int(saved[last - 1]) if last else 0)]
+    return np.append(order[:last], suited[cost[suited].argmin()])

@@ -57,7 +57,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.fractional.check import check
 from pipeplan_formulations.partition import PathCut
 
 Array = NDArray[np.int64]
@@ -67,8 +66,6 @@ ACCURACY = 1e-9
 """Relative accuracy of values: sums of products of doubles, with room to spare."""
 TOLERANCE = ACCURACY / 16
 """Relative accuracy of one row in the tests of the exact method; several of them stay within `ACCURACY`."""
-UNLIMITED = 2**62
-"""A memory limit, or an on-chip memory, that nothing exceeds."""
 
 
 def whole(value: float) -> int:
@@ -141,7 +138,41 @@ class FractionalPartition:
     paths: tuple[PathCut, ...] = ()
 
     def __post_init__(self) -> None:
-        check(self)
+        if self.forward.ndim != 2 or not all(self.forward.shape):
+            raise ValueError(f"forward has shape {self.forward.shape}, expected (stages, layers), at least one of each")
+        stages, layers = self.forward.shape
+        times = ("forward", "backward", "forward_streamed", "backward_streamed", "update")
+        sizes = ("resident", "saved", "workspace", "weights", "bytes_through", "bytes_own")
+        shapes = {
+            **dict.fromkeys(times, (stages, layers)),
+            **dict.fromkeys(("through", "own"), (stages - 1, layers)),
+            **dict.fromkeys(sizes, (layers,)),
+            **dict.fromkeys(("in_flight", "limit", "on_chip"), (stages,)),
+            "latency": (stages - 1,),
+        }
+        for name, shape in shapes.items():
+            array = getattr(self, name)
+            if array.shape != shape:
+                raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
+            if array.size and int(array.min()) < 0:
+                raise ValueError(f"{name} holds a negative number: {int(array.min())}")
+        for name in ("forward", "backward"):
+            if (getattr(self, f"{name}_streamed") < getattr(self, name)).any():
+                raise ValueError(f"{name} takes longer with weights on chip than with streamed ones")
+        if self.through[:, 0].any() or self.bytes_through[0]:
+            raise ValueError("nothing crosses in front of layer 0; through[:, 0] and bytes_through[0] must be 0")
+        for through, own in ((self.through, self.own), (self.bytes_through, self.bytes_own)):
+            if (through[..., 1:] > (through + own)[..., :-1]).any():
+                raise ValueError("more crosses in front of a layer than in front of the one before and its output")
+        if self.micro_batches < 1:
+            raise ValueError(f"micro_batches must be at least 1, not {self.micro_batches}")
+        if self.ahead is not None and (self.two_lanes or self.ahead.shape != (stages,) or int(self.ahead.min()) < 1):
+            raise ValueError(f"ahead is {self.ahead}; give a number above 0 for each of {stages} stages, on one lane")
+        for path in self.paths:
+            if self.objective != "step" or path.sizes != (stages,) * 4 + (stages - 1,) * 2 or any(path.reduce):
+                raise ValueError(f"{path} is no path of a step on {stages} stages without reductions")
+        if self.objective not in ("step", "bottleneck"):
+            raise ValueError(f"objective is {self.objective!r}; choose step or bottleneck")
 
     @property
     def stages(self) -> int:

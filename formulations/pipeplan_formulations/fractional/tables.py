@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeplan_formulations.fractional.instance import TOLERANCE, UNLIMITED, Array, FractionalPartition
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.fractional.instance import TOLERANCE, Array, FractionalPartition
 
 
 class Line:

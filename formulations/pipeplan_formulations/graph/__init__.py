@@ -1,14 +1,15 @@
 """Groups of a graph to the stages of a pipeline, so that the largest load is least."""
 
-from pipeplan_formulations.common.backends import backend_of
+from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.report import Limits, Progress, Report
+from pipeplan_formulations.graph import auto, cbc, cpsat, exact
 from pipeplan_formulations.graph.instance import GraphPartition, GraphStage, Stages, Star
-from pipeplan_formulations.graph.mode import UNLIMITED, Border, Line, Mode
+from pipeplan_formulations.graph.mode import Border, GraphMode, Line
 
-__all__ = ["BACKENDS", "UNLIMITED", "Border", "GraphPartition", "GraphStage", "Line", "Mode", "Stages", "Star", "solve"]
+__all__ = ["BACKENDS", "Border", "GraphMode", "GraphPartition", "GraphStage", "Line", "Stages", "Star", "solve"]
 
-BACKENDS = ("auto", "cpsat", "cbc", "exact")
-"""The ways to solve the problem: one file each."""
+BACKENDS: dict[str, Backend[GraphPartition, Stages]] = {"auto": auto, "cpsat": cpsat, "cbc": cbc, "exact": exact}
+"""The ways to solve the problem, one module each, by name."""
 
 
 def solve(
@@ -18,7 +19,7 @@ def solve(
     progress: Progress | None = None,
     backend: str = "auto",
 ) -> Report[Stages]:
-    """Solve by one of `BACKENDS`; a solver's package is imported when it is asked for.
+    """Solve by one of `BACKENDS`.
 
     ``auto`` counts the downsets: the dynamic programme where they are few, CP-SAT first where they are many.
 
@@ -27,5 +28,4 @@ def solve(
     ValueError
         If there is no such backend.
     """
-    report: Report[Stages] = backend_of(__name__, backend, BACKENDS).solve(problem, limits, hint, progress)
-    return report
+    return backend_of(BACKENDS, backend).solve(problem, limits, hint, progress)

@@ -1,14 +1,14 @@
 """The way that fits the problem: the dynamic programme where downsets are few, CP-SAT first where they are many."""
 
 from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.common.solvers import cpsat_version
-from pipeplan_formulations.graph import cpsat, exact
-from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.graph import exact
+from pipeplan_formulations.graph.by_rows import search
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError
-from pipeplan_formulations.graph.warm import DOWNSETS, warm_start
+from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, warm_start
 
 SHARE = 1 / 3
 """Of the time, that CP-SAT may use before the dynamic programme has its turn on many downsets."""
@@ -21,24 +21,24 @@ def solve(
 
     The report names the way that came last. Each goes on from what the one before it found and proved.
     """
-    bracket = Bracket(problem, limits, progress, hint)
+    bracket = open_bracket(problem, limits, progress, hint)
     stop, backend = Stop.GAP, exact.NAME
     try:
         downsets = all_downsets(problem, exact.MOST)
         few = downsets is not None and len(downsets) <= DOWNSETS
-        warm_start(bracket, many=not few)
+        warm_start(problem, bracket, many=not few)
         if downsets is not None and not few and not bracket.closed:
-            backend = cpsat.NAME
-            stop = cpsat.search(bracket, limits.time * SHARE)
+            backend = CPSAT.name
+            stop = search(problem, bracket, CPSAT, limits.time * SHARE)
         if not bracket.closed and stop is not Stop.INTERRUPT:
             backend = exact.NAME
             try:
-                exact.search(bracket, downsets)
+                exact.search(problem, bracket, downsets)
             except TooLargeError:
-                backend = cpsat.NAME
-                stop = cpsat.search(bracket)
+                backend = CPSAT.name
+                stop = search(problem, bracket, CPSAT)
     except OutOfTimeError:
         stop = Stop.TIME
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    return bracket.report(stop, backend, cpsat_version() if backend == cpsat.NAME else "1")
+    return bracket.report(stop, backend, CPSAT.version() if backend == CPSAT.name else "1")

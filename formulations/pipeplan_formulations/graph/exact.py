@@ -1,12 +1,12 @@
 """The exact dynamic programme over all downsets: the oracle, and the fastest solver where downsets are few."""
 
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.graph.bracket import Bracket
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError
-from pipeplan_formulations.graph.warm import DOWNSETS, cut, warm_start
+from pipeplan_formulations.graph.warm import DOWNSETS, cut, open_bracket, warm_start
 
 NAME = "exact"
 MOST = 20_000
@@ -14,11 +14,7 @@ MOST = 20_000
 
 
 def solve(
-    problem: GraphPartition,
-    limits: Limits,
-    hint: Stages | None = None,
-    progress: Progress | None = None,
-    bracket: Bracket | None = None,
+    problem: GraphPartition, limits: Limits, hint: Stages | None = None, progress: Progress | None = None
 ) -> Report[Stages]:
     """Minimise T under (1) to (3).
 
@@ -31,8 +27,6 @@ def solve(
         Solution to start from; ignored if it is not feasible.
     progress : callable, optional
         See `Progress`.
-    bracket : Bracket, optional
-        What is known already, by whoever tries one way after another.
 
     Returns
     -------
@@ -40,22 +34,22 @@ def solve(
         Where there are more downsets or stages than memory holds, the warm start's answer and the bound that is
         free, stopped by an error.
     """
-    bracket = bracket or Bracket(problem, limits, progress, hint)
+    bracket = open_bracket(problem, limits, progress, hint)
     stop = Stop.GAP
     try:
         downsets = all_downsets(problem, MOST)
-        warm_start(bracket, many=downsets is None or len(downsets) > DOWNSETS)
-        search(bracket, downsets)
+        warm_start(problem, bracket, many=downsets is None or len(downsets) > DOWNSETS)
+        search(problem, bracket, downsets)
     except OutOfTimeError:
         stop = Stop.TIME
     except TooLargeError:
         stop = Stop.ERROR
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    return bracket.report(stop, NAME, "1")
+    return bracket.report(stop, NAME)
 
 
-def search(bracket: Bracket, downsets: list[int] | None) -> None:
+def search(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int] | None) -> None:
     """Close the bracket, as far as the gap that is asked for, by the dynamic programme over all downsets.
 
     Raises
@@ -68,4 +62,4 @@ def search(bracket: Bracket, downsets: list[int] | None) -> None:
         return
     if downsets is None:
         raise TooLargeError
-    cut(bracket, downsets, complete=True)
+    cut(problem, bracket, downsets, complete=True)

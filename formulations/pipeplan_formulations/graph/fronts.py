@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.graph.mode import Array, Mode
-
-BLOCK = 256
-"""Points that are compared with all before them at once."""
+from pipeplan_formulations.common.pareto import minimal
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.common.span_options import OptionPoints
+from pipeplan_formulations.graph.mode import Array, GraphMode
 
 Counts = tuple[tuple[int, int], ...]
 """Kinds of group and how many of each there are, ascending."""
@@ -44,20 +44,20 @@ class Quick(NamedTuple):
     known: NDArray[np.bool_]
 
 
-def quick(mode: Mode) -> Quick:
+def quick(mode: GraphMode) -> Quick:
     """The variants that cost no time."""
     times = np.array([line.time for line in mode.lines])
-    least = np.where(mode.possible, times, 2**62).min(axis=1)
+    least = np.where(mode.possible, times, UNLIMITED).min(axis=1)
     least = np.where(mode.possible.any(axis=0), least, 0)
     fastest = (times <= least[:, None]).all(axis=0) & mode.possible
-    size = np.where(fastest, mode.fixed + mode.held, 2**62)
+    size = np.where(fastest, mode.fixed + mode.held, UNLIMITED)
     return Quick(least, size.argmin(axis=0), np.asarray(fastest.any(axis=0)))
 
 
 class Fronts:
     """The fronts of one mode; modes whose variants differ by the same may share them."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: GraphMode) -> None:
         times = np.array([line.time for line in mode.lines])
         least = quick(mode).least
         kinds: dict[tuple[int, ...], int] = {}
@@ -77,9 +77,10 @@ class Fronts:
         self.key = len(mode.lines), tuple(self._kind), tuple(kinds)
         self._cache: dict[Counts, Front] = {(): Front(np.zeros((1, len(times) + 3), np.int64))}
 
-    def front(self, groups: list[int], clock: Clock) -> Front:
+    def options(self, groups: list[int], clock: Clock) -> OptionPoints:
         """The front of a stage that holds these groups."""
-        return self._of(self._counts(groups), clock)
+        points = self._of(self._counts(groups), clock).points
+        return OptionPoints(points[:, :-3].T, points[:, -3], points[:, -2], points[:, -1])
 
     def variants(self, groups: list[int], point: int) -> tuple[int, ...]:
         """The variant of each of ``groups`` at a point of their front."""
@@ -105,7 +106,7 @@ class Fronts:
             clock.check()
             items = self._items[counts[-1][0]]
             points = np.concatenate([_joined(front.points, row) for _, row in items])
-            kept, size = _undominated(points, clock), len(front.points)
+            kept, size = minimal(points, clock.check), len(front.points)
             variant = np.array([v for v, _ in items])[kept // size]
             front = Front(points[kept], counts[-1][0], kept % size, variant)
             self._cache[counts] = front
@@ -123,18 +124,3 @@ def _joined(points: Array, row: Array) -> Array:
     joined = points + row
     joined[:, -1] = np.maximum(points[:, -1], row[-1])
     return joined
-
-
-def _undominated(points: Array, clock: Clock) -> Array:
-    """Indices of the points that no other is at most as large as in every column; of equal points one."""
-    order = np.lexsort(points.T[::-1])
-    points = points[order]
-    kept = np.ones(len(points), np.bool_)
-    for begin in range(0, len(points), BLOCK):
-        clock.check()
-        block = points[begin : begin + BLOCK]
-        below: NDArray[np.bool_] = np.asarray((points[: begin + len(block), None] <= block[None]).all(axis=2))
-        below[begin:] &= np.tri(len(block), k=-1, dtype=np.bool_).T  # in a block, only those ahead count
-        kept[begin : begin + len(block)] = ~below.any(axis=0)
-    result: Array = order[kept]
-    return result

@@ -39,7 +39,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pipeplan_formulations.graph.mode import Array, Border, Line, Mode
+from pipeplan_formulations.graph.mode import Array, Border, GraphMode, Line
 
 
 class Star(NamedTuple):
@@ -79,7 +79,7 @@ class GraphPartition:
         E of them; a star whose source comes after a reader stands for a gradient.
     pools : tuple of int
         Devices of each pool.
-    modes : tuple of Mode
+    modes : tuple of GraphMode
     route : {'direct', 'relay'}
     depths : tuple of int
         Numbers of stages that are allowed; empty is all.
@@ -98,7 +98,7 @@ class GraphPartition:
     edges: tuple[tuple[int, int], ...]
     stars: tuple[Star, ...]
     pools: tuple[int, ...]
-    modes: tuple[Mode, ...]
+    modes: tuple[GraphMode, ...]
     route: Literal["direct", "relay"] = "direct"
     depths: tuple[int, ...] = ()
     borders: tuple[Border, ...] = ()

@@ -1,4 +1,4 @@
-"""What a stage may be run as: devices of some kind, how many of them, and what its contents then cost.
+"""Modes of a stage of a graph: devices of some kind, how many of them, and what the contents of the stage then cost.
 
 A *mode* answers for one stage: which devices it takes, how many replicas share its micro-batches, what each group of
 nodes takes there under each of its *variants* (recomputed or not), what crosses its borders, and what must fit.
@@ -12,10 +12,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.int64]
+from pipeplan_formulations.common.mode import Array, Mode
+from pipeplan_formulations.common.sentinels import UNLIMITED
+
+__all__ = ["Array", "Border", "GraphMode", "Line"]
+
 Number = TypeVar("Number", int, Array)
-UNLIMITED = 2**62
-"""Stands for the memory of a device that has no limit."""
 
 
 @dataclass(frozen=True)
@@ -82,38 +84,25 @@ class Border:
 
 
 @dataclass(frozen=True)
-class Mode:
-    """One way to run a stage. Arrays may be left out where nothing is to be said.
+class GraphMode(Mode):
+    """One way to run a stage of groups. Arrays may be left out where nothing is to be said.
 
     Attributes
     ----------
-    name : str
-    takes : tuple of int
-        Devices out of each pool.
     lines : tuple of Line
     fixed, held, peak : array, shape (V, n)
         Bytes of each group that stay; that each micro-batch in flight holds; that live while the group computes.
     received : array, shape (E,)
         Bytes that each micro-batch in flight holds of a tensor that enters.
-    limit : int
-    flow : int
-        What the stage adds to the flow that stages before it see behind them: its replicas.
-    in_flight : array, shape (Q,)
-        Micro-batches that the stage holds, by the flow behind it; it only grows, and the last entry holds beyond.
     possible : array of bool, shape (V, n)
         Which groups can run here, under which variants.
     """
 
-    name: str
-    takes: tuple[int, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[Line, ...] = ()
     fixed: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     held: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     peak: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     received: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    limit: int = UNLIMITED
-    flow: int = 1
-    in_flight: Array = field(default_factory=lambda: np.ones(1, np.int64))
     possible: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
 
     def __post_init__(self) -> None:
@@ -135,24 +124,9 @@ class Mode:
             raise ValueError(f"mode {self.name!r}: rows of stars differ in length")
         if any(int(values.min(initial=0)) < 0 for values in [*tables, *stars, self.in_flight]):
             raise ValueError(f"mode {self.name!r}: times, sizes and counts are never negative")
-        if self.limit < 0 or self.flow < 0:
-            raise ValueError(f"mode {self.name!r}: neither the limit {self.limit} nor the flow {self.flow} is below 0")
-        if not len(self.in_flight) or (np.diff(self.in_flight) < 0).any():
-            raise ValueError(f"mode {self.name!r}: what is in flight never falls as more flows behind")
-        if min(self.takes, default=0) < 0 or not any(self.takes):
-            raise ValueError(f"mode {self.name!r} takes {self.takes}; a stage takes at least one device")
+        super().__post_init__()
         if any(min(line.share, line.wire, line.times) < 1 or line.base < 0 for line in self.lines):
             raise ValueError(f"mode {self.name!r}: a line's share, wire and times are 1 at least, its base 0")
-
-    def flying(self, behind: int) -> int:
-        """Micro-batches in flight where ``behind`` flows behind the stage."""
-        return int(self.in_flight[min(behind, len(self.in_flight) - 1)])
-
-    @cached_property
-    def steps(self) -> tuple[tuple[int, int], ...]:
-        """``(behind, in flight)`` at every flow behind at which more is in flight than just below it."""
-        change = [0, *(int(i) + 1 for i in np.flatnonzero(np.diff(self.in_flight)))]
-        return tuple((behind, int(self.in_flight[behind])) for behind in change)
 
     @cached_property
     def depends_on_flow(self) -> bool:

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.common.mip.model import LinearModel
 from pipeplan_formulations.common.scaling import Scale
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.graph.bounds import windows
 from pipeplan_formulations.graph.instance import GraphPartition, GraphStage, Stages
-from pipeplan_formulations.graph.mode import UNLIMITED, Mode
-from pipeplan_formulations.graph.rows import Rows
-from pipeplan_formulations.graph.windows import windows
+from pipeplan_formulations.graph.mode import GraphMode
 
 Star = int
 Stage = int
@@ -40,7 +41,7 @@ class PrefixModel:
     problem: GraphPartition
     scale: Scale
     stages: int
-    rows: Rows = field(default_factory=Rows)
+    rows: LinearModel = field(default_factory=LinearModel)
     y: list[list[int]] = field(default_factory=list)
     x: list[list[int]] = field(default_factory=list)
     w: list[list[list[int]]] = field(default_factory=list)
@@ -107,7 +108,8 @@ def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, cei
     _place(model, ceiling)
     _modes(model)
     (_relay if problem.route == "relay" else _direct)(model)
-    model.time = model.rows.number(low, high)
+    model.time = model.rows.time(low, high)
+    model.rows.minimize(model.time)
     for k in range(model.stages):
         for m, mode in enumerate(problem.modes):
             when = (model.z[k][m],) if len(problem.modes) > 1 else ()
@@ -123,12 +125,12 @@ def _place(model: PrefixModel, ceiling: int) -> None:
     problem, rows, last = model.problem, model.rows, model.stages - 1
     first, latest = windows(problem, ceiling, model.stages)
     for g in range(problem.groups):
-        y = [rows.switch(int(k >= latest[g]), int(k >= first[g])) for k in range(last)]
-        x = [rows.switch(0, int(first[g] <= k <= latest[g])) for k in range(model.stages)]
+        y = [rows.boolean(int(k >= latest[g]), int(k >= first[g])) for k in range(last)]
+        x = [rows.boolean(0, int(first[g] <= k <= latest[g])) for k in range(model.stages)]
         for k in range(model.stages):
             before = {y[k - 1]: 1} if k else {}
             upto = {y[k]: -1} if k < last else {}
-            rows.equals({x[k]: 1} | before | upto, 0 if k < last else 1)
+            rows.equal({x[k]: 1} | before | upto, 0 if k < last else 1)
             if 0 < k < last:
                 rows.clause((~y[k - 1], y[k]))
         model.y.append(y)
@@ -136,9 +138,9 @@ def _place(model: PrefixModel, ceiling: int) -> None:
         if problem.variants == 1:
             model.w.append([[x[k]] for k in range(model.stages)])
             continue
-        model.w.append([[rows.switch(0, rows.highs[x[k]]) for _ in range(problem.variants)] for k in range(last + 1)])
+        model.w.append([[rows.boolean(0, rows.highs[x[k]]) for _ in range(problem.variants)] for k in range(last + 1)])
         for k in range(model.stages):
-            rows.equals({x[k]: -1} | dict.fromkeys(model.w[g][k], 1), 0)
+            rows.equal({x[k]: -1} | dict.fromkeys(model.w[g][k], 1), 0)
     for a, b in problem.edges:
         for k in range(last):
             rows.clause((~model.y[b][k], model.y[a][k]))
@@ -147,7 +149,7 @@ def _place(model: PrefixModel, ceiling: int) -> None:
 def _modes(model: PrefixModel) -> None:
     """One mode for a stage that holds something, used stages first, (2), (7), and groups only where they can run."""
     problem, rows = model.problem, model.rows
-    model.z = [[rows.switch() for _ in problem.modes] for _ in range(model.stages)]
+    model.z = [[rows.boolean() for _ in problem.modes] for _ in range(model.stages)]
     for k, z in enumerate(model.z):
         rows.at_least(dict.fromkeys(z, -1), -1)
         if k:
@@ -161,10 +163,10 @@ def _modes(model: PrefixModel) -> None:
         taken = {z[m]: -mode.takes[p] for z in model.z for m, mode in enumerate(problem.modes)}
         rows.at_least(taken, -pool)
     if problem.depths:
-        model.depth = {depth: rows.switch() for depth in problem.depths if depth <= model.stages}
-        rows.equals(dict.fromkeys(model.depth.values(), 1), 1)
+        model.depth = {depth: rows.boolean() for depth in problem.depths if depth <= model.stages}
+        rows.equal(dict.fromkeys(model.depth.values(), 1), 1)
         number = {switch: -depth for depth, switch in model.depth.items()}
-        rows.equals(number | dict.fromkeys((switch for z in model.z for switch in z), 1), 0)
+        rows.equal(number | dict.fromkeys((switch for z in model.z for switch in z), 1), 0)
         for k, z in enumerate(model.z):  # a stage that holds nothing is none
             rows.at_least(dict.fromkeys((x[k] for x in model.x), 1) | dict.fromkeys(z, -1), 0)
 
@@ -184,17 +186,17 @@ def _direct(model: PrefixModel) -> None:
             if not any(rows.highs[v] for v in x) or not (leaves or enters):
                 continue
             if alike:
-                model.leave[e, k] = model.enter[e, k] = rows.switch()
+                model.leave[e, k] = model.enter[e, k] = rows.boolean()
                 for one, other in zip(x, [*x[1:], x[0]], strict=True):
                     rows.clause((~one, other, model.leave[e, k]))
                 continue
             if leaves:
-                model.leave[e, k] = rows.switch()
+                model.leave[e, k] = rows.boolean()
                 for reader, there in zip(star.readers, x[1:], strict=True):
                     done = model.y[reader][k] if forward and k < model.stages - 1 else there
                     rows.clause((~x[0], done, model.leave[e, k]))
             if enters:
-                model.enter[e, k] = rows.switch()
+                model.enter[e, k] = rows.boolean()
                 for there in x[1:]:
                     rows.clause((~there, x[0], model.enter[e, k]))
 
@@ -204,13 +206,13 @@ def _relay(model: PrefixModel) -> None:
     problem, rows = model.problem, model.rows
     for e, star in enumerate(problem.stars):
         for k in range(model.stages - 1):
-            crosses = rows.switch()
+            crosses = rows.boolean()
             model.leave[e, k] = model.enter[e, k + 1] = crosses
             for reader in star.readers:
                 rows.clause((~model.y[star.source][k], model.y[reader][k], crosses))
 
 
-def _loads(model: PrefixModel, k: int, mode: Mode, used: int, when: tuple[int, ...]) -> None:
+def _loads(model: PrefixModel, k: int, mode: GraphMode, used: int, when: tuple[int, ...]) -> None:
     """(4): T is at least each line of the stage's mode.
 
     In units u of T a value V counts as ⌊V / u⌋, so u share T + share (u − 1) is at least the sum.
@@ -238,7 +240,7 @@ def _paid(model: PrefixModel, k: int, pays: NDArray[np.bool_]) -> int:
     """The switch that is on where stage k holds a group that pays."""
     key = k, pays.tobytes()
     if key not in model.paid:
-        model.paid[key] = model.rows.switch()
+        model.paid[key] = model.rows.boolean()
         for g in np.flatnonzero(pays):
             model.rows.clause((~model.x[g][k], model.paid[key]))
     return model.paid[key]
@@ -269,19 +271,19 @@ def _borders(model: PrefixModel) -> None:
 
 def _whole(model: PrefixModel, crossing: dict[int, int], wire: int, when: tuple[int, ...]) -> int:
     """A variable that is Σ crossing / wire, rounded up."""
-    rounded = model.rows.number(0, -(-sum(crossing.values()) // wire))
+    rounded = model.rows.integer(0, -(-sum(crossing.values()) // wire))
     model.rows.at_least({rounded: wire} | {switch: -cost for switch, cost in crossing.items()}, 0, when)
     model.whole[rounded] = crossing, wire
     return rounded
 
 
-def _memory(model: PrefixModel, k: int, m: int, mode: Mode) -> None:
+def _memory(model: PrefixModel, k: int, m: int, mode: GraphMode) -> None:
     """(3), once for every number in flight that the flow behind stage k may mean."""
     problem, rows = model.problem, model.rows
     peak: dict[int, int] = {}
     if mode.peak.any():
         if k not in model.peak:
-            model.peak[k] = rows.number(0, max(int(each.peak.max()) for each in problem.modes))
+            model.peak[k] = rows.real(0, max(int(each.peak.max()) for each in problem.modes))
         peak = {model.peak[k]: -1}
         for g in range(problem.groups):
             for v, w in enumerate(model.w[g][k]):
@@ -308,6 +310,6 @@ def _level(model: PrefixModel, k: int, flow: int) -> int:
         problem, rows = model.problem, model.rows
         behind = {z[m]: mode.flow for z in model.z[k + 1 :] for m, mode in enumerate(problem.modes)}
         most = (model.stages - 1 - k) * max(mode.flow for mode in problem.modes)
-        model.level[k, flow] = rows.switch(0, int(most >= flow))
+        model.level[k, flow] = rows.boolean(0, int(most >= flow))
         rows.at_least({v: -c for v, c in behind.items()} | {model.level[k, flow]: most - flow + 1}, 1 - flow)
     return model.level[k, flow]

@@ -1,10 +1,17 @@
-"""Every stage that could lie between two downsets: its mode, its load, and how much may flow behind it.
+"""Stages between two downsets I ⊂ J: their mode, their load, and how much may flow behind them.
 
-What a stage costs is told by the two downsets I ⊂ J that it lies between. Sums over groups are differences of prefix
-sums; sums over stars come from `StarSums`. Rows of all modes are stacked, so that one look at I does for all of them::
+Sums over groups are differences of prefix sums; sums over stars come from `StarSums`. Rows of all modes are stacked, so
+that one look at I does for all of them::
 
     mode 0   line 0: time, leave, enter, pays; line 1: …; sizes     a row is a weight for each group,
     mode 1   line 0: …; sizes                                       and two for each star
+
+A star of M members, c of them in I, adds what it would add to the stage between {} and J where c = 0, and nothing
+where c = M. Only the few with 0 < c < M, those that cross the border of I, have to be looked at J by J::
+
+        I   │    J \\ I   │ rest            star a: c = 0       as for {} and J
+      ┌─ a ─┼────────────┼                 star b: 0 < c < M   enters J \\ I if a reader lies there
+      │     │  ●──b──●   ●
 """
 
 from collections.abc import Sequence
@@ -14,11 +21,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph.downsets import members, words
 from pipeplan_formulations.graph.fronts import Fronts, Quick, quick
 from pipeplan_formulations.graph.instance import GraphPartition
-from pipeplan_formulations.graph.mode import UNLIMITED, Array, Mode
-from pipeplan_formulations.graph.starsums import StarSums
+from pipeplan_formulations.graph.mode import Array, GraphMode
+
+
+class StarSums:
+    """Weighted sums over the stars that leave or enter, for rows of weights ``leave`` and ``enter`` (rows, E)."""
+
+    def __init__(self, problem: GraphPartition, inside: NDArray[np.bool_], leave: Array, enter: Array) -> None:
+        self._relay = problem.route == "relay"
+        self._leave, self._enter = leave, enter
+        sizes = [len(star.members) for star in problem.stars]
+        self._sizes = np.array(sizes, np.int64)
+        shape = (len(sizes), len(inside))
+        self._source = np.array([inside[:, star.source] for star in problem.stars], np.bool_).reshape(shape)
+        self._count = np.array([inside[:, star.members].sum(axis=1) for star in problem.stars], np.int64).reshape(shape)
+        open_ = (self._count > 0) & (self._count < self._sizes[:, None])
+        self._open = open_
+        self._alone = leave @ (open_ & self._source) + enter @ (open_ & ~self._source)
+        self._ahead = enter @ open_ if self._relay else self._alone
+        self._behind = leave @ open_ if self._relay else self._alone
+
+    def crossing(self, weights: Array) -> Array:
+        """The weighted sum over the relayed stars that cross the border of each downset; shape (downsets,)."""
+        found: Array = weights @ self._open
+        return found
+
+    def between(self, start: int, ends: Array) -> Array:
+        """The sums for the stages from downset ``start`` to each of ``ends``; shape (rows, ends)."""
+        if self._relay:
+            relayed: Array = self._behind[:, ends] + self._ahead[:, start, None]
+            return relayed
+        crossing = np.flatnonzero(self._open[:, start])
+        leave, enter = self._leave[:, crossing], self._enter[:, crossing]
+        at = np.ix_(crossing, ends)
+        open_, source = self._open[at], self._source[at]
+        touched = self._count[at] > self._count[crossing, start, None]
+        made = touched & source & ~self._source[crossing, start, None]
+        sums: Array = self._alone[:, ends]
+        sums = sums + leave @ (made.astype(np.int64) - (open_ & source))
+        return sums + enter @ ((touched & ~made).astype(np.int64) - (open_ & ~source))
+
 
 ANY = 2**31
 """As much may flow behind as there is."""
@@ -132,12 +178,10 @@ class SpanTable:
         """The same where each group's variant is open: every point of the front that lets more flow behind."""
         mode, rows = self._problem.modes[m], []
         for i, end in enumerate(ends):
-            points = self._fronts[m].front(self.groups(start, int(end)), self._clock).points
-            extra = points[:, : len(mode.lines)].T
-            own = zip(mode.lines, lines[:, :, i], extra, strict=True)
+            options = self._fronts[m].options(self.groups(start, int(end)), self._clock)
+            own = zip(mode.lines, lines[:, :, i], options.time, strict=True)
             load = np.max([line.load(time + more, *others) for line, (time, *others), more in own], axis=0)
-            fixed, held, peak = points[:, len(mode.lines) :].T
-            flow = _most_behind(mode, fixed, held + received[i], peak)
+            flow = _most_behind(mode, options.fixed, options.held + received[i], options.peak)
             best = -1
             for point in np.lexsort((-flow, load)):
                 if load[point] <= most and flow[point] > best:
@@ -182,7 +226,7 @@ def _rows(problem: GraphPartition, quick_variants: list[Quick]) -> tuple[Array, 
     return np.array(groups), np.array(leave), np.array(enter), first
 
 
-def _most_behind(mode: Mode, fixed: Array, held: Array, peak: Array) -> Array:
+def _most_behind(mode: GraphMode, fixed: Array, held: Array, peak: Array) -> Array:
     """The most that may flow behind stages of these sizes; `ANY` where it never matters, −1 where they never fit."""
     free = mode.limit - fixed - peak
     flying = np.where(held > 0, free // np.maximum(held, 1), ANY)

@@ -6,10 +6,12 @@ downsets lets stages change from one order to another, which costs little and is
 
 from collections.abc import Callable
 
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
-from pipeplan_formulations.common.report import Stop
-from pipeplan_formulations.graph.bracket import Bracket
+from pipeplan_formulations.common.report import Limits, Progress, Stop
+from pipeplan_formulations.graph.bounds import lower_bound
 from pipeplan_formulations.graph.downsets import orders, prefixes
+from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError, Walk
 
 ORDERS = 50
@@ -20,36 +22,49 @@ DOWNSETS = 1200
 """Most downsets of all orders together."""
 
 
-def warm_start(bracket: Bracket, many: bool = True) -> None:
+def open_bracket(
+    problem: GraphPartition, limits: Limits, progress: Progress | None = None, hint: Stages | None = None
+) -> Bracket[Stages]:
+    """The bracket of a graph partition: the bound that needs no solver, and the hint if it is feasible."""
+    bracket: Bracket[Stages] = Bracket(problem.evaluate, limits, progress, largest=problem.largest)
+    bracket.low = lower_bound(problem)
+    bracket.impossible = bool(problem.depths) and min(problem.depths) > problem.most_stages
+    if hint is not None and problem.feasible(hint):
+        bracket.offer(hint)
+    return bracket
+
+
+def warm_start(problem: GraphPartition, bracket: Bracket[Stages], many: bool = True) -> None:
     """Offer the best solution along one order, and then, if ``many`` are wanted, along many.
 
     Raises
     ------
     OutOfTimeError
     """
-    problem = bracket.problem
     count = min(ORDERS, max(1, DOWNSETS // problem.groups)) if many else 0
     some = orders(problem, count, bracket.limits.seed)
     for family in ([some[0]], some) if many else ([some[0]],):
         if not bracket.closed:
             try:
-                cut(bracket, prefixes(family))
+                cut(problem, bracket, prefixes(family))
             except TooLargeError:
                 return
 
 
-def after_warm_start(bracket: Bracket, search: Callable[[Bracket], Stop]) -> Stop:
+def after_warm_start(
+    problem: GraphPartition, bracket: Bracket[Stages], search: Callable[[GraphPartition, Bracket[Stages]], Stop]
+) -> Stop:
     """Let ``search`` close the bracket after a warm start; why it stopped, also where time or patience ended first."""
     try:
-        warm_start(bracket)
-        return search(bracket)
+        warm_start(problem, bracket)
+        return search(problem, bracket)
     except OutOfTimeError:
         return Stop.TIME
     except KeyboardInterrupt:
         return Stop.INTERRUPT
 
 
-def cut(bracket: Bracket, downsets: list[int], complete: bool = False) -> None:
+def cut(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], complete: bool = False) -> None:
     """Offer the best solution that runs through a family of downsets, if it beats the incumbent.
 
     ``complete`` says that the family holds every downset: what it does not allow is then proved impossible.
@@ -59,10 +74,10 @@ def cut(bracket: Bracket, downsets: list[int], complete: bool = False) -> None:
     OutOfTimeError, TooLargeError
     """
     if bracket.best is None:
-        _anything(bracket, downsets, complete)
+        _anything(problem, bracket, downsets, complete)
     if bracket.best is None or bracket.closed:
         return
-    walk = Walk(bracket.problem, downsets, bracket.clock, bracket.ceiling - 1)
+    walk = Walk(problem, downsets, bracket.clock, bracket.ceiling - 1)
     loads = walk.loads()
     while not bracket.closed:
         loads = loads[(loads >= bracket.low) & (loads < bracket.ceiling)]
@@ -80,13 +95,13 @@ def cut(bracket: Bracket, downsets: list[int], complete: bool = False) -> None:
         bracket.raise_low(bracket.ceiling)
 
 
-def _anything(bracket: Bracket, downsets: list[int], complete: bool) -> None:
+def _anything(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], complete: bool) -> None:
     """Offer a first solution, looked for from the bound upwards, as small loads make few stages."""
-    largest = bracket.problem.largest
+    largest = problem.largest
     for most in (*(min(int(bracket.low * factor), largest - 1) for factor in FACTORS), largest):
         if most < bracket.low:
             continue
-        stages = Walk(bracket.problem, downsets, bracket.clock, most).reach(most)
+        stages = Walk(problem, downsets, bracket.clock, most).reach(most)
         if stages is not None:
             bracket.offer(stages)
             return

@@ -1,7 +1,6 @@
 """Partition and orders together: the best of both, and a bound over both."""
 
 from pipeplan_formulations.joint.instance import Choice, JointPipeline, Solution
-from pipeplan_formulations.joint.search import Search
-from pipeplan_formulations.joint.solve import solve
+from pipeplan_formulations.joint.search import Search, solve
 
 __all__ = ["Choice", "JointPipeline", "Search", "Solution", "solve"]

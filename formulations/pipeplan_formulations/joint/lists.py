@@ -1,4 +1,4 @@
-"""Good orders for a partition in little time, with several numbers of micro-batches in flight.
+"""List scheduling of a partition with several numbers of micro-batches in flight.
 
 More in flight hides more waiting, but where memory is short it recomputes more; which count suits a stage depends on
 the orders of all. So a few rows of counts are tried by list scheduling, and the best is improved stage by stage, if

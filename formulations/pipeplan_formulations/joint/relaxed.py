@@ -1,4 +1,4 @@
-"""What all choices of a box have in common, as one instance of the schedule problem and one of the partition problem.
+"""Relaxation of all choices of a box to one instance of the schedule problem and one of the partition problem.
 
 Stage s of a box holds at least the layers between the largest b_s and the smallest b_{s+1}, its *core*:
 

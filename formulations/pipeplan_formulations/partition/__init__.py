@@ -1,16 +1,15 @@
 """Contiguous layers of a chain to the stages of a pipeline."""
 
-from pipeplan_formulations.common.backends import backend_of
+from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.report import Limits, Progress, Report
+from pipeplan_formulations.partition import cbc, cpsat, exact
 from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
-from pipeplan_formulations.partition.path_cut import PathCut
-from pipeplan_formulations.partition.tie import Tie
-from pipeplan_formulations.partition.wire import Wire
+from pipeplan_formulations.partition.parts import PathCut, Tie, Wire
 
 __all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "Wire", "solve"]
 
-BACKENDS = ("cpsat", "cbc", "exact")
-"""The ways to solve the problem: one file each."""
+BACKENDS: dict[str, Backend[ChainPartition, Boundaries]] = {"cpsat": cpsat, "cbc": cbc, "exact": exact}
+"""The ways to solve the problem, one module each, by name."""
 
 
 def solve(
@@ -21,7 +20,7 @@ def solve(
     backend: str = "cpsat",
     cutoff: int | None = None,
 ) -> Report[Boundaries]:
-    """Solve by one of `BACKENDS`; a solver's package is imported when it is asked for.
+    """Solve by one of `BACKENDS`.
 
     ``cutoff``: values from here on do not matter; only 'exact' makes use of it.
 
@@ -30,7 +29,6 @@ def solve(
     ValueError
         If there is no such backend.
     """
-    chosen = backend_of(__name__, backend, BACKENDS)
-    more = {"cutoff": cutoff} if backend == "exact" else {}
-    report: Report[Boundaries] = chosen.solve(problem, limits, hint, progress, **more)
-    return report
+    if backend == "exact":
+        return exact.solve(problem, limits, hint, progress, cutoff)
+    return backend_of(BACKENDS, backend).solve(problem, limits, hint, progress)

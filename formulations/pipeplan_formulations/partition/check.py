@@ -1,19 +1,15 @@
-"""What a chain partition problem must be made of."""
+"""Validation of a chain partition instance."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pipeplan_formulations.partition.instance import ChainPartition
+from pipeplan_formulations.partition.tables import PartitionTables
 
 
-def check(problem: "ChainPartition") -> None:
+def check(problem: PartitionTables) -> None:
     """Raise ``ValueError`` if shapes disagree, a number is out of range, or a word is not known."""
-    if problem.forward.ndim != 2:
-        raise ValueError(f"forward has shape {problem.forward.shape}, expected (stages, layers)")
     stages, layers = problem.forward.shape
-    if not 1 <= stages <= layers:
-        raise ValueError(f"{layers} layers do not fill {stages} stages")
-    _check_arrays(problem, stages, layers)
+    for name in ("cuts", "where", "recomputable"):
+        array = getattr(problem, name)
+        if array is not None and array.dtype != bool:
+            raise ValueError(f"{name} holds {array.dtype}, expected bool")
     if problem.micro_batches < 1:
         raise ValueError(f"micro_batches must be at least 1, not {problem.micro_batches}")
     if problem.samples is not None and problem.samples < 1:
@@ -23,8 +19,6 @@ def check(problem: "ChainPartition") -> None:
         raise ValueError(f"overlap is {problem.overlap!r}; choose none, copy or stream")
     if problem.objective not in ("step", "bottleneck"):
         raise ValueError(f"objective is {problem.objective!r}; choose step or bottleneck")
-    if problem.recomputable is not None and problem.output is None:
-        raise ValueError("layers may be recomputed, so output must say what they hold then")
     for tie in problem.ties:
         if tie.layers[-1] >= layers:
             raise ValueError(f"a tie joins layers {tie.layers}; there are {layers} layers")
@@ -42,35 +36,7 @@ def check(problem: "ChainPartition") -> None:
             raise ValueError(f"a path cut tells of links or cuts that there are not: {path.surplus}")
 
 
-def _check_arrays(problem: "ChainPartition", stages: int, layers: int) -> None:
-    per_stage, per_cut = (stages, layers), (stages - 1, layers - 1)
-    shapes: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys(("forward", "backward", "weight", "update", "reduce", "where"), per_stage),
-        **dict.fromkeys(("send", "send_back", "link"), per_cut),
-        "recomputable": (layers,),
-        "cuts": (layers - 1,),
-        **dict.fromkeys(("in_flight", "limit", "counts", "warm_up", "reduce_base"), (stages,)),
-        **dict.fromkeys(("latency", "link_counts"), (stages - 1,)),
-        "received": per_cut if problem.received.ndim == 2 else per_cut[1:],
-    }
-    for name in ("resident", "saved", "workspace", "output", "beside"):
-        array = getattr(problem, name)
-        shapes[name] = per_stage if array is not None and array.ndim == 2 else per_stage[1:]
-    for name, shape in shapes.items():
-        array = getattr(problem, name)
-        if array is None:
-            continue
-        if array.shape != shape:
-            raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
-        if array.size and int(array.min()) < 0:
-            raise ValueError(f"{name} holds a negative number: {int(array.min())}")
-    for name in ("cuts", "where", "recomputable"):
-        array = getattr(problem, name)
-        if array is not None and array.dtype != bool:
-            raise ValueError(f"{name} holds {array.dtype}, expected bool")
-
-
-def _check_wires(problem: "ChainPartition", stages: int, layers: int) -> None:
+def _check_wires(problem: PartitionTables, stages: int, layers: int) -> None:
     if problem.wires and problem.objective != "step":
         raise ValueError("wires bound the step time; the bottleneck objective has none")
     for wire in problem.wires:
@@ -85,7 +51,7 @@ def _check_wires(problem: "ChainPartition", stages: int, layers: int) -> None:
             raise ValueError("where tensors stream, a wire serves one link")
 
 
-def _check_counts(problem: "ChainPartition") -> None:
+def _check_counts(problem: PartitionTables) -> None:
     for name in ("counts", "link_counts"):
         array = getattr(problem, name)
         if array is not None and array.size and not 1 <= int(array.min()) <= int(array.max()) <= problem.micro_batches:

@@ -1,11 +1,13 @@
 """The exact dynamic programmes behind one call: oracle without (6), bound and warm start with it."""
 
+from functools import partial
+
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
-from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Progress, Report, Stop
 from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
 from pipeplan_formulations.partition.minmax import solve_minmax
 from pipeplan_formulations.partition.pareto import solve_step
-from pipeplan_formulations.partition.search import Bracket
 from pipeplan_formulations.partition.spans import NEVER
 from pipeplan_formulations.partition.windows import windows
 
@@ -47,39 +49,33 @@ def solve(
     """
     if problem.largest >= NEVER // 2:
         raise BeyondIntegersError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
-    bracket = Bracket(problem, limits, progress, cutoff)
+    bracket = _open(problem, limits, progress, cutoff)
     stop = Stop.OPTIMALITY
     try:
-        room = windows(problem, bracket.clock)
-        if not room.possible:
-            return _report(problem, bracket, Status.INFEASIBLE, stop, None)
         if hint is not None and problem.feasible(hint):
             bracket.offer(hint)
-        (solve_minmax if problem.objective == "bottleneck" else solve_step)(problem, room, bracket)
-        stop = Stop.OPTIMALITY if bracket.proven else Stop.GAP
+        room = windows(problem, bracket.clock)
+        bracket.impossible = not room.possible
+        if room.possible:
+            (solve_minmax if problem.objective == "bottleneck" else solve_step)(problem, room, bracket)
+            stop = Stop.OPTIMALITY if bracket.proven else Stop.GAP
     except OutOfTimeError:
         stop = Stop.TIME
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    candidates = [b for b in (bracket.best, hint) if b is not None and problem.feasible(b)]
-    best = min(candidates, key=problem.evaluate, default=None)
-    if best is None:
-        return _report(problem, bracket, Status.UNKNOWN, stop, None)
-    optimal = problem.evaluate(best) == bracket.low
-    return _report(problem, bracket, Status.OPTIMAL if optimal else Status.FEASIBLE, stop, best)
+    return bracket.report(stop, NAME)
 
 
-def _report(
-    problem: ChainPartition, bracket: Bracket, status: Status, stop: Stop, best: Boundaries | None
-) -> Report[Boundaries]:
-    return Report(
-        status=status,
-        stop=stop,
-        objective=None if best is None else problem.evaluate(best),
-        bound=bracket.low,
-        wall=bracket.clock.wall,
-        backend=NAME,
-        version="1",
-        seed=0,
-        solution=best,
-    )
+def _open(
+    problem: ChainPartition, limits: Limits, progress: Progress | None, cutoff: int | None
+) -> Bracket[Boundaries]:
+    """A bracket whose bound is that of the problem without (6) and with the least recomputation that is known."""
+
+    def evaluate(boundaries: Boundaries) -> int | None:
+        return problem.evaluate(boundaries) if problem.feasible(boundaries) else None
+
+    free = problem.with_paths(()) if problem.paths else problem
+    relaxed = partial(free.evaluate, optimistic=True) if problem.paths or problem.recomputable.any() else None
+    bracket = Bracket(evaluate, limits, progress, cutoff, relaxed=relaxed)
+    bracket.low = problem.lower_bound()
+    return bracket

@@ -6,19 +6,19 @@ many as lie there. Another one says whether there are any, for then the stage ne
 
 import numpy as np
 
+from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.scaling import scale_for
-from pipeplan_formulations.partition.expression import Expression, Row
 from pipeplan_formulations.partition.instance import Array, ChainPartition
-from pipeplan_formulations.partition.model import Again, LinearModel, Unit
+from pipeplan_formulations.partition.model import Again, PartitionModel
+from pipeplan_formulations.partition.parts import Tie
 from pipeplan_formulations.partition.placing import Membership
-from pipeplan_formulations.partition.tie import Tie
 from pipeplan_formulations.partition.windows import Windows
 
 
 class Splits:
     """For a tie and a stage: flags that are 1 where the stage has a copy, and where another one has what it shares."""
 
-    def __init__(self, model: LinearModel, on: Membership) -> None:
+    def __init__(self, model: PartitionModel, on: Membership) -> None:
         self._model, self._on = model, on
         self._copied: dict[tuple[Tie, int], Expression] = {}
         self._left: dict[tuple[Tie, int], Expression] = {}
@@ -29,7 +29,7 @@ class Splits:
         if key not in self._copied:
             first = self._on(stage, tie.layers[0])
             others = [self._on(stage, layer) - first for layer in tie.layers[1:]]
-            self._copied[key] = self._model.largest(others, Unit.FLAG)
+            self._copied[key] = self._model.largest(others)
         return self._copied[key]
 
     def left(self, tie: Tie, stage: int) -> Expression:
@@ -37,11 +37,11 @@ class Splits:
         key = tie, stage
         if key not in self._left:
             difference = self._on(stage, tie.layers[0]) - self._on(stage, tie.layers[-1])
-            self._left[key] = self._model.largest([difference], Unit.FLAG)
+            self._left[key] = self._model.largest([difference])
         return self._left[key]
 
 
-def hold(model: LinearModel, problem: ChainPartition, room: Windows, on: Membership, splits: Splits) -> None:
+def hold(model: PartitionModel, problem: ChainPartition, room: Windows, on: Membership, splits: Splits) -> None:
     """(1) for every stage that some span the windows allow would overfill as it stands."""
     for s in range(problem.stages):
         if _falls_short(problem, room, s):
@@ -50,7 +50,7 @@ def hold(model: LinearModel, problem: ChainPartition, room: Windows, on: Members
             _fill(model, problem, s, again, on, splits)
 
 
-def _recompute(model: LinearModel, problem: ChainPartition, s: int, on: Membership) -> list[Again]:
+def _recompute(model: PartitionModel, problem: ChainPartition, s: int, on: Membership) -> list[Again]:
     """How many layers of each sort stage s recomputes: no more than lie on it."""
     sorts: dict[tuple[int, int, int], list[int]] = {}
     tables = zip(problem.forward[s], problem.bytes.savings[s], problem.bytes.again[s], strict=True)
@@ -61,11 +61,11 @@ def _recompute(model: LinearModel, problem: ChainPartition, s: int, on: Membersh
     found = []
     for layers in sorts.values():
         is_one = np.isin(np.arange(problem.layers), layers)
-        number = model.variable(0, len(layers), Unit.CHOICE)
-        some = model.variable(0, 1, Unit.CHOICE)
+        number = model.integer(0, len(layers))
+        some = model.boolean()
         there = model.over_stage(s, np.insert(np.cumsum(is_one), 0, 0))
-        model.rows.append(Row(there - Expression({number: 1})))
-        model.rows.append(Row(Expression({some: len(layers), number: -1})))
+        model.at_least(there - Expression({number: 1}))
+        model.at_least(Expression({some: len(layers), number: -1}))
         found.append(Again(s, tuple(layers), number, some))
     return found
 
@@ -80,7 +80,7 @@ def _falls_short(problem: ChainPartition, room: Windows, s: int) -> bool:
 
 
 def _fill(
-    model: LinearModel, problem: ChainPartition, s: int, recomputed: list[Again], on: Membership, splits: Splits
+    model: PartitionModel, problem: ChainPartition, s: int, recomputed: list[Again], on: Membership, splits: Splits
 ) -> None:
     """(1): P_s + k_s (A_s − savings + r_s) + the largest workspace ≤ L_s, in units in which sums stay small."""
     flight = int(problem.in_flight[s])
@@ -98,11 +98,11 @@ def _fill(
     peaks = _peaks(problem.bytes.workspace[s], s, on) if problem.workspace.any() else []
     whole = problem.bytes.again[s].tolist()
     peaks += [Expression({again.some: whole[again.layers[0]]}) for again in recomputed]
-    largest = model.largest([peak.down(unit) for peak in peaks] or [Expression({})], Unit.BYTES)
+    largest = model.largest([peak.down(unit) for peak in peaks] or [Expression({})])
     beside = _peaks(problem.bytes.beside[s], s, on)
     if beside:
-        largest += model.largest([peak.down(unit) for peak in beside], Unit.BYTES)
-    model.rows.append(Row(-(need.down(unit) + largest)))
+        largest += model.largest([peak.down(unit) for peak in beside])
+    model.at_least(-(need.down(unit) + largest))
 
 
 def _peaks(workspace: Array, s: int, on: Membership) -> list[Expression]:

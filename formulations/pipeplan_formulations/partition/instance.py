@@ -71,7 +71,7 @@ gradient still travels back, and stage 0 ends its step (4a); or stage s itself d
 anything that serves micro-batches one by one in one direction. (6): a path through the actions of one given order is a
 chain of things that follow one another whatever the partition. (8): between the first and the end of the last backward
 of a replica lie all its backwards and all forwards but k_s. (9) is (5) for a wire whose transfers differ.
-docs/bounds.md has the proofs; `terms` has (2), (4), (5) and (8) as code, `wire` (9).
+docs/bounds.md has the proofs; `memory` has (1) as code, `terms` (2), (4), (5) and (8), `objective` (3), (6) and (9).
 
 All times are integers of one unit, all sizes integers of another.
 """
@@ -79,81 +79,23 @@ All times are integers of one unit, all sizes integers of another.
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pipeplan_formulations.common.layer_tables import Array, Flags
+from pipeplan_formulations.partition.bounds import largest, lower_bound
 from pipeplan_formulations.partition.check import check
-from pipeplan_formulations.partition.floor import lower_bound
-from pipeplan_formulations.partition.memory import Memory
+from pipeplan_formulations.partition.memory import Memory, Recomputing
 from pipeplan_formulations.partition.objective import value
-from pipeplan_formulations.partition.path_cut import PathCut
-from pipeplan_formulations.partition.reach import largest
-from pipeplan_formulations.partition.recomputing import Recomputing
-from pipeplan_formulations.partition.stage_bytes import StageBytes
-from pipeplan_formulations.partition.terms import Counts, Overlap
-from pipeplan_formulations.partition.tie import Tie
-from pipeplan_formulations.partition.wire import Wire
+from pipeplan_formulations.partition.parts import PathCut
+from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
 
-Array = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-Boundaries = tuple[int, ...]
+__all__ = ["Array", "Boundaries", "ChainPartition", "Flags"]
 
 
-@dataclass(frozen=True)
-class ChainPartition:
-    """One instance. See the module's text for the meaning of each letter.
-
-    Attributes
-    ----------
-    forward, backward, update : array of int, shape (S, n)
-        F, B (nothing recomputed), U of each layer on each stage's device.
-    send, send_back, link : array of int, shape (S − 1, n − 1)
-        f, g, c of each cut on each link; where a link's wires differ, f and g on its fastest.
-    latency : array of int, shape (S − 1,)
-        Of the fastest wire.
-    resident, saved, workspace : array of int, shape (n,) or (S, n)
-        Bytes that add to P_s, A_s and Z_s; one row where they are the same on all stages' devices.
-    received : array of int, shape (n − 1,) or (S − 1, n − 1)
-        Bytes r of each cut, on each link.
-    in_flight, limit : array of int, shape (S,)
-        k_s and L_s.
-    micro_batches : int
-        M ≥ 1.
-    overlap : 'none', 'copy' or 'stream'
-    objective : 'step' or 'bottleneck'
-    paths : tuple of PathCut
-        Inequalities (6); only with objective 'step'.
-    wires : tuple of Wire
-        What (9) says; only with objective 'step'.
-    counts : array of int, shape (S,), optional
-        M_s; by default M.
-    link_counts : array of int, shape (S − 1,), optional
-        m_s. By default what is certain from M_s and M_{s+1}: the smaller where a neighbour has one replica, else 1.
-    reduce : array of int, shape (S, n), optional
-        What each layer adds to R_s; by default nothing.
-    reduce_base : array of int, shape (S,), optional
-        What R_s has besides, if a layer of the stage has ``reduce`` > 0; by default nothing.
-    alternating : bool
-        Whether (8) holds.
-    warm_up : array of int, shape (S,), optional
-        k_s of (8), where it may exceed that of (1): the most forwards of a replica before its first backward.
-    output : array of int, shape (n,) or (S, n), optional
-        Bytes that a recomputed layer holds for each micro-batch in flight.
-    recomputable : array of bool, shape (n,), optional
-        Layers that may be recomputed; by default none.
-    samples : int, optional
-        N of (3); by default M.
-    weight : array of int, shape (S, n), optional
-        V of each layer, where backwards are split; only with objective 'step' and without paths.
-    ties : tuple of Tie
-    beside : array of int, shape (n,) or (S, n), optional
-        Bytes that a second lane needs for each layer, in Y_s; by default there is none.
-    cuts : array of bool, shape (n − 1,), optional
-        Which cuts are allowed; by default all.
-    where : array of bool, shape (S, n), optional
-        Which layers may lie on which stage; by default all on all.
+@dataclass(frozen=True, kw_only=True)
+class ChainPartition(PartitionTables):
+    """One instance, checked, with its memory, its objective and its bounds. `PartitionTables` has the fields.
 
     Raises
     ------
@@ -161,97 +103,9 @@ class ChainPartition:
         If shapes disagree, a number is out of range, n < S, or a word is not one of those above.
     """
 
-    forward: Array
-    backward: Array
-    update: Array
-    send: Array
-    send_back: Array
-    link: Array
-    latency: Array
-    resident: Array
-    saved: Array
-    received: Array
-    workspace: Array
-    in_flight: Array
-    limit: Array
-    micro_batches: int
-    overlap: Overlap = "copy"
-    objective: Literal["step", "bottleneck"] = "step"
-    paths: tuple[PathCut, ...] = ()
-    wires: tuple[Wire, ...] = ()
-    counts: Array | None = None
-    link_counts: Array | None = None
-    reduce: Array | None = None
-    reduce_base: Array | None = None
-    alternating: bool = False
-    warm_up: Array | None = None
-    output: Array | None = None
-    recomputable: Flags | None = None
-    samples: int | None = None
-    weight: Array | None = None
-    ties: tuple[Tie, ...] = ()
-    beside: Array | None = None
-    cuts: Flags | None = None
-    where: Flags | None = None
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(self)
-
-    @property
-    def stages(self) -> int:
-        """S."""
-        return int(self.forward.shape[0])
-
-    @property
-    def layers(self) -> int:
-        """n."""
-        return int(self.forward.shape[1])
-
-    @property
-    def divisor(self) -> int:
-        """N."""
-        return self.samples or self.micro_batches
-
-    @cached_property
-    def prefix(self) -> dict[str, Array]:
-        """Sums along the layers: ``prefix[name][..., b] - prefix[name][..., a]`` is the sum of layers a … b − 1.
-
-        Shape (S, n + 1); ``reduced`` counts the layers with ``reduce`` > 0.
-        """
-        reduce = np.zeros_like(self.forward) if self.reduce is None else self.reduce
-        weight = np.zeros_like(self.forward) if self.weight is None else self.weight
-        tables = {
-            "forward": self.forward,
-            "backward": self.backward,
-            "update": self.update,
-            "weight": weight,
-            "resident": np.broadcast_to(self.resident, self.forward.shape),
-            "saved": self.bytes.saved,
-            "reduce": reduce,
-            "reduced": reduce > 0,
-        }
-        return {name: np.insert(np.cumsum(t, axis=-1, dtype=np.int64), 0, 0, axis=-1) for name, t in tables.items()}
-
-    @cached_property
-    def through(self) -> tuple[Counts, ...]:
-        """M_s, m_s, m_{s−1}, and the late forwards of (8), of each stage."""
-        most = [self.micro_batches] * self.stages if self.counts is None else self.counts.tolist()
-        single = [count == self.micro_batches for count in most]
-        wires = [min(most[s], most[s + 1]) if single[s] or single[s + 1] else 1 for s in range(self.stages - 1)]
-        wires = [1, *(wires if self.link_counts is None else self.link_counts.tolist()), 1]
-        flight = np.maximum(self.in_flight if self.warm_up is None else self.warm_up, 1).tolist()
-        late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, flight, strict=True)]
-        return tuple(Counts(most[s], late[s], wires[s + 1], wires[s]) for s in range(self.stages))
-
-    @cached_property
-    def base(self) -> Array:
-        """``reduce_base``, zeros by default."""
-        return np.zeros(self.stages, np.int64) if self.reduce_base is None else self.reduce_base
-
-    @cached_property
-    def bytes(self) -> StageBytes:
-        """What layers hold on each stage's device."""
-        return StageBytes.of(self)
 
     @cached_property
     def room(self) -> Memory:
@@ -261,12 +115,12 @@ class ChainPartition:
     @cached_property
     def recomputing(self) -> Recomputing:
         """What recomputation costs each span of layers."""
-        return Recomputing(self)
+        return Recomputing(self, self.room)
 
     def with_paths(self, paths: tuple[PathCut, ...]) -> "ChainPartition":
         """The same instance with these inequalities (6), and what was computed of it already."""
         other = replace(self, paths=paths)
-        known = ("prefix", "through", "base", "bytes", "room", "recomputing")
+        known = ("prefix", "through", "bytes", "room", "recomputing")
         other.__dict__.update({name: self.__dict__[name] for name in known if name in self.__dict__})
         return other
 
@@ -319,10 +173,10 @@ class ChainPartition:
         return value(self, boundaries, self.recomputing.of_partition(boundaries, optimistic))
 
     def lower_bound(self) -> int:
-        """A bound that needs no solver, from each layer's fastest device; see `floor`."""
+        """A bound that needs no solver, from each layer's fastest device; see `bounds`."""
         return lower_bound(self)
 
     @cached_property
     def largest(self) -> int:
-        """No objective exceeds this; see `reach`."""
+        """No objective exceeds this; see `bounds`."""
         return largest(self)

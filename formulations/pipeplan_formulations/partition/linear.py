@@ -9,23 +9,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.scaling import Scale
-from pipeplan_formulations.partition.expression import Expression, Row
 from pipeplan_formulations.partition.holding import Splits, hold
 from pipeplan_formulations.partition.instance import Array, ChainPartition
-from pipeplan_formulations.partition.model import LinearModel, Unit
+from pipeplan_formulations.partition.model import PartitionModel
+from pipeplan_formulations.partition.objective import Hop, delays_of_wires
 from pipeplan_formulations.partition.placing import Membership, place
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.windows import windows
-from pipeplan_formulations.partition.wire import Hop, delays_of_wires
 
 
-def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> LinearModel | None:
+def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> PartitionModel | None:
     """The problem as rows, in units of ``scale``, T between ``low`` and ``high``; None if no partition keeps (1)."""
     room = windows(problem)
     if not room.possible:
         return None
-    model = LinearModel()
+    model = PartitionModel()
     place(model, problem, room)
     on = Membership(model, problem)
     splits = Splits(model, on)
@@ -34,7 +34,7 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
         _stage_times(model, problem, scale, name, splits) for name in ("forward", "backward", "update")
     )
     send, back, link = (_link_times(model, problem, scale, name) for name in ("send", "send_back", "link"))
-    model.objective = model.variable(low, high, Unit.TIME)
+    model.minimize(model.time(low, high))
     stages = list(zip(forward, backward, [*send, Expression({})], [Expression({}), *back], strict=True))
     reduce = [_reduction(model, problem, scale, s, on, splits) for s in range(problem.stages)]
     if problem.objective == "bottleneck":
@@ -50,12 +50,12 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
 
     for path in problem.paths:  # (6): an order's path is at least so long in every partition
         length = path.length(forward, backward, update, reduce, send, back, held)
-        model.at_least(length - path.constant + scale.down(path.constant))
+        model.above(length - path.constant + scale.down(path.constant))
     return model
 
 
 def _stage_times(
-    model: LinearModel, problem: ChainPartition, scale: Scale, name: str, splits: Splits
+    model: PartitionModel, problem: ChainPartition, scale: Scale, name: str, splits: Splits
 ) -> list[Expression]:
     """Sum over a stage's layers; a backward runs the forward of what is recomputed once more."""
     prefix = np.insert(np.cumsum(scale.down(getattr(problem, name)), axis=-1), 0, 0, axis=-1)
@@ -72,26 +72,26 @@ def _stage_times(
     return [model.define(time) for time in times]
 
 
-def _link_times(model: LinearModel, problem: ChainPartition, scale: Scale, name: str) -> list[Expression]:
+def _link_times(model: PartitionModel, problem: ChainPartition, scale: Scale, name: str) -> list[Expression]:
     """The entry of the cut that was chosen."""
     table = scale.down(getattr(problem, name))
     return [model.define(model.chosen(link, table[link])) for link in range(problem.stages - 1)]
 
 
 def _reduction(
-    model: LinearModel, problem: ChainPartition, scale: Scale, s: int, on: Membership, splits: Splits
+    model: PartitionModel, problem: ChainPartition, scale: Scale, s: int, on: Membership, splits: Splits
 ) -> Expression:
     """R_s: its layers' parts, the base if one of them has a part, and the ties that it splits."""
     total = Expression({})
-    if problem.reduce is not None:
+    if problem.reduce.any():
         rounded = scale.down(problem.reduce[s])
         total = model.over_stage(s, np.insert(np.cumsum(rounded), 0, 0))
-        base = scale.down(int(problem.base[s]))
+        base = scale.down(int(problem.reduce_base[s]))
         some = problem.reduce[s] > 0
         if base and some.all():
             total += base
         elif base and some.any():
-            total += base * model.largest([on(s, int(i)) for i in np.flatnonzero(some)], Unit.FLAG)
+            total += base * model.largest([on(s, int(i)) for i in np.flatnonzero(some)])
     for tie in problem.ties:
         copy, home = scale.down(tie.reduce[s]), scale.down(tie.home[s])
         total += copy * splits.copied(tie, s) if copy else 0
@@ -100,7 +100,7 @@ def _reduction(
 
 
 def _bottleneck(
-    model: LinearModel,
+    model: PartitionModel,
     problem: ChainPartition,
     scale: Scale,
     stages: Sequence[tuple[Expression, ...]],
@@ -120,11 +120,11 @@ def _bottleneck(
     if problem.overlap != "none":
         rows += [(c.out * busy, many - 1) for c, busy in zip(problem.through, link, strict=False)]
     for time, slack in rows:
-        model.rows.append(Row(Expression({model.objective: many}) - (time - slack)))
+        model.at_least(Expression({model.objective: many}) - (time - slack))
 
 
 def _step(
-    model: LinearModel,
+    model: PartitionModel,
     problem: ChainPartition,
     scale: Scale,
     stages: Sequence[tuple[Expression, ...]],
@@ -137,9 +137,9 @@ def _step(
     for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
         forward, backward, send, return_in = times
         busy = count.stage * load(problem.overlap, *times)
-        model.at_least(head + busy)
+        model.above(head + busy)
         if (s > 0 or problem.weight is not None) and (ending[s].terms or ending[s].constant):
-            model.at_least(way + busy + ending[s])
+            model.above(way + busy + ending[s])
         final = s == problem.stages - 1
         latency = 0 if final else scale.down(int(problem.latency[s]))
         return_out = Expression({}) if final else stages[s + 1][3]
@@ -158,4 +158,4 @@ def _step(
         forward, backward, send, return_in = times
         shared = delays_of_wires(problem, s, forward, backward, hops[s], hops[s + 1], held)
         for delay in (*delays(problem.overlap, count, forward, backward, send, return_in, weight[s]), *shared):
-            model.at_least(head + delay)
+            model.above(head + delay)

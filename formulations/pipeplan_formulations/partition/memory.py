@@ -1,39 +1,30 @@
-"""Equation (1): what stages need, for arrays of stages and spans, before and after the best choice of recomputation."""
+"""Memory of stages, equation (1), for arrays of stages and spans, and what the recomputation that it takes costs."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pipeplan_formulations.partition.range_maximum import RangeMaximum
+from pipeplan_formulations.common.layer_tables import Array, Flags
+from pipeplan_formulations.common.span_knapsack import SpanLargest
+from pipeplan_formulations.common.span_options import SpanOptions
+from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
 
-if TYPE_CHECKING:
-    from pipeplan_formulations.partition.instance import ChainPartition
-
-Array = NDArray[np.int64]
+UNKNOWN = -1
 
 
 class Memory:
     """Bytes of stage s on the layers a … b − 1; s, a and b are arrays that broadcast."""
 
-    def __init__(self, problem: "ChainPartition") -> None:
+    def __init__(self, problem: PartitionTables) -> None:
         self._problem = problem
         self._sorts = np.unique(problem.bytes.sort).tolist()
-        self._workspaces = {sort: RangeMaximum(problem.bytes.workspace[sort]) for sort in self._sorts}
+        self._workspaces = {sort: SpanLargest(problem.bytes.workspace[sort]) for sort in self._sorts}
         self._beside = {
-            sort: RangeMaximum(problem.bytes.beside[sort]) for sort in self._sorts if problem.beside is not None
+            sort: SpanLargest(problem.bytes.beside[sort]) for sort in self._sorts if problem.beside is not None
         }
-        self._levels = {sort: self._peaks(problem, sort) for sort in self._sorts}
+        recomputes = bool(problem.bytes.useful.any())
+        self._options = {sort: problem.options(sort) for sort in self._sorts} if recomputes else {}
         self._ties = [tie for tie in problem.ties if any(tie.resident)]
-
-    @staticmethod
-    def _peaks(problem: "ChainPartition", s: int) -> list[tuple[int, Array]]:
-        """For each peak p of a recomputed layer: p, and what all layers of peak at most p save, summed along layers."""
-        useful, savings, peaks = problem.bytes.useful[s], problem.bytes.savings[s], problem.bytes.again[s]
-        return [
-            (int(p), np.insert(np.cumsum(np.where(useful & (peaks <= p), savings, 0)), 0, 0))
-            for p in np.unique(peaks[useful])
-        ]
 
     def plain(self, s: Array, a: Array, b: Array) -> Array:
         """Left side of (1) where nothing is recomputed."""
@@ -45,27 +36,23 @@ class Memory:
         return room
 
     def least(self, s: Array, a: Array, b: Array) -> Array:
-        """Left side of (1) with the recomputation that needs the least memory.
+        """Left side of (1) with the recomputation that needs the least memory."""
+        if not self._options:
+            return self.plain(s, a, b)
+        flight = self._problem.in_flight[s]
+        return self._stays(s, a, b) + self._by_sort(lambda sort: self._options[sort].leanest(a, b, flight), s, a, b)
 
-        If layers of peak p may be recomputed at all, all others of that peak or less may be too.
-        """
-        stays, flight = self._stays(s, a, b), self._problem.in_flight[s]
-        workspace = self._largest(self._workspaces, s, a, b)
-        best: Array = stays + workspace
-        for sort in self._sorts:
-            alike = len(self._sorts) == 1 or self._problem.bytes.sort[s] == sort
-            for peak, savings in self._levels[sort]:
-                reduced = stays + np.maximum(workspace, peak) - flight * (savings[b] - savings[a])
-                best = np.where(alike, np.minimum(best, reduced), best)
-        return best
-
-    def _largest(self, tables: dict[int, RangeMaximum], s: Array, a: Array, b: Array) -> Array:
+    def _largest(self, tables: dict[int, SpanLargest], s: Array, a: Array, b: Array) -> Array:
         """Z_s or Y_s."""
+        return self._by_sort(lambda sort: tables[sort].of(a, b), s, a, b)
+
+    def _by_sort(self, bytes_of: Callable[[int], Array], s: Array, a: Array, b: Array) -> Array:
+        """Bytes that are the same for all stages of a sort, given those of each sort."""
         if len(self._sorts) == 1:
-            return tables[self._sorts[0]](a, b)
+            return bytes_of(self._sorts[0])
         found: Array = np.zeros(np.broadcast_shapes(np.shape(s), np.shape(a), np.shape(b)), np.int64)
-        for sort, largest in tables.items():
-            found = np.where(self._problem.bytes.sort[s] == sort, largest(a, b), found)
+        for sort in self._sorts:
+            found = np.where(self._problem.bytes.sort[s] == sort, bytes_of(sort), found)
         return found
 
     def _stays(self, s: Array, a: Array, b: Array) -> Array:
@@ -77,3 +64,92 @@ class Memory:
         for tie in self._ties:
             total = total + np.array(tie.resident)[s] * tie.copied(a, b)
         return total
+
+
+class Recomputing:
+    """X and its cost for stages on spans of layers; what floors a dynamic programme asked for is kept."""
+
+    def __init__(self, problem: PartitionTables, room: Memory) -> None:
+        self._problem, self._room = problem, room
+        self._any = bool(problem.bytes.useful.any())
+        self._by_stage: dict[int, SpanOptions] = {}
+        self._floors: dict[int, Array] = {}
+
+    def of_partition(self, boundaries: Boundaries, optimistic: bool) -> Array:
+        """What each stage's backward takes longer; 0 where nothing fits.
+
+        Returns
+        -------
+        array of int, shape (S,)
+        """
+        longer = np.zeros(len(boundaries) - 1, np.int64)
+        if not self._any:
+            return longer
+        edges = np.array(boundaries)
+        for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])).tolist():
+            span = s, edges[s : s + 1], edges[s + 1 : s + 2]
+            longer[s] = (self._floor(*span) if optimistic else self._options(s).least_each(*self._asked(*span))[1])[0]
+        return longer
+
+    def floors(self, s: int, a: Array, b: Array, wanted: Flags) -> Array:
+        """What stage s's backward takes longer, at least, on the spans a … b − 1 that are ``wanted``; 0 on others."""
+        longer = np.zeros(np.broadcast_shapes(a.shape, b.shape), np.int64)
+        if not self._any or not wanted.any():
+            return longer
+        start, end = (np.broadcast_to(edge, longer.shape)[wanted] for edge in (a, b))
+        place = start, end - start - 1
+        known = self._table(s, int(place[1].max()) + 1)
+        new = known[place] == UNKNOWN
+        if new.any():
+            start, end = start[new], end[new]
+            cost = np.zeros(len(start), np.int64)
+            short = self._short(np.array(s), start, end)
+            if short.any():
+                cost[short] = self._floor(s, start[short], end[short])
+            known[start, end - start - 1] = cost
+        longer[wanted] = known[place]
+        return longer
+
+    def choose(self, s: int, a: int, b: int) -> tuple[int, ...] | None:
+        """X of stage s on the layers a … b − 1; None if nothing fits."""
+        span = np.array(s), np.array(a), np.array(b)
+        spare = int(self._room.spare(*span))
+        if spare >= int(self._problem.bytes.workspace[s, a:b].max()):
+            return ()
+        flight = int(self._problem.in_flight[s])
+        if not self._any or flight == 0:
+            return None
+        return self._options(s).choose(a, b, flight, spare)
+
+    def _table(self, s: int, width: int) -> Array:
+        """Floors of stage s that are known: rows are starts, columns lengths less one."""
+        known = self._floors.get(s)
+        if known is None or known.shape[1] < width:
+            wider = np.full((self._problem.layers, width), UNKNOWN)
+            if known is not None:
+                wider[:, : known.shape[1]] = known
+            self._floors[s] = known = wider
+        return known
+
+    def _short(self, s: Array, a: Array, b: Array) -> Flags:
+        """Which stages fit only with recomputation."""
+        limit = self._problem.limit[s]
+        short: Flags = (self._room.plain(s, a, b) > limit) & (self._room.least(s, a, b) <= limit)
+        return short
+
+    def _floor(self, s: int, a: Array, b: Array) -> Array:
+        """Least extra time of spans that are short of memory; a rough bound on it where they are crowded."""
+        options, asked = self._options(s), self._asked(s, a, b)
+        crowded = options.crowded(a, b)
+        floor = options.rough(*asked)
+        floor[~crowded] = options.least_each(*(each[~crowded] for each in asked))[0]
+        return floor
+
+    def _asked(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
+        """Starts, ends, in-flight counts and spare bytes."""
+        return a, b, np.broadcast_to(self._problem.in_flight[s], a.shape), self._room.spare(np.array(s), a, b)
+
+    def _options(self, s: int) -> SpanOptions:
+        if s not in self._by_stage:
+            self._by_stage[s] = self._problem.options(s)
+        return self._by_stage[s]

@@ -9,8 +9,9 @@ O(n² S) at worst; spans longer than a target are left out, and the target doubl
 
 import numpy as np
 
-from pipeplan_formulations.partition.instance import ChainPartition
-from pipeplan_formulations.partition.search import Bracket
+from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
 from pipeplan_formulations.partition.spans import NEVER, spans
 from pipeplan_formulations.partition.windows import Windows
 
@@ -18,18 +19,18 @@ NEAR = 4
 """A horizon is looked at in one go if it is at most so many times a target."""
 
 
-def solve_minmax(problem: ChainPartition, room: Windows, bracket: Bracket) -> None:
+def solve_minmax(problem: ChainPartition, room: Windows, bracket: Bracket[Boundaries]) -> None:
     """Close the bracket: with the optimum, or nothing below the cutoff. Some partition must keep (1)."""
     target = max(1, bracket.low)
     while not (bracket.proven or bracket.beyond):
-        if bracket.horizon is not None and bracket.horizon <= NEAR * target:
+        if bracket.horizon < UNLIMITED and bracket.horizon <= NEAR * target:
             target = max(bracket.horizon - 1, bracket.low)
         value = _within(problem, room, target, bracket)
         bracket.raise_low(min(value, target + 1))
         target *= 2
 
 
-def _within(problem: ChainPartition, room: Windows, target: int, bracket: Bracket) -> int:
+def _within(problem: ChainPartition, room: Windows, target: int, bracket: Bracket[Boundaries]) -> int:
     """The optimum if it is at most ``target`` (then the bracket has it), otherwise more than ``target``."""
     n, stages = problem.layers, problem.stages
     best = np.full((stages + 1, n + 1), NEVER)

@@ -1,20 +1,20 @@
-"""The objective of a partition: the largest right side of (3), or of (4) to (8)."""
+"""The objective of a partition: the largest right side of (3), or of (4) to (9)."""
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.partition.terms import ahead, behind, delays, load
-from pipeplan_formulations.partition.wire import Hop, delays_of_wires
-
-if TYPE_CHECKING:
-    from pipeplan_formulations.partition.instance import Array, Boundaries, ChainPartition
+from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.partition.parts import Wire
+from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
+from pipeplan_formulations.partition.terms import Number, Overlap, ahead, behind, delays, load
 
 Nanoseconds = TypeVar("Nanoseconds", int, NDArray[np.int64])
 
 
-def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Array") -> int:
+def value(problem: PartitionTables, boundaries: Boundaries, recomputing: Array) -> int:
     """The least T, where stage s spends ``recomputing[s]`` more on each backward."""
     edges = np.array(boundaries)
     s, a, b = np.arange(problem.stages), edges[:-1], edges[1:]
@@ -56,29 +56,75 @@ def value(problem: "ChainPartition", boundaries: "Boundaries", recomputing: "Arr
     return int(max([least, *paths]))
 
 
-def per_sample(problem: "ChainPartition", count: int, time: int) -> int:
+def per_sample(problem: PartitionTables, count: int, time: int) -> int:
     """(3): for how much of a sample ``count`` micro-batches keep a link busy, rounded down."""
     return count * time // problem.divisor
 
 
-def period(problem: "ChainPartition", count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
+def period(problem: PartitionTables, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
     """(3): the load of a stage that works on ``count`` micro-batches of a step, and on something ``once``."""
     return -(-(count * time + once) // problem.divisor)
 
 
-def reductions(problem: "ChainPartition", s: "Array", a: "Array", b: "Array") -> "Array":
+def reductions(problem: PartitionTables, s: Array, a: Array, b: Array) -> Array:
     """R_s of the stages s on layers a … b − 1; arrays that broadcast."""
     total, some = problem.prefix["reduce"], problem.prefix["reduced"]
     result: Array = total[s, b] - total[s, a]
-    result = result + problem.base[s] * (some[s, b] > some[s, a])
+    result = result + problem.reduce_base[s] * (some[s, b] > some[s, a])
     for tie in problem.ties:
         result = result + np.array(tie.reduce)[s] * tie.copied(a, b) + np.array(tie.home)[s] * tie.left(a, b)
     return result
 
 
-def copies_update(problem: "ChainPartition", s: "Array", a: "Array", b: "Array") -> "Array":
+def copies_update(problem: PartitionTables, s: Array, a: Array, b: Array) -> Array:
     """What the copies of the stages s on layers a … b − 1 add to U_s; arrays that broadcast."""
     result: Array = np.zeros(np.broadcast_shapes(s.shape, a.shape, b.shape), np.int64)
     for tie in problem.ties:
         result = result + np.array(tie.update)[s] * tie.copied(a, b)
     return result
+
+
+class Hop(NamedTuple):
+    """f, g and l of a link."""
+
+    send: Number
+    send_back: Number
+    latency: Number
+
+
+def delays_of_wires(
+    problem: PartitionTables,
+    stage: int,
+    forward: Number,
+    backward: Number,
+    into: Hop,
+    out: Hop,
+    busy: Callable[[int, Array], Number],
+) -> Iterator[Number]:
+    """e of (9) for each wire of the stage.
+
+    Parameters
+    ----------
+    into, out : Hop
+        The links before and behind the stage; zeros beyond the ends.
+    busy : callable
+        ``busy(link, row)``: the entry of the row for the cut at which the link lies.
+    """
+    for wire in problem.wires:
+        if wire.stage != stage:
+            continue
+        total = busy(wire.link, wire.busy)
+        if wire.beyond is not None:
+            total = total + busy(wire.link + 1, wire.beyond)
+        yield total - _alone(problem.overlap, wire, backward if wire.back else forward, into, out)
+
+
+def _alone(overlap: Overlap, wire: Wire, action: Number, into: Hop, out: Hop) -> Number:
+    """What of R lies between the start of the first transfer and the end of the last if there is one micro-batch."""
+    if overlap == "stream":
+        return action
+    if wire.beyond is None:
+        return into.send_back if wire.back else out.send
+    if wire.back:
+        return out.send_back + out.latency + action + into.send_back
+    return into.send + into.latency + action + out.send

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.pareto import spread, undominated
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.partition.instance import Array, Boundaries, ChainPartition
-from pipeplan_formulations.partition.search import Bracket
 from pipeplan_formulations.partition.spans import NEVER, Spans, spans
 from pipeplan_formulations.partition.windows import Windows
 
@@ -35,10 +36,10 @@ BEAM = 12
 """Labels a boundary in the quick attempt that goes before each exhaustive one."""
 
 
-def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket) -> None:
+def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket[Boundaries]) -> None:
     """Close the bracket for the problem without (6). Some partition must keep (1)."""
     target = max(1, bracket.low)
-    if bracket.horizon is not None:
+    if bracket.horizon < UNLIMITED:
         target = max(target, bracket.horizon - (bracket.horizon == bracket.cutoff))
     while not bracket.beyond:
         stages = _Stages(problem, room, target, bracket.clock)
@@ -59,7 +60,7 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket) -> None
             target = middle
         else:
             bracket.raise_low(middle + 1)
-    assert bracket.high is not None and bracket.horizon is not None
+    assert bracket.high is not None
     stages = _Stages(problem, room, bracket.horizon, bracket.clock)
     target, failures = bracket.low, 0
     while not bracket.closed:
@@ -129,7 +130,7 @@ class _View:
         return tuple(boundaries)
 
 
-def _look_back(stages: _Stages, target: int, bracket: Bracket, heads: Array | None = None) -> _View:
+def _look_back(stages: _Stages, target: int, bracket: Bracket[Boundaries], heads: Array | None = None) -> _View:
     """(4a) exactly; (4b) with the most slack; (5) and (8) for the largest e from a span on, with the least R.
 
     ``heads``: least H known of a boundary; without it, no label is asked what its slack is worth.
@@ -173,7 +174,7 @@ def _least_heads(stages: _Stages, view: _View) -> Array:
     return heads
 
 
-def _labels(stages: _Stages, target: int, bracket: Bracket, beam: int | None = None) -> Boundaries | None:
+def _labels(stages: _Stages, target: int, bracket: Bracket[Boundaries], beam: int | None = None) -> Boundaries | None:
     """A partition with T ≤ target, or None if there is none (with at most ``beam`` labels a boundary: none found)."""
     view = _look_back(stages, target, bracket)
     view = _look_back(stages, target, bracket, _least_heads(stages, view))

@@ -16,9 +16,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipeplan_formulations.partition.expression import Expression, Row
+from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.partition.instance import Array, ChainPartition
-from pipeplan_formulations.partition.model import LinearModel, Unit
+from pipeplan_formulations.partition.model import PartitionModel
 from pipeplan_formulations.partition.windows import Windows
 
 
@@ -41,7 +41,7 @@ class UpTo:
 class Membership:
     """For a layer and a stage: an expression that is 1 where the layer lies on the stage, and 0 elsewhere."""
 
-    def __init__(self, model: LinearModel, problem: ChainPartition) -> None:
+    def __init__(self, model: PartitionModel, problem: ChainPartition) -> None:
         starts: list[Mapping[int, int | None]] = [{-1: None}, *model.switches]
         ends: list[Mapping[int, int | None]] = [*model.switches, {problem.layers - 1: None}]
         self._begun = [UpTo(cuts) for cuts in starts]
@@ -51,22 +51,22 @@ class Membership:
         return self._begun[stage](layer - 1) - self._ended[stage](layer - 1)
 
 
-def place(model: LinearModel, problem: ChainPartition, room: Windows) -> None:
+def place(model: PartitionModel, problem: ChainPartition, room: Windows) -> None:
     """One cut a link, in order, and (1) where it grows with the end: no stage reaches farther than memory lets it."""
     for link in range(problem.stages - 1):
         cuts = [int(b) - 1 for b in np.flatnonzero(room.open[link + 1])]
-        model.switches.append({cut: model.variable(int(cut == cuts[-1]), 1, Unit.CHOICE) for cut in cuts})
+        model.switches.append({cut: model.boolean(int(cut == cuts[-1]), 1) for cut in cuts})
         for before, after in pairwise(model.switches[-1].values()):  # at cut c or before, so at c + 1 or before
-            model.rows.append(Row(Expression({after: 1, before: -1})))
+            model.at_least(Expression({after: 1, before: -1}))
     for ahead, behind in pairwise(model.switches):  # the later link at c or before, so the earlier at c − 1 or before
         least = UpTo(ahead)
         for cut, variable in behind.items():
-            model.rows.append(Row(least(cut - 1) - Expression({variable: 1})))
+            model.at_least(least(cut - 1) - Expression({variable: 1}))
     for stage in range(problem.stages):
         _reach(model, problem, stage, room.last[stage])
 
 
-def _reach(model: LinearModel, problem: ChainPartition, stage: int, last: Array) -> None:
+def _reach(model: PartitionModel, problem: ChainPartition, stage: int, last: Array) -> None:
     """(1) and wishes: a stage that starts at a ends at ``last[a]`` at most.
 
     If it starts at a *or before*, it ends at most at the largest of those ends: as strong where ``last`` only grows,
@@ -82,7 +82,7 @@ def _reach(model: LinearModel, problem: ChainPartition, stage: int, last: Array)
         end = int(last[start])
         reach = max(reach, end)
         if reach < farthest:
-            model.rows.append(Row(end_by(reach - 1) - begun))
+            model.at_least(end_by(reach - 1) - begun)
         if end < reach and end < farthest:
-            model.rows.append(Row(end_by(end - 1) - (begun - before)))
+            model.at_least(end_by(end - 1) - (begun - before))
         before = begun

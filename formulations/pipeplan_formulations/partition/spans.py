@@ -1,4 +1,4 @@
-"""The times of every span of layers that a stage could hold, as tables for the dynamic programmes.
+"""Times of every span of layers that a stage can hold, as tables for the dynamic programmes.
 
 ::
 
@@ -12,11 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeplan_formulations.partition.instance import Array, ChainPartition
-from pipeplan_formulations.partition.objective import copies_update, per_sample, period, reductions
+from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.partition.instance import ChainPartition
+from pipeplan_formulations.partition.objective import (
+    Hop,
+    copies_update,
+    delays_of_wires,
+    per_sample,
+    period,
+    reductions,
+)
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.windows import Flags, Windows
-from pipeplan_formulations.partition.wire import Hop, delays_of_wires
 
 NEVER = 2**61
 """A time that no partition reaches. Two of them still fit into int64."""
@@ -118,7 +125,7 @@ def _ending(problem: ChainPartition, s: int, begins: Array, ends: Array, closed:
     """E_s of the open spans; the number 0 if it is 0 everywhere."""
     update = problem.prefix["update"][s]
     ending = update[ends] - update[begins]
-    if problem.reduce is not None or problem.ties:
+    if problem.reduce.any() or problem.ties:
         stage = np.array(s)
         ending = ending + reductions(problem, stage, begins, ends) + copies_update(problem, stage, begins, ends)
     ending = np.where(closed, 0, ending)

@@ -1,4 +1,4 @@
-"""What memory (1) and wishes leave open: how far a stage may reach, and where a boundary may lie.
+"""Ends that memory (1) and wishes allow a stage, and boundaries that they leave open.
 
 ::
 
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.partition.instance import Array, ChainPartition
+from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.partition.instance import ChainPartition
 
 Flags = NDArray[np.bool_]
 

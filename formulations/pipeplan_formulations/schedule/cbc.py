@@ -12,93 +12,155 @@ it, one that is 1 only where that has ended:
      takes its least head, its work and its least tail. CBC would find neither by itself.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from itertools import combinations, permutations
-from typing import Any
 
-from pipeplan_formulations.common.cbc_process import proven, run_cbc
-from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.common.solvers import cbc_version, pulp
+from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.common.mip.cbc import CBC
+from pipeplan_formulations.common.mip.model import Expression, LinearModel, sum_of
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
-from pipeplan_formulations.schedule.chains import heads, precedes, tails
-from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import makespan, starts
-from pipeplan_formulations.schedule.positive import Stretched, stretched
-from pipeplan_formulations.schedule.start import SHARE, start
-
-NAME = "cbc"
-SIZE = 1e4
-"""About what the largest time is in the model's units."""
-
-
-@dataclass(frozen=True)
-class _Model:
-    lp: Any
-    begins: dict[Op, Any]
-    first: dict[tuple[Op, Op], Any]
-    objective: Any
+from pipeplan_formulations.schedule.precedence import heads, precedes, tails
+from pipeplan_formulations.schedule.start import SHARE, Stretched, open_bracket, start, stretched
 
 
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
 ) -> Report[Orders]:
     """Minimise (5). Same call as `cpsat.solve`; CBC knows of the start by its value only."""
-    state = Incumbent(problem, limits, progress)
-    if not problem.possible:
-        return state.infeasible(NAME, cbc_version())
+    bracket = open_bracket(problem, limits, progress)
+    if bracket.impossible:
+        return bracket.report(Stop.OPTIMALITY, CBC.name, CBC.version())
     try:
-        state.raise_bound(lower_bound(problem))
-        start(state, hint, SHARE * limits.time)
-        stop = Stop.GAP if state.close else _search(stretched(problem), state)
+        bracket.raise_low(lower_bound(problem))
+        start(problem, bracket, hint, SHARE * limits.time)
+        stop = Stop.GAP if bracket.closed else _search(stretched(problem), bracket)
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    return state.report(stop, NAME, cbc_version())
+    return bracket.report(stop, CBC.name, CBC.version())
 
 
-def _search(form: Stretched, state: Incumbent) -> Stop:
-    problem = form.problem
-    begun = starts(problem, state.best) if state.best is not None else None
-    high = problem.largest if begun is None else makespan(problem, begun)
-    unit = max(1.0, high / SIZE)
-    model = _variables(problem, high, unit)
-    _constraints(problem, model, high, unit)
-    model.lp.setObjective(pulp().LpAffineExpression({model.objective: 1}))
-    if state.clock.left <= 0:
+def _search(form: Stretched, bracket: Bracket[Orders]) -> Stop:
+    begun = starts(form.problem, bracket.best) if bracket.best is not None else None
+    program = _Program(form.problem, form.problem.largest if begun is None else makespan(form.problem, begun))
+    if bracket.clock.left <= 0:
         return Stop.TIME
-    flags = list(model.first.values())
-    answer = run_cbc(model.lp, [model.objective, *flags], state.clock.left, state.limits)
-    if answer.infeasible:  # the start is a solution of the program, so this must not be
+    answer = CBC.solve(program.model, replace(bracket.limits, time=bracket.clock.left))
+    if answer.status is Status.INFEASIBLE:  # the start is a solution of the program, so this must not be
         return Stop.ERROR
-    claimed = answer.bound
     if answer.point is not None:
-        _extract(problem, model, answer.point[1:], state)
-        if answer.optimal and state.limits.gap == 0:
-            claimed = max(claimed, answer.point[0])
-    state.raise_bound(form.bound(proven(claimed * unit, unit)))
-    if answer.interrupted:
-        return Stop.INTERRUPT
-    return Stop.TIME if answer.late or state.clock.left <= 0 else Stop.GAP
+        point = list(map(round, answer.point))
+        bracket.offer(_orders(form.problem, lambda a, b: program.ends_before(a, b).value(point) > 0))
+    bracket.raise_low(form.bound(answer.bound))
+    return answer.stop
 
 
-def _variables(problem: PipelineSchedule, high: int, unit: float) -> _Model:
-    module = pulp()
-    lp = module.LpProblem("schedule", module.LpMinimize)
-    least = heads(problem)
-    begins: dict[Op, Any] = {}
-    first: dict[tuple[Op, Op], Any] = {}
-    for op in problem.everything():
-        begins[op] = lp.add_variable(f"t{len(begins)}", least[op.kind][op.stage] / unit)
-    apart = (pair for rows in problem.machines for pair in combinations(problem.all_of(rows), 2))
-    beside = (pair for d in range(problem.devices) if problem.has_lanes(d) for pair in _beside(problem, d))
-    for a, b in (*apart, *beside):
-        if (a, b) not in first and not precedes(problem, a, b) and not precedes(problem, b, a):
-            first[a, b] = lp.add_variable(f"y{len(first)}", 0, 1, module.LpInteger)
-    objective = lp.add_variable("T", 0, high / unit)
-    return _Model(lp, begins, first, objective)
+class _Program:
+    """The linear model of a problem whose step takes at most ``high``."""
+
+    def __init__(self, problem: PipelineSchedule, high: int) -> None:
+        self.problem, self.model = problem, LinearModel()
+        self.least, self.after = heads(problem), tails(problem)
+        self.begins: dict[Op, int] = {}
+        self.first: dict[tuple[Op, Op], int] = {}
+        for op in problem.everything():
+            low = self.least[op.kind][op.stage]
+            latest = high - self.after[op.kind][op.stage] - problem.duration(op)
+            self.begins[op] = self.model.time(low, max(low, latest))
+        apart = (pair for rows in problem.machines for pair in combinations(problem.all_of(rows), 2))
+        beside = (pair for d in range(problem.devices) if problem.has_lanes(d) for pair in _beside(problem, d))
+        for a, b in (*apart, *beside):
+            if (a, b) not in self.first and not precedes(problem, a, b) and not precedes(problem, b, a):
+                self.first[a, b] = self.model.boolean()
+        self.objective = self.model.time(0, high)
+        self.model.minimize(self.objective)
+        self._chains()
+        self._apart()
+        self._memory()
+        self._implied()
+
+    def ends_before(self, a: Op, b: Op) -> Expression:
+        """1 where a ends before b begins, otherwise 0."""
+        if (a, b) in self.first:
+            return Expression({self.first[a, b]: 1})
+        if (b, a) in self.first:
+            return Expression({self.first[b, a]: -1}, 1)
+        return Expression({}, int(precedes(self.problem, a, b)))
+
+    def _end(self, op: Op) -> Expression:
+        """The end of an operation, or of the transfer that its device waits for."""
+        sent = self.problem.transfer(op) if self.problem.overlap == "none" else None
+        last = sent or op
+        return Expression({self.begins[last]: 1}, self.problem.duration(last))
+
+    def _follows(self, b: Op, a: Op, lag: int = 0, when: tuple[int, ...] = ()) -> None:
+        """b begins no sooner than ``lag`` after the end of a."""
+        self.model.at_least(Expression({self.begins[b]: 1}) - self._end(a), lag, when)
+
+    def _needs(self, b: Op, a: Op, lag: int) -> None:
+        """b needs the tensor of a."""
+        self._follows(b, a, lag)
+        sent = self.problem.transfer(a)
+        if sent is not None:
+            self._follows(b, sent, lag)
+
+    def _chains(self) -> None:
+        """(a)."""
+        problem = self.problem
+        for op, begin in self.begins.items():
+            kind, s, i = op
+            if i:
+                self._follows(op, Op(kind, s, i - 1))
+            if kind == "F" and s:
+                self._needs(op, Op("F", s - 1, i), problem.lag[s - 1])
+            if kind == "I":
+                self._follows(op, Op("F", s, i))
+                if s < problem.stages - 1:
+                    self._needs(op, Op("I", s + 1, i), problem.lag_back[s])
+            if kind == "W":
+                self._follows(op, Op("I", s, i))
+            sent = problem.transfer(op)
+            if sent is not None:
+                self.model.at_least({self.begins[sent]: 1, begin: -1}, problem.ready[sent.kind, s])
+            if i == problem.micro_batches - 1 and kind in ("F", "I", "W"):
+                self.model.at_least(Expression({self.objective: 1}) - self._end(op), problem.ending[s])
+
+    def _apart(self) -> None:
+        """(b)."""
+        for (a, b), y in self.first.items():
+            self._follows(b, a, when=(y,))
+            beside = self.problem.has_lanes(self.problem.device[b.stage]) and a.kind in ("I", "W") and b.kind == "F"
+            if not beside:
+                self._follows(a, b, when=(~y,))
+
+    def _memory(self) -> None:
+        """(c)."""
+        problem = self.problem
+        for d in range(problem.devices):
+            for forward in problem.operations(d):
+                if forward.kind == "F":
+                    held = sum_of(
+                        problem.delta[op.kind][op.stage] * self.ends_before(op, forward)
+                        for op in problem.operations(d)
+                        if op != forward
+                    )
+                    self.model.at_least(-held, problem.taken[forward.stage] - problem.room[d])
+
+    def _implied(self) -> None:
+        """(d)."""
+        problem = self.problem
+        for (a, b), y in self.first.items():
+            for pair in (a._replace(micro_batch=a.micro_batch - 1), b), (a, b._replace(micro_batch=b.micro_batch + 1)):
+                if pair in self.first:
+                    self.model.at_least({self.first[pair]: 1, y: -1})
+        for rows in filter(None, problem.machines):
+            work = problem.micro_batches * sum(problem.time[kind][s] for kind, s in rows)
+            ends = min(self.least[kind][s] for kind, s in rows) + min(self.after[kind][s] for kind, s in rows)
+            self.model.at_least({self.objective: 1}, ends + work)
 
 
 def _beside(problem: PipelineSchedule, device: int) -> Iterator[tuple[Op, Op]]:
@@ -107,107 +169,24 @@ def _beside(problem: PipelineSchedule, device: int) -> Iterator[tuple[Op, Op]]:
     return ((a, b) for b in operations if b.kind == "F" for a in operations if a.kind != "F")
 
 
-def _constraints(problem: PipelineSchedule, model: _Model, high: int, unit: float) -> None:
-    """(a) to (c), one after the other."""
-    lp, begins = model.lp, model.begins
-
-    def end(op: Op) -> Any:
-        sent = problem.transfer(op) if problem.overlap == "none" else None
-        last = sent or op
-        return begins[last] + problem.duration(last) / unit
-
-    def follows(b: Op, a: Op, lag: int = 0) -> None:
-        lp.addConstraint(begins[b] - end(a) >= lag / unit)
-
-    def needs(b: Op, a: Op, lag: int) -> None:
-        """The tensor of a."""
-        follows(b, a, lag)
-        sent = problem.transfer(a)
-        if sent is not None:
-            follows(b, sent, lag)
-
-    for op in begins:
-        kind, s, i = op
-        if i:
-            follows(op, Op(kind, s, i - 1))
-        if kind == "F" and s:
-            needs(op, Op("F", s - 1, i), problem.lag[s - 1])
-        if kind == "I":
-            follows(op, Op("F", s, i))
-            if s < problem.stages - 1:
-                needs(op, Op("I", s + 1, i), problem.lag_back[s])
-        if kind == "W":
-            follows(op, Op("I", s, i))
-        sent = problem.transfer(op)
-        if sent is not None:
-            lp.addConstraint(begins[sent] - begins[op] >= problem.ready[sent.kind, s] / unit)
-        if i == problem.micro_batches - 1 and kind in ("F", "I", "W"):
-            lp.addConstraint(model.objective - end(op) >= problem.ending[s] / unit)
-
-    least, after = heads(problem), tails(problem)
-    for (a, b), y in model.first.items():
-        beside = problem.has_lanes(problem.device[b.stage]) and (a.kind in ("I", "W")) and b.kind == "F"
-        for x, z, flag in ((a, b, y),) if beside else ((a, b, y), (b, a, 1 - y)):
-            latest_end = high - after[x.kind][x.stage]
-            lack = max(0, latest_end - least[z.kind][z.stage]) / unit
-            lp.addConstraint(begins[z] - end(x) - lack * flag >= -lack)
-
-    for d in range(problem.devices):
-        for forward in problem.operations(d):
-            if forward.kind == "F":
-                held = problem.taken[forward.stage] + pulp().lpSum(
-                    problem.delta[op.kind][op.stage] * _comes_first(problem, model.first, op, forward)
-                    for op in problem.operations(d)
-                    if op != forward
-                )
-                lp.addConstraint(held <= problem.room[d])
-    _implied(problem, model, unit)
-
-
-def _implied(problem: PipelineSchedule, model: _Model, unit: float) -> None:
-    """(d)."""
-    lp, least, after = model.lp, heads(problem), tails(problem)
-    for (a, b), y in model.first.items():
-        for pair in (a._replace(micro_batch=a.micro_batch - 1), b), (a, b._replace(micro_batch=b.micro_batch + 1)):
-            if pair in model.first:
-                lp.addConstraint(y <= model.first[pair])
-    for rows in filter(None, problem.machines):
-        work = problem.micro_batches * sum(problem.time[kind][s] for kind, s in rows)
-        ends = min(least[kind][s] for kind, s in rows) + min(after[kind][s] for kind, s in rows)
-        lp.addConstraint(model.objective >= (ends + work) / unit)
-
-
-def _comes_first(problem: PipelineSchedule, first: Mapping[tuple[Op, Op], Any], a: Op, b: Op) -> Any:
-    """Whether a ends before b: 0 or 1, or the flag that tells."""
-    if (a, b) in first:
-        return first[a, b]
-    if (b, a) in first:
-        return 1 - first[b, a]
-    return int(precedes(problem, a, b))
-
-
-def _extract(problem: PipelineSchedule, model: _Model, flags: list[float], state: Incumbent) -> None:
+def _orders(problem: PipelineSchedule, ends_before: Callable[[Op, Op], bool]) -> Orders:
     """Each lane by how many of its operations come before; a forward behind what has ended on the lane beside it."""
-    comes_first = partial(
-        _comes_first, problem, {pair: int(flag > 0.5) for pair, flag in zip(model.first, flags, strict=True)}
-    )
-
     lanes = [
-        sorted(own, key=lambda b: sum(comes_first(a, b) for a in own if a != b))
+        sorted(own, key=lambda b: sum(ends_before(a, b) for a in own if a != b))
         for own in (problem.all_of(rows) for rows in problem.lanes)
     ]
     orders, left = [], iter(lanes)
     for d in range(problem.devices):
         own = next(left)
-        orders.append(tuple(_merged(own, next(left), comes_first)) if problem.has_lanes(d) else tuple(own))
+        orders.append(tuple(_merged(own, next(left), ends_before)) if problem.has_lanes(d) else tuple(own))
     if problem.sent:
         before: dict[Op, list[Op]] = {op: [] for op in problem.transfers()}
         for rows in problem.carried.values():
             for a, b in permutations(problem.all_of(rows), 2):
-                if comes_first(a, b):
+                if ends_before(a, b):
                     before[b].append(a)
         orders.append(tuple(TopologicalSorter(before).static_order()))
-    state.offer(tuple(orders))
+    return tuple(orders)
 
 
 def _merged(forwards: list[Op], others: list[Op], ended: Callable[[Op, Op], bool]) -> Iterator[Op]:

@@ -5,22 +5,20 @@ is found and proved sooner than a search from the best known schedule makes its 
 the bound. Then for any schedule better than the best known one, which is a complete hint.
 """
 
-import math
 from dataclasses import replace
 from typing import Any
 
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.mip.cpsat import whole
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.common.solvers import cp_model, cpsat_version, why_stopped
-from pipeplan_formulations.schedule.bounds import lower_bound
+from pipeplan_formulations.schedule.bounds import Windows, lower_bound, windows
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel, pairs
 from pipeplan_formulations.schedule.dolls import dolls
-from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import Starts, makespan, orders_of, starts
-from pipeplan_formulations.schedule.positive import Stretched, stretched
-from pipeplan_formulations.schedule.start import SHARE, start
-from pipeplan_formulations.schedule.windows import Windows, windows
+from pipeplan_formulations.schedule.start import SHARE, Stretched, open_bracket, start, stretched
 
 NAME = "cpsat"
 DOLLS = 0.55
@@ -52,80 +50,80 @@ def solve(
     Report
         Its orders are judged by `evaluate`, never by the solver.
     """
-    state = Incumbent(problem, limits, progress)
-    if not problem.possible:
-        return state.infeasible(NAME, cpsat_version())
+    bracket = open_bracket(problem, limits, progress)
+    if bracket.impossible:
+        return bracket.report(Stop.OPTIMALITY, NAME, cpsat_version())
     try:
         form = stretched(problem)
         known = windows(form.problem)
         low = lower_bound(form.problem, known)
-        state.raise_bound(form.bound(low))
-        start(state, hint, SHARE * limits.time)
-        if not state.close:
-            known = _with_dolls(form, known, state)
+        bracket.raise_low(form.bound(low))
+        start(problem, bracket, hint, SHARE * limits.time)
+        if not bracket.closed:
+            known = _with_dolls(form, known, bracket)
             low = lower_bound(form.problem, known)
-            state.raise_bound(form.bound(low))
-        stop = Stop.GAP if state.close else _search(form, known, low, state)
+            bracket.raise_low(form.bound(low))
+        stop = Stop.GAP if bracket.closed else _search(form, known, low, bracket)
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    return state.report(stop, NAME, cpsat_version())
+    return bracket.report(stop, NAME, cpsat_version())
 
 
-def _with_dolls(form: Stretched, known: Windows, state: Incumbent) -> Windows:
+def _with_dolls(form: Stretched, known: Windows, bracket: Bracket[Orders]) -> Windows:
     """Windows that also know what fewer micro-batches prove (`dolls`), within its share of the time."""
-    seconds = min(DOLLS * state.limits.time, state.clock.left)
-    if state.best is None or seconds <= 0:
+    seconds = min(DOLLS * bracket.limits.time, bracket.clock.left)
+    if bracket.best is None or seconds <= 0:
         return known
-    return windows(form.problem, dolls(form.problem, state.best, replace(state.limits, time=seconds), PAIRS))
+    return windows(form.problem, dolls(form.problem, bracket.best, replace(bracket.limits, time=seconds), PAIRS))
 
 
-def _search(form: Stretched, known: Windows, low: int, state: Incumbent) -> Stop:
+def _search(form: Stretched, known: Windows, low: int, bracket: Bracket[Orders]) -> Stop:
     """Ask CP-SAT for a schedule hardly longer than the bound, then for any that is better than the best known one."""
     problem = form.problem
-    if state.best is None or pairs(problem) > PAIRS:
+    if bracket.best is None or pairs(problem) > PAIRS:
         return Stop.EXHAUSTED
-    value = makespan(problem, _known(problem, state))
-    stop, clock = Stop.EXHAUSTED, Clock(replace(state.limits, time=NARROW * state.clock.left))
-    while stop is Stop.EXHAUSTED and not state.close:
+    value = makespan(problem, _known(problem, bracket))
+    stop, clock = Stop.EXHAUSTED, Clock(replace(bracket.limits, time=NARROW * bracket.clock.left))
+    while stop is Stop.EXHAUSTED and not bracket.closed:
         high = low + (value - low) // HARDLY
-        stop = _run(CpsatModel(problem, known, low, high), form, state, clock)
+        stop = _run(CpsatModel(problem, known, low, high), form, bracket, clock)
         if stop is Stop.EXHAUSTED:
             low = high + 1
-            state.raise_bound(form.bound(low))
+            bracket.raise_low(form.bound(low))
     if stop is Stop.TIME:
-        begun = _known(problem, state)
+        begun = _known(problem, bracket)
         value = makespan(problem, begun)
         model = CpsatModel(problem, known, low, value)
         model.hint(begun, value)
-        stop = _run(model, form, state, state.clock)
+        stop = _run(model, form, bracket, bracket.clock)
         return Stop.ERROR if stop is Stop.EXHAUSTED else stop  # the hint is a solution
-    return Stop.GAP if state.close else stop
+    return Stop.GAP if bracket.closed else stop
 
 
-def _known(problem: PipelineSchedule, state: Incumbent) -> Starts:
+def _known(problem: PipelineSchedule, bracket: Bracket[Orders]) -> Starts:
     """The best known schedule."""
-    begun = starts(problem, state.best) if state.best is not None else None
+    begun = starts(problem, bracket.best) if bracket.best is not None else None
     if begun is None:
         raise ValueError("there are no orders, or they wait for each other in a circle")
     return begun
 
 
-def _run(model: CpsatModel, form: Stretched, state: Incumbent, clock: Clock) -> Stop:
-    """Hand what CP-SAT finds and proves to the state; `Stop.EXHAUSTED` if the model has no solution."""
+def _run(model: CpsatModel, form: Stretched, bracket: Bracket[Orders], clock: Clock) -> Stop:
+    """Hand what CP-SAT finds and proves to the bracket; `Stop.EXHAUSTED` if the model has no solution."""
     if clock.left <= 0:
         return Stop.TIME
     cp = cp_model()
-    solver = model.solver(replace(state.limits, time=clock.left))
-    watcher = _watcher(cp, model, solver, form, state)
+    solver = model.solver(replace(bracket.limits, time=clock.left))
+    watcher = _watcher(cp, model, solver, form, bracket)
     solver.best_bound_callback = watcher.on_bound
     status = solver.solve(model.sat, watcher)
     if status == cp.INFEASIBLE:
         return Stop.EXHAUSTED
     if status in (cp.OPTIMAL, cp.FEASIBLE):
-        state.offer(orders_of(model.problem, _read(model, solver)))
+        bracket.offer(orders_of(model.problem, _read(model, solver)))
     if status in (cp.OPTIMAL, cp.FEASIBLE, cp.UNKNOWN):
         watcher.on_bound(solver.best_objective_bound)
-    if status == cp.OPTIMAL or state.close:
+    if status == cp.OPTIMAL or bracket.closed:
         return Stop.GAP
     return Stop.INTERRUPT if why_stopped(solver, clock) is Stop.INTERRUPT else Stop.TIME
 
@@ -134,22 +132,17 @@ def _read(model: CpsatModel, solver: Any) -> Starts:
     return {op: int(solver.value(variable)) for op, variable in model.begins.items()}
 
 
-def _watcher(cp: Any, model: CpsatModel, solver: Any, form: Stretched, state: Incumbent) -> Any:
+def _watcher(cp: Any, model: CpsatModel, solver: Any, form: Stretched, bracket: Bracket[Orders]) -> Any:
     """Keeps each better schedule and bound; ends the search where they are close, whether its model has both or not."""
 
     class Watcher(cp.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
-            state.offer(orders_of(model.problem, _read(model, self)))
+            bracket.offer(orders_of(model.problem, _read(model, self)))
 
         def on_bound(self, bound: float) -> None:
             # What exceeds the model's horizon exceeds all that it may prove.
-            state.raise_bound(form.bound(min(_whole(bound), model.high + 1)))
-            if state.close:
+            bracket.raise_low(form.bound(min(whole(bound), model.high + 1)))
+            if bracket.closed:
                 solver.stop_search()
 
     return Watcher()
-
-
-def _whole(bound: float) -> int:
-    """CP-SAT hands over its integer bound as a double, exact below 2^53."""
-    return math.ceil(bound - 0.5)

@@ -15,7 +15,7 @@ value.
      Many x are constants: by the chain of a micro-batch, or as two windows cannot meet in the other order.
 (d)  Staircases: if Y_{i+1} ends before X, so does Y_i; if Y ends before X_j, then before X_{j+1}; if W_i does, so
      does I_i.
-(e)  What memory says by itself (`admitting`): F(i) starts after the end of I(i − K), and of the W that i needs.
+(e)  What memory says by itself (`Admission`): F(i) starts after the end of I(i − K), and of the W that i needs.
 (f)  The objective is at least the end of the last operation of each kind at each stage, and its ending.
 
 (d) and (e) follow from the others and are told for the sake of propagation.
@@ -25,11 +25,10 @@ from typing import Any
 
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.common.solvers import cp_model, cpsat_solver
-from pipeplan_formulations.schedule.admitting import Admission
-from pipeplan_formulations.schedule.chains import precedes
+from pipeplan_formulations.schedule.bounds import Windows
 from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
 from pipeplan_formulations.schedule.objective import Starts
-from pipeplan_formulations.schedule.windows import Windows
+from pipeplan_formulations.schedule.precedence import Admission, precedes
 
 SUBSOLVERS = {True: ("objective_lb_search", "quick_restart"), False: ("no_lp", "quick_restart_no_lp")}
 """What several threads run beside local search, with linear programmes and without. Where windows are narrow these say
@@ -129,14 +128,11 @@ class CpsatModel:
             kind, s, i = op
             if i:
                 add(begin >= self._end(Op(kind, s, i - 1)))
-            if kind == "F" and s:
-                self._arrives(begin, Op("F", s - 1, i), problem.lag[s - 1])
-            if kind == "I":
-                add(begin >= self._end(Op("F", s, i)))
-                if s < problem.stages - 1:
-                    self._arrives(begin, Op("I", s + 1, i), problem.lag_back[s])
-            if kind == "W":
-                add(begin >= self._end(Op("I", s, i)))
+            for (other, t), lag in problem.inputs.get((kind, s), ()):
+                if t == s:
+                    add(begin >= self._end(Op(other, t, i)))
+                else:
+                    self._arrives(begin, Op(other, t, i), lag)
             transfer = problem.transfer(op)
             if transfer is not None:
                 add(self.begins[transfer] >= begin + problem.ready[transfer.kind, s])

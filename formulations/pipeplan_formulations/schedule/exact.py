@@ -20,14 +20,16 @@ to nothing better than the incumbent. A first pass keeps a few nodes a layer and
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.pareto import minimal
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
-from pipeplan_formulations.schedule.chains import tails
-from pipeplan_formulations.schedule.incumbent import Incumbent
 from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule, Row
-from pipeplan_formulations.schedule.objective import listed
+from pipeplan_formulations.schedule.objective import evaluate, feasible, listed
+from pipeplan_formulations.schedule.precedence import tails
 
 NAME = "exact"
 KINDS = "FIWAG"
@@ -64,12 +66,12 @@ def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
 ) -> Report[Orders]:
     """Minimise (5). Of the limits only the time counts; see `cpsat.solve` for the parameters."""
-    state = Incumbent(problem, limits, progress)
-    if hint is not None:
-        state.offer_foreign(hint)
+    bracket = Bracket(partial(evaluate, problem), limits, progress)
+    if hint is not None and feasible(problem, hint):
+        bracket.offer(hint)
     stop = Stop.OPTIMALITY
     try:
-        search = _Search(problem, state)
+        search = _Search(problem, bracket)
         search.run(BEAM)
         search.run(None)
     except OutOfTimeError:
@@ -77,15 +79,14 @@ def solve(
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
     if stop is Stop.OPTIMALITY:
-        if state.value is None:
-            return state.infeasible(NAME, "1")
-        state.raise_bound(state.value)
-    return state.report(stop, NAME, "1")
+        bracket.impossible = bracket.value is None
+        bracket.raise_low(bracket.value or 0)
+    return bracket.report(stop, NAME)
 
 
 class _Search:
-    def __init__(self, problem: PipelineSchedule, state: Incumbent) -> None:
-        self._problem, self._state = problem, state
+    def __init__(self, problem: PipelineSchedule, bracket: Bracket[Orders]) -> None:
+        self._problem, self._bracket = problem, bracket
         self._tails = tails(problem)
         self._operations = len(problem.everything())
         self._machines = problem.machines
@@ -107,28 +108,21 @@ class _Search:
             if width is not None:
                 layer = sorted(layer, key=lambda node: node.bound)[:width]
             elif layer:
-                self._state.raise_bound(min(node.bound for node in layer))
+                self._bracket.raise_low(min(node.bound for node in layer))
         for node in layer:
-            self._state.offer(_orders(self._problem, node))
+            self._bracket.offer(_orders(self._problem, node))
 
     def _next(self, layer: list[_Node]) -> list[_Node]:
         groups: dict[tuple[tuple[int, ...], tuple[Row | None, ...]], list[_Node]] = {}
-        value = self._state.value
+        value = self._bracket.value
         for node in layer:
-            self._state.clock.check()
+            self._bracket.clock.check()
             for after in self._after(node):
                 if value is None or after.bound < value:
                     groups.setdefault((after.done, after.running), []).append(after)
-        return [node for group in groups.values() for node in self._undominated(group)]
-
-    def _undominated(self, nodes: list[_Node]) -> Iterator[_Node]:
-        kept: list[tuple[int, ...]] = []
-        for node in sorted(nodes, key=lambda node: node.times):
-            self._state.clock.check()
-            times = node.times
-            if not any(all(a <= b for a, b in zip(other, times, strict=True)) for other in kept):
-                kept.append(times)
-                yield node
+        check = self._bracket.clock.check
+        kept = ((group, minimal([node.times for node in group], check)) for group in groups.values())
+        return [group[i] for group, indices in kept for i in indices]
 
     def _awaited(self, row: Row) -> Iterator[Box]:
         """What a row waits for, besides its lane or wires."""

@@ -56,16 +56,35 @@ of the stage starts between the two.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pipeplan_formulations.schedule.check import check
-from pipeplan_formulations.schedule.operation import Kind, Op, Orders
+from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES
 
-__all__ = ["Kind", "Op", "Orders", "Overlap", "PipelineSchedule", "Row"]
-
-Overlap = Literal["copy", "stream", "none"]
+Kind = Literal["F", "I", "W", "A", "G"]
+"""Forward, input gradient, weight gradient; and on wires the activations that F and the gradients that I sends."""
 Row = tuple[Kind, int]
 """All operations of one kind at one stage."""
+Overlap = Literal["copy", "stream", "none"]
+
+_OF_STAGES = ("forward", "backward", "weight", "split", "ending", "taken", "freed", "freed_by_weight")
+_OF_BOUNDARIES = ("lag", "lag_back")
+_OF_WIRES = ("occupancy", "occupancy_back", "wires", "wires_back")
+
+
+class Op(NamedTuple):
+    """An operation: one kind of work on one micro-batch at one stage. A transfer belongs to the stage that sends."""
+
+    kind: Kind
+    stage: int
+    micro_batch: int
+
+
+Orders = tuple[tuple[Op, ...], ...]
+"""A solution: what every device runs, in order. Where tensors occupy wires, one more list may follow, of all transfers:
+each wire serves its own in that order. Without it they are served first come, first served.
+
+A forward of a device with two lanes starts when those operations of the other lane have ended that stand ahead of it in
+the list."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +146,55 @@ class PipelineSchedule:
     wires_back: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        check(self)
+        if not self.device or self.micro_batches < 1:
+            raise ValueError(f"{self.stages} stages and {self.micro_batches} micro-batches; give at least one")
+        self._check_lengths()
+        for s in range(self.stages):
+            if self.taken[s] != self.freed[s] + self.freed_by_weight[s]:
+                raise ValueError(
+                    f"stage {s} takes {self.taken[s]} bytes a micro-batch and frees "
+                    f"{self.freed[s]} + {self.freed_by_weight[s]}; both must be the same"
+                )
+            if not self.split[s] and (self.weight[s] or self.freed_by_weight[s]):
+                raise ValueError(f"stage {s} has a joined backward, hence no W that takes time or frees bytes")
+        if self.overlap not in ("copy", "stream", "none"):
+            raise ValueError(f"overlap is copy, stream or none, not {self.overlap!r}")
+        if self.overlap == "none" and any(self.two_lanes):
+            raise ValueError("a device with two lanes does not wait while it sends; its overlap is copy or stream")
+        self._check_ways("", self.forward)
+        self._check_ways("_back", self.backward[1:])
+
+    def _check_lengths(self) -> None:
+        devices, boundaries = len(self.base), self.stages - 1
+        wanted = dict.fromkeys(_OF_STAGES, self.stages) | dict.fromkeys(_OF_BOUNDARIES, boundaries) | {"limit": devices}
+        for name, length in wanted.items():
+            values = getattr(self, name)
+            if len(values) != length:
+                raise ValueError(f"{name} has {len(values)} entries; {length} are needed")
+            if name != "limit" and min(values, default=0) < 0:
+                raise ValueError(f"{name} has a negative entry: {values}")
+        for name, length in (dict.fromkeys(_OF_WIRES, boundaries) | {"two_lanes": devices}).items():
+            values = getattr(self, name)
+            if values and len(values) != length:
+                raise ValueError(f"{name} has {len(values)} entries; {length} or none are needed")
+        if not all(0 <= d < devices for d in self.device):
+            raise ValueError(f"stages lie on {self.device}; there are devices 0 to {devices - 1}")
+
+    def _check_ways(self, direction: str, senders: tuple[int, ...]) -> None:
+        times, wires = getattr(self, f"occupancy{direction}"), getattr(self, f"wires{direction}")
+        if bool(times) != bool(wires):
+            raise ValueError(f"occupancy{direction} and wires{direction} belong together; give both or none")
+        for s, (sender, time, own) in enumerate(zip(senders, times, wires, strict=False)):
+            if time < 0 or (time > 0) != bool(own) or len(set(own)) < len(own):
+                raise ValueError(
+                    f"occupancy{direction} of boundary {s} is {time} on wires {own}; give a time above 0 and each wire "
+                    "once, or 0 and no wire"
+                )
+            if self.overlap == "none" and time > sender:
+                raise ValueError(
+                    f"occupancy{direction} of boundary {s} is {time} and who sends takes {sender}; without overlap "
+                    "that includes the time of its tensor"
+                )
 
     @property
     def stages(self) -> int:
@@ -153,6 +220,21 @@ class PipelineSchedule:
     def plain(self) -> bool:
         """Whether no device has two lanes and nothing occupies wires."""
         return not any(self.two_lanes) and not self.sent
+
+    @cached_property
+    def inputs(self) -> dict[Row, tuple[tuple[Row, int], ...]]:
+        """(1) to (3): for each row those of which the same micro-batch ends before, and the lag between them."""
+        lags: dict[Kind, tuple[int, ...]] = {"F": self.lag, "I": self.lag_back}
+        return {
+            (kind, s): tuple(
+                ((other, s + away), lags[other][min(s, s + away)] if away else 0)
+                for other, away, slices in dependencies
+                if 0 <= s + away < self.stages and not slices
+            )
+            for s in range(self.stages)
+            for kind, dependencies in OF_MICRO_BATCHES.items()
+            if kind in self.kinds(s)
+        }
 
     @cached_property
     def time(self) -> dict[Kind, tuple[int, ...]]:

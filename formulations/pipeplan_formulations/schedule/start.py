@@ -1,20 +1,116 @@
-"""Where the solvers begin: the best orders known without them."""
+"""What CP-SAT and CBC begin from: times above 0, and the best orders known without a solver.
 
+Solvers get small times, all above 0, so that starts alone tell the order (`stretched`). Where all operations take time,
+the times are divided by the greatest that divides them all. Where some do not, let N be the number of operations: every
+time is multiplied by N + 1, and where it was 0 it becomes 1. Whatever the order, the step is a longest way over at most
+N operations, and over lags and transfers, whose times are multiples again. So a step of T takes between (N + 1) T and
+(N + 1) T + N: rounding down gives T back, and of a bound L on the stretched problem ⌈(L − N) / (N + 1)⌉ holds here,
+which is the optimum if L is.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+
+from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.common.report import Limits, Progress
 from pipeplan_formulations.schedule.constructive import constructive
-from pipeplan_formulations.schedule.incumbent import Incumbent
-from pipeplan_formulations.schedule.instance import Orders
-from pipeplan_formulations.schedule.serial import serial
+from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
+from pipeplan_formulations.schedule.objective import evaluate, feasible
+
+
+def serial(problem: PipelineSchedule) -> Orders:
+    """One micro-batch after the other, each W as soon as it may.
+
+    Feasible whenever the problem is `possible`; holds the least memory of all orders.
+    """
+    last = problem.stages - 1
+
+    def place(op: Op) -> tuple[int, int, int]:
+        if op.kind == "F":
+            return op.micro_batch, op.stage, 0
+        return op.micro_batch, last + 1 + last - op.stage, int(op.kind == "W")
+
+    return tuple(tuple(sorted(problem.operations(d), key=place)) for d in range(problem.devices))
+
+
+@dataclass(frozen=True)
+class Stretched:
+    """A problem whose operations all take time.
+
+    Attributes
+    ----------
+    problem : PipelineSchedule
+        The same orders are feasible as in the original.
+    factor : int
+        N + 1, or 1 if all operations take time already.
+    unit : int
+        What times were divided by.
+    """
+
+    problem: PipelineSchedule
+    factor: int
+    unit: int
+
+    def bound(self, stretched: int) -> int:
+        """The bound on the original that a bound on the stretched problem gives."""
+        return -(-(stretched * self.unit - self.factor + 1) // self.factor)
+
+
+def stretched(problem: PipelineSchedule) -> Stretched:
+    """The problem with other times."""
+    times = [problem.time[kind][s] for s in range(problem.stages) for kind in problem.kinds(s)]
+    if all(times):
+        ways = (problem.lag, problem.lag_back, problem.occupancy, problem.occupancy_back)
+        unit = math.gcd(*times, *chain(*ways), *problem.ending)
+        return Stretched(_with(problem, lambda time: time // unit), 1, unit)
+    factor = len(times) * problem.micro_batches + 1
+    other = _with(problem, lambda time: time * factor)
+    weight = [w or int(split) for w, split in zip(other.weight, other.split, strict=True)]
+    other = replace(
+        other,
+        forward=tuple(time or 1 for time in other.forward),
+        backward=tuple(time or 1 for time in other.backward),
+        weight=tuple(weight),
+    )
+    return Stretched(other, factor, 1)
+
+
+def _with(problem: PipelineSchedule, change: Callable[[int], int]) -> PipelineSchedule:
+    """Every time changed."""
+    return replace(
+        problem,
+        forward=tuple(map(change, problem.forward)),
+        backward=tuple(map(change, problem.backward)),
+        weight=tuple(map(change, problem.weight)),
+        lag=tuple(map(change, problem.lag)),
+        lag_back=tuple(map(change, problem.lag_back)),
+        ending=tuple(map(change, problem.ending)),
+        occupancy=tuple(map(change, problem.occupancy)),
+        occupancy_back=tuple(map(change, problem.occupancy_back)),
+    )
+
 
 SHARE = 0.1
 """Part of the time limit that list scheduling may take."""
 
 
-def start(state: Incumbent, hint: Orders | None, seconds: float) -> None:
+def open_bracket(problem: PipelineSchedule, limits: Limits, progress: Progress | None) -> Bracket[Orders]:
+    """The bracket of a schedule problem, nothing known yet."""
+    bracket = Bracket(partial(evaluate, problem), limits, progress)
+    bracket.impossible = not problem.possible
+    return bracket
+
+
+def start(problem: PipelineSchedule, bracket: Bracket[Orders], hint: Orders | None, seconds: float) -> None:
     """Offer one micro-batch after the other, the hint, and what the list schedulers find within so many seconds."""
-    state.offer(serial(state.problem))
-    if hint is not None:
-        state.offer_foreign(hint)
-    if not state.close:
-        found = constructive(state.problem, seconds, state.enough)
+    bracket.offer(serial(problem))
+    if hint is not None and feasible(problem, hint):
+        bracket.offer(hint)
+    if not bracket.closed:
+        gap = bracket.limits.gap
+        found = constructive(problem, seconds, int(bracket.low / (1 - gap)) if gap else bracket.low)
         if found is not None:
-            state.offer(found[1])
+            bracket.offer(found[1])

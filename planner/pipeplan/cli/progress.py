@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeplan.core.units import format_time
-from pipeplan.search.branch_and_bound import Watch
+from pipeplan.search.branch_and_bound import OnProgress
 
 SECONDS = 1.0
 """Between two lines where standard error is a file; a better plan is told at once."""
@@ -20,7 +20,7 @@ def line(incumbent: int | None, bound: int, left: int) -> str:
 
 
 @contextmanager
-def solving(quiet: bool = False) -> Iterator[Watch]:
+def solving(quiet: bool = False) -> Iterator[OnProgress]:
     """A watcher for `pipeplan.solve`: one line that renews itself on a terminal, a line for each change elsewhere."""
     if quiet:
         yield lambda *_: None

@@ -15,12 +15,27 @@ on replica m mod r. Who sends to whom therefore repeats after the least common m
     stage 1, r = 3      d2 d3 d4
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import lcm
+from typing import TypeAlias
 
 from pipeplan.core.cluster import Overlap
+from pipeplan.core.schedule import Kind
+
+Times: TypeAlias = int | tuple[int, ...]
+"""Nanoseconds of an action: the same for every token slice of a micro-batch, or one number per slice."""
+
+_FIELDS: Mapping[Kind, str] = {
+    Kind.FORWARD: "forward",
+    Kind.BACKWARD: "backward",
+    Kind.INPUT_GRADIENT: "input_gradient",
+    Kind.WEIGHT_GRADIENT: "weight_gradient",
+    Kind.REDUCE: "reduce",
+    Kind.UPDATE: "update",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +44,9 @@ class Stage:
 
     Attributes
     ----------
-    forward, backward, input_gradient, weight_gradient : int
+    forward, backward, input_gradient, weight_gradient : int or tuple of int
+        Of each token slice, where sequences are cut into slices: one number for all of them, or one per slice. Read by
+        `duration`, `least` and `total`.
     update : int
         Once a step.
     reduce : int
@@ -47,10 +64,10 @@ class Stage:
         Those of a forward, where a backward needs more since it computes layers again; None if it is the same.
     """
 
-    forward: int
-    backward: int
-    input_gradient: int = 0
-    weight_gradient: int = 0
+    forward: Times
+    backward: Times
+    input_gradient: Times = 0
+    weight_gradient: Times = 0
     update: int = 0
     reduce: int = 0
     resident: int = 0
@@ -58,6 +75,43 @@ class Stage:
     held_after_input_gradient: int | None = None
     workspace: int = 0
     forward_workspace: int | None = None
+
+    @property
+    def slices(self) -> int:
+        """Number of token slices whose times are told apart; 1 where all take the same."""
+        own = (self.forward, self.backward, self.input_gradient, self.weight_gradient)
+        return max([1, *(len(times) for times in own if isinstance(times, tuple))])
+
+    def duration(self, kind: Kind, slice: int = 0) -> int:
+        """Nanoseconds of an action."""
+        times: Times = getattr(self, _FIELDS[kind])
+        return times if isinstance(times, int) else times[slice]
+
+    def least(self, kind: Kind) -> int:
+        """Nanoseconds of the shortest action of a kind."""
+        return min(self.duration(kind, part) for part in range(self.slices))
+
+    def total(self, *kinds: Kind) -> int:
+        """Nanoseconds of these kinds for one micro-batch: the sum over all slices whose times are told apart."""
+        many = self.slices
+        return sum(self.duration(kind, k) for kind in kinds for k in range(many if kind.per_micro_batch else 1))
+
+    def with_durations(self, duration: Callable[[Kind, int], int]) -> "Stage":
+        """The same stage, where an action takes ``duration(kind, slice)`` nanoseconds."""
+        many = self.slices
+
+        def times(kind: Kind) -> Times:
+            return duration(kind, 0) if many == 1 else tuple(duration(kind, part) for part in range(many))
+
+        return replace(
+            self,
+            forward=times(Kind.FORWARD),
+            backward=times(Kind.BACKWARD),
+            input_gradient=times(Kind.INPUT_GRADIENT),
+            weight_gradient=times(Kind.WEIGHT_GRADIENT),
+            reduce=duration(Kind.REDUCE, 0),
+            update=duration(Kind.UPDATE, 0),
+        )
 
     @property
     def beside(self) -> int:

@@ -9,12 +9,13 @@ Families write one, solvers find one, the simulator times it, the validator chec
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from pipeplan.core.errors import InputError
+from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES, Part
 
 
 class Kind(StrEnum):
@@ -34,7 +35,18 @@ class Kind(StrEnum):
         """False for the reduction and the update, which a stage does once a step."""
         return self not in (Kind.REDUCE, Kind.UPDATE)
 
+    @property
+    def part(self) -> Part:
+        """The kind as which dependencies count it: a joined backward is an input gradient to other stages."""
+        return _PARTS[self]
 
+
+_PARTS: Mapping[Kind, Part] = {
+    Kind.FORWARD: "F",
+    Kind.BACKWARD: "I",
+    Kind.INPUT_GRADIENT: "I",
+    Kind.WEIGHT_GRADIENT: "W",
+}
 _ACTION = re.compile(r"(\d+)([FBIWRU])(\d+)?(?:\.(\d+))?")
 
 
@@ -112,3 +124,15 @@ class Schedule:
     def from_text(cls, family: str, lines: Iterable[str], two_lanes: bool = False) -> "Schedule":
         """Read what `as_text` writes."""
         return cls(family, tuple(tuple(map(Action.parse, line.split())) for line in lines), two_lanes)
+
+
+def find_readers(actions: Iterable[Action]) -> dict[Action, Action]:
+    """The action that reads the tensor of each action, for those of both that are given and lie on different stages."""
+    cells = {(a.kind.part, a.stage, a.micro_batch, a.slice): a for a in actions if a.kind.per_micro_batch}
+    found = {}
+    for (kind, stage, micro_batch, part), reader in cells.items():
+        for other, away, slices in OF_MICRO_BATCHES[kind]:
+            maker = cells.get((other, stage + away, micro_batch, part + slices))
+            if away and maker is not None:
+                found[maker] = reader
+    return found

@@ -6,19 +6,19 @@ those of one replica. Column i belongs to layer i; cut c lies between layers c a
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeplan.core.cluster import Device, Overlap
-from pipeplan_formulations.partition.tie import Tie, copied, left
+from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, LayerTables
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.partition.parts import Tie, copied, left
 
-Array = NDArray[np.int64]
+__all__ = ["UNLIMITED", "Array", "Boundaries", "Chain", "SharedWeights"]
+
 Boundaries = tuple[int, ...]
 """``(0, …, n)``: stage s holds layers ``boundaries[s]`` up to, not including, ``boundaries[s + 1]``."""
-
-UNLIMITED: int = 2**62
-"""Stands for the memory of a device that has no limit."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class SharedWeights:
         )
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Times in nanoseconds, sizes in bytes.
+@dataclass(frozen=True, kw_only=True)
+class Chain(LayerTables):
+    """Layers on the devices of S stages, times in nanoseconds, sizes in bytes; `SHAPES` has the shape of each array.
 
     Attributes
     ----------
@@ -90,32 +90,24 @@ class Chain:
         The row: the devices of ``groups[s]`` are the replicas of stage s, all of one kind.
     micro_batch : int
         Samples.
-    forward, backward, input_gradient, weight_gradient, update : array, shape (S, n)
-    parameters : array, shape (n,)
-        Bytes of trainable parameters.
-    gradients : array, shape (n,)
-        Bytes that each layer's gradients take.
-    optimizer : array, shape (S, n)
+    input_gradient, weight_gradient : array
+        Parts of ``backward``.
+    parameters, gradients : array
+        Bytes of trainable parameters, and of their gradients.
+    optimizer : array
         Bytes of optimiser state that a replica keeps.
-    reduce : array, shape (S, n)
-        Nanoseconds that a layer's gradients add to the all-reduce among the replicas of its stage.
-    reduce_base : array, shape (S,)
-        Nanoseconds that an all-reduce takes besides, however little there is to reduce.
-    saved, output, workspace, forward_workspace : array, shape (S, n)
-        Bytes kept for backward per micro-batch in flight; bytes of the output; bytes that live only while the layer
-        computes, and those of its forward alone (see `pipeplan.core.pipeline.Stage`).
-    recomputable : array of bool, shape (n,)
-        Layers that may keep their output only, and be computed again in the backward.
-    boundary : array, shape (S − 1, n − 1)
+    resident : array
+        The sum of these three.
+    forward_workspace : array
+        The part of ``workspace`` that the layer's forward needs (see `pipeplan.core.pipeline.Stage`).
+    boundary : array
         Bytes that cross each cut on each link, in either direction, as the kind of device before the link has them.
-    send : array, shape (S − 1, n − 1)
-        Nanoseconds that the bytes of a cut keep link s busy, in either direction; the least over pairs of replicas.
-    latency : array, shape (S − 1,)
-        The least over pairs of replicas.
+    send, latency : array
+        In either direction; the least over pairs of replicas.
     turns : tuple of (int, tuple of int)
         For each link: after how many micro-batches L it is the same replicas' turn again, and for which remainders of
         a micro-batch's number by L the busiest wire of the link is used.
-    limit, runtime : array, shape (S,)
+    limit, runtime : array
         Bytes a device has (`UNLIMITED` where it has no limit), and bytes its runtime takes of them.
     overlap : Overlap
     forward_flops : array, shape (n,)
@@ -123,33 +115,36 @@ class Chain:
     shared : tuple of SharedWeights
     """
 
+    # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
+    SHAPES: ClassVar = {
+        **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update", "reduce"), ("Sn",)),
+        **dict.fromkeys(("optimizer", "resident", "saved", "output", "workspace", "forward_workspace"), ("Sn",)),
+        **dict.fromkeys(("parameters", "gradients", "recomputable"), ("n",)),
+        **dict.fromkeys(("reduce_base", "limit", "runtime"), ("S",)),
+        **dict.fromkeys(("boundary", "send"), ("Lc",)),
+        "latency": ("L",),
+    }
+
     names: tuple[str, ...]
     groups: tuple[tuple[Device, ...], ...]
     micro_batch: int
-    forward: Array
-    backward: Array
     input_gradient: Array
     weight_gradient: Array
-    update: Array
-    parameters: Array
-    gradients: Array
-    optimizer: Array
-    reduce: Array
-    reduce_base: Array
-    saved: Array
-    output: Array
-    workspace: Array
-    forward_workspace: Array
-    recomputable: NDArray[np.bool_]
-    boundary: Array
-    send: Array
-    latency: Array
+    parameters: Array = LEFT_OUT
+    gradients: Array = LEFT_OUT
+    optimizer: Array = LEFT_OUT
+    forward_workspace: Array = LEFT_OUT
+    boundary: Array = LEFT_OUT
     turns: tuple[tuple[int, tuple[int, ...]], ...]
-    limit: Array
-    runtime: Array
+    runtime: Array = LEFT_OUT
     overlap: Overlap
     forward_flops: Array
     shared: tuple[SharedWeights, ...] = ()
+
+    def __post_init__(self) -> None:
+        stages, layers = self.forward.shape
+        self.fill({"S": stages, "L": stages - 1, "n": layers, "c": layers - 1})
+        object.__setattr__(self, "resident", self.parameters + self.gradients + self.optimizer)
 
     @property
     def stages(self) -> int:
@@ -167,19 +162,6 @@ class Chain:
         return tuple(device for group in self.groups for device in group)
 
     @property
-    def layers(self) -> int:
-        """n."""
-        return len(self.names)
-
-    @property
-    def resident(self) -> Array:
-        """Bytes of each layer that stay on a replica for the whole step: parameters, gradients, optimiser state.
-
-        Shape (S, n).
-        """
-        return self.parameters + self.gradients + self.optimizer
-
-    @property
     def ends_tied(self) -> bool:
         """Whether the first and the last layer share weights, so that the first and the last of several stages do."""
         return any((shared.layers[0], shared.layers[-1]) == (0, self.layers - 1) for shared in self.shared)
@@ -190,8 +172,7 @@ class Chain:
 
     def stays(self, s: int, a: int, b: int) -> int:
         """Bytes that stay on a replica of stage s with the layers a … b − 1, copies of shared weights included."""
-        own = int((self.parameters + self.gradients + self.optimizer[s])[a:b].sum())
-        return own + sum(int(shared.resident[s]) for shared in self.copies(a, b))
+        return int(self.resident[s, a:b].sum()) + sum(int(shared.resident[s]) for shared in self.copies(a, b))
 
     def link_counts(self, micro_batches: int) -> Array:
         """Micro-batches that pass the busiest wire of each link in a step, shape (S − 1,)."""
@@ -211,25 +192,12 @@ class Chain:
         hops = [slice(a, b) for a, b in pairwise(kept)]
         return replace(
             self,
+            **self.of_rows(kept),
             groups=tuple(self.groups[s] for s in kept),
-            optimizer=self.optimizer[kept],
-            reduce=self.reduce[kept],
-            reduce_base=self.reduce_base[kept],
-            forward=self.forward[kept],
-            backward=self.backward[kept],
-            input_gradient=self.input_gradient[kept],
-            weight_gradient=self.weight_gradient[kept],
-            update=self.update[kept],
-            saved=self.saved[kept],
-            output=self.output[kept],
-            workspace=self.workspace[kept],
-            forward_workspace=self.forward_workspace[kept],
             boundary=self.boundary[kept[:-1]],
             send=np.array([self.send[hop].max(axis=0) for hop in hops], np.int64).reshape(len(hops), self.layers - 1),
             latency=np.array([self.latency[hop].max() for hop in hops], np.int64),
             turns=tuple(min(self.turns[hop], key=_carried) for hop in hops),
-            limit=self.limit[kept],
-            runtime=self.runtime[kept],
             shared=tuple(weights.select(kept) for weights in self.shared),
         )
 

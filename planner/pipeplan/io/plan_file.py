@@ -131,6 +131,9 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         field: getattr(plan, field, None) for field in PlanFile.model_fields if field != "format"
     }
     schedule = plan.schedule
+    for s, stage in enumerate(plan.pipeline.stages):
+        if stage.slices > 1:
+            raise InputError(f"{FORMAT} holds one time for all slices of a stage; stage {s} has one for each")
     return data | {
         "gap": _gap(plan.step_time, plan.bound),
         "stages": [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages],

@@ -1,4 +1,4 @@
-"""Searching for the best plan, and proving how good it is.
+"""Search for the best plan, with a proven bound.
 
 ::
 
@@ -14,8 +14,7 @@ from itertools import groupby
 from pipeplan.core.job import Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
-from pipeplan.search.nodes.device_groups import ShapeNode
-from pipeplan.search.nodes.rest import RestNode
+from pipeplan.search.nodes.device_groups import RestNode, ShapeNode
 from pipeplan.search.space.space import Space
 
 __all__ = ["one_by_one", "opened"]
@@ -27,7 +26,7 @@ def one_by_one(space: Space) -> bool:
 
 
 def opened(space: Space) -> Iterator[Node]:
-    """What is open at the start: every shape at every micro-batch size, or lumps of shapes where there are many."""
+    """Nodes open at the start: every shape at every micro-batch size, or aggregates where there are many."""
     from pipeplan.search.graph import applies, graph_nodes
 
     if applies(space):
@@ -42,21 +41,20 @@ def opened(space: Space) -> Iterator[Node]:
         for size in space.sizes:
             yield RestNode(space.floors(size).together(space.cluster), space, size)
         return
-    from pipeplan.search.nodes.aggregate import LumpNode
-    from pipeplan.search.nodes.aggregate_problem import floor, layouts  # only larger clusters need it
-    from pipeplan.search.nodes.tilings import TilingsNode
+    from pipeplan.search.nodes.aggregate import AggregateNode, PlacementsNode  # only larger clusters need it
+    from pipeplan.search.nodes.aggregate_problem import floor, layouts
 
     layers = len(space.model.layers)
     kinds = sorted({alternates(name) for name in space.schedules}, reverse=True)
-    covered = True in kinds and space.phased  # 1F1B's problem bounds the others too, so large lumps ask that one alone
+    covered = True in kinds and space.phased  # 1F1B's problem bounds the others too, so large nodes ask that one alone
     for size in space.sizes:
         for _, alike in groupby(layouts(space, space.job.batch // size), key=lambda layout: layout.unit):
             bounds = {layout: floor(space, size, layout) for layout in alike}
             known = {layout: bound for layout, bound in bounds.items() if bound is not None}
             for each in kinds:
                 asked = [layout for layout in known if each or not covered or layout.small(layers)]
-                tiled = tuple(layout for layout in asked if len(layout.widths) == 1 and not layout.small(layers))
-                if len(tiled) > 1:
-                    yield TilingsNode(min(known[layout] for layout in tiled), space, tiled, size, each)
-                rest = [layout for layout in asked if len(tiled) < 2 or layout not in tiled]
-                yield from (LumpNode(known[layout], space, layout, size, each) for layout in rest)
+                placed = tuple(layout for layout in asked if len(layout.widths) == 1 and not layout.small(layers))
+                if len(placed) > 1:
+                    yield PlacementsNode(min(known[layout] for layout in placed), space, placed, size, each)
+                rest = [layout for layout in asked if len(placed) < 2 or layout not in placed]
+                yield from (AggregateNode(known[layout], space, layout, size, each) for layout in rest)

@@ -7,6 +7,7 @@ from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.schedule import Kind
 from pipeplan.search.evaluate import Judged
 
 
@@ -47,8 +48,8 @@ def _stage(judged: Judged, priced: Stage, s: int, a: int, b: int, job: Job) -> P
     return PlanStage(
         layers=chain.names[a:b],
         devices=tuple(device.index for device in chain.groups[s]),
-        forward=priced.forward,
-        backward=priced.backward,
+        forward=priced.total(Kind.FORWARD),
+        backward=priced.total(Kind.BACKWARD),
         in_flight=in_flight,
         memory=MemoryParts(
             weights=int(chain.parameters[a:b].sum()) + copied,

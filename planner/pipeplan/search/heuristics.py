@@ -1,4 +1,4 @@
-"""What every heuristic would do, judged like everybody else: warm starts, and the report's baseline.
+"""Plans of published heuristics, simulated like all others: warm starts, and baselines of the report.
 
 Balancers cut a chain for one device a stage, on the devices as listed; peers with a structure of their own also say
 which devices share a stage. Either takes the micro-batch size and schedule family that suit its cut best.

@@ -1,4 +1,4 @@
-"""Why nothing fits, and memory that would."""
+"""Explanations of infeasible questions, and the least memory with which a plan fits."""
 
 import time
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.partition.tie import copied
+from pipeplan_formulations.partition.parts import copied
 
 LOOKED_AT = 400
 """Shapes that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""

@@ -65,10 +65,15 @@ class Path:
     def length(self, pipeline: Pipeline) -> int:
         """Nanoseconds: no more than the step time of any pipeline with the same schedule, replicas and overlap."""
         total = 0
-        for s, stage in enumerate(pipeline.stages):
-            total += self.forward[s] * stage.forward + self.backward[s] * stage.backward
-            total += self.input_gradient[s] * stage.input_gradient + self.weight_gradient[s] * stage.weight_gradient
-            total += self.reduce[s] * stage.reduce + self.update[s] * stage.update
+        for kind, counts in (
+            (Kind.FORWARD, self.forward),
+            (Kind.BACKWARD, self.backward),
+            (Kind.INPUT_GRADIENT, self.input_gradient),
+            (Kind.WEIGHT_GRADIENT, self.weight_gradient),
+            (Kind.REDUCE, self.reduce),
+            (Kind.UPDATE, self.update),
+        ):
+            total += sum(count * stage.least(kind) for count, stage in zip(counts, pipeline.stages, strict=True))
         for counts, late, ways in (
             (self.send, self.latency, pipeline.transfers),
             (self.send_back, self.latency_back, pipeline.returns),

@@ -1,16 +1,8 @@
-"""Runs a schedule on paper: the one judge of every plan.
+"""Event simulation of a schedule on a pipeline: the times and memory of every plan.
 
-A device runs its list in order, one action at a time. What an action waits for:
-
-::
-
-    F(s, m)   the tensor of F(s − 1, m)
-    B, I      F(s, m), and the gradient of B or I(s + 1, m)
-    W         its I
-    R, U      all B and W of the replica;  U also R
-    slices    F(s, m, k) also F(s, m, k − 1);  B, I(s, m, k) also B, I(s, m, k + 1): attention looks back
-
-What a tensor's way to another device costs, with a transfer of occupancy o and latency l:
+A device runs its list in order, one action at a time. What an action waits for besides is stated in
+`pipeplan_formulations.common.dependencies`. What a tensor's way to another device costs, with a transfer of occupancy o
+and latency l:
 
 ::
 
@@ -39,13 +31,10 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.timeline import Flight, Span, Timeline
-from pipeplan.simulate.critical import critical_path
-from pipeplan.simulate.deadlock import deadlock
-from pipeplan.simulate.memory_line import memory_lines
-from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program, number
+from pipeplan.simulate.results import critical_path, deadlock, flights, memory_lines, spans
 from pipeplan.simulate.run import Trace, run
-from pipeplan.simulate.seen import flights, spans
+from pipeplan.simulate.structure import NOTHING
 
 __all__ = ["longest_path", "makespan", "simulate"]
 
@@ -57,7 +46,7 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
     Parameters
     ----------
     schedule : Schedule
-        One list a device of the pipeline. In a token-sliced schedule a stage's times and bytes are those of one slice.
+        One list a device of the pipeline. In a token-sliced schedule a stage's bytes are those of one slice.
     pipeline : Pipeline
     share : bool
         False gives every pair of replicas a wire of its own in each direction. That is a relaxation (never later than

@@ -1,4 +1,4 @@
-"""Does a plan agree with itself? What it claims is derived again from the tables that it carries.
+"""Checks of a plan against itself: what it claims is derived again from the tables that it carries.
 
 ::
 
@@ -19,9 +19,9 @@ from pipeplan.core.job import OPTIMIZER_STATE
 from pipeplan.core.pipeline import Transfer
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
-from pipeplan.core.validate.memory import most_in_flight, validate_memory
-from pipeplan.core.validate.order import validate_schedule
-from pipeplan.core.validate.violations import refuse
+from pipeplan.core.validate.memory import validate_memory
+from pipeplan.core.validate.plan import stage_claims
+from pipeplan.core.validate.schedule import refuse, validate_schedule
 from pipeplan.simulate import makespan
 
 _ROUNDING = 64
@@ -39,7 +39,7 @@ def validate_claims(plan: Plan) -> None:
     what = f"the plan for {plan.model!r}"
     refuse(what, [*_names(plan), *_places(plan), *_ways(plan)])
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
-    refuse(what, [*_lists(plan), *_memory(plan), *_times(plan)])
+    refuse(what, [*_lists(plan), *_memory(plan), *stage_claims(plan), *_step_time(plan)])
     validate_memory(plan.schedule, plan.pipeline)
 
 
@@ -134,7 +134,7 @@ def _wires(where: str, way: Transfer, source: int, target: int, node: dict[int, 
 
 
 def _lists(plan: Plan) -> Iterator[str]:
-    """What the action lists say of stages: how much they hold, and who sums gradients."""
+    """What the action lists say of micro-batches, and of who sums gradients."""
     if plan.schedule.micro_batches != plan.micro_batches:
         yield f"its lists run {plan.schedule.micro_batches} micro-batches, it says {plan.micro_batches}"
     tied = {stage for group in plan.pipeline.tied for stage in group}
@@ -142,10 +142,7 @@ def _lists(plan: Plan) -> Iterator[str]:
         if len(group) < 2 or list(group) != sorted(set(group)):
             yield f"the group {list(group)} of tied stages is not ascending, or has less than two"
     reduced = {action.stage for action in plan.schedule.actions() if action.kind is Kind.REDUCE}
-    for number, (stage, homes) in enumerate(zip(plan.stages, plan.pipeline.placement, strict=True)):
-        held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in homes)
-        if held > stage.in_flight:
-            yield f"stage {number} says that it holds {stage.in_flight} micro-batches; its list makes it hold {held}"
+    for number, stage in enumerate(plan.stages):
         if number in reduced and stage.replicas == 1 and number not in tied:
             yield f"stage {number} has one replica and no tied weights, but a reduction of gradients"
 
@@ -175,15 +172,7 @@ def _memory(plan: Plan) -> Iterator[str]:
             )
 
 
-def _times(plan: Plan) -> Iterator[str]:
-    for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
-        if (stage.forward, stage.backward) != (priced.forward, priced.backward):
-            yield (
-                f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with "
-                f"{priced.forward} and {priced.backward}"
-            )
-    if plan.bound > plan.step_time:
-        yield f"its proven bound of {plan.bound} ns lies above its step time of {plan.step_time} ns"
+def _step_time(plan: Plan) -> Iterator[str]:
     simulated = makespan(plan.schedule, plan.pipeline)
     if plan.step_time != simulated and plan.step_time not in largest_loads(plan):
         yield (
@@ -198,8 +187,8 @@ def largest_loads(plan: Plan) -> tuple[int, int]:
     sends = [min(way.occupancy for way in row) for row in plan.pipeline.transfers]
     waits = [0, *sends, 0] if plan.pipeline.overlap is Overlap.NONE else [0] * (len(plan.stages) + 1)
     stages = max(
-        -(-(-(-many // stage.replicas) * (own.forward + own.backward + before + behind) + own.reduce) // samples)
-        for stage, own, (before, behind) in zip(plan.stages, plan.pipeline.stages, pairwise(waits), strict=True)
+        -(-(-(-many // stage.replicas) * (own.total(Kind.FORWARD, Kind.BACKWARD) + sum(sent)) + own.reduce) // samples)
+        for stage, own, sent in zip(plan.stages, plan.pipeline.stages, pairwise(waits), strict=True)
     )
     if plan.pipeline.overlap is Overlap.NONE:
         return stages, stages

@@ -1,4 +1,4 @@
-"""Do a schedule and a pipeline fit each other?"""
+"""Checks that a schedule and a pipeline fit each other."""
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline

@@ -5,8 +5,9 @@ from dataclasses import dataclass, fields
 from itertools import chain
 
 from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
-from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.simulate.fit import check_pipeline
 from pipeplan.simulate.structure import Structure, find_structure
 
@@ -54,51 +55,37 @@ def number(schedule: Schedule, pipeline: Pipeline, share: bool) -> Program:
     structure = find_structure(schedule, pipeline)
     return Program(
         **{field.name: getattr(structure, field.name) for field in fields(structure)},
-        durations=_durations(structure.actions, pipeline.stages, schedule.two_lanes),
+        durations=_durations(structure, pipeline.stages),
         channels=_channels(pipeline, share, structure.crosses),
         overlap=pipeline.overlap,
     )
 
 
-def two_lane_durations(stage: Stage) -> dict[Kind, int]:
-    """Nanoseconds of each action on a two-lane device.
+def two_lane_duration(stage: Stage, kind: Kind, part: int) -> int:
+    """Nanoseconds of an action on a two-lane device.
 
     The lanes hold shares F : B of the device's arithmetic units, so F is slowed down by (F + B) / F and what runs on
     the other lane by (F + B) / B: a forward and a joined backward take F + B each, the parts of a split backward
     their fraction of that (rounded up). Reduction and update wait for memory and wires, not for arithmetic units.
     """
-    backward, whole = stage.backward, stage.forward + stage.backward
-
-    def slowed(part: int) -> int:
-        return -(-part * whole // backward) if backward else part
-
-    return {
-        Kind.FORWARD: whole,
-        Kind.BACKWARD: whole,
-        Kind.INPUT_GRADIENT: slowed(stage.input_gradient),
-        Kind.WEIGHT_GRADIENT: slowed(stage.weight_gradient),
-        Kind.REDUCE: stage.reduce,
-        Kind.UPDATE: stage.update,
-    }
+    alone = stage.duration(kind, part)
+    if not kind.per_micro_batch:
+        return alone
+    backward = stage.duration(Kind.BACKWARD, part)
+    whole = stage.duration(Kind.FORWARD, part) + backward
+    if kind is Kind.FORWARD or kind is Kind.BACKWARD:
+        return whole
+    return -(-alone * whole // backward) if backward else alone
 
 
-def one_lane_durations(stage: Stage) -> dict[Kind, int]:
-    """Nanoseconds of each action on an ordinary device."""
-    return {
-        Kind.FORWARD: stage.forward,
-        Kind.BACKWARD: stage.backward,
-        Kind.INPUT_GRADIENT: stage.input_gradient,
-        Kind.WEIGHT_GRADIENT: stage.weight_gradient,
-        Kind.REDUCE: stage.reduce,
-        Kind.UPDATE: stage.update,
-    }
-
-
-def _durations(actions: list[Action], stages: Sequence[Stage], two_lanes: bool) -> list[int]:
-    table = [two_lane_durations(stage) if two_lanes else one_lane_durations(stage) for stage in stages]
-    flat = {(s, kind): duration for s, durations in enumerate(table) for kind, duration in durations.items()}
-    by_kind = {kind: [flat[s, kind] for s in range(len(stages))] for kind in Kind}
-    return [by_kind[action.kind][action.stage] for action in actions]
+def _durations(structure: Structure, stages: Sequence[Stage]) -> list[int]:
+    """Nanoseconds of each action: looked up in a table by kind, stage and slice."""
+    for s, stage in enumerate(stages):
+        if stage.slices not in (1, structure.slices):
+            raise PlanError(f"stage {s} has times for {stage.slices} slices, the schedule has {structure.slices}")
+    duration = two_lane_duration if structure.two_lanes else Stage.duration
+    table = [duration(stage, kind, part) for kind in Kind for stage in stages for part in range(structure.slices)]
+    return list(map(table.__getitem__, structure.place))
 
 
 def _channels(pipeline: Pipeline, share: bool, crosses: list[list[bool]]) -> tuple[Channel, ...]:

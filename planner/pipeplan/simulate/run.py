@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from pipeplan.core.cluster import Overlap
-from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program
+from pipeplan.simulate.structure import NOTHING
 
 UNKNOWN = -1
 """The time of what has not happened yet."""

@@ -1,15 +1,35 @@
-"""What a schedule and a placement fix together, before any time is known; kept, because a search times it often."""
+"""A schedule on a placement, numbered: what every action waits for, before any time is known.
+
+Every action has a number, device by device in list order. A *signal* is something that an action may wait for:
+
+::
+
+    signal i         action i has ended
+    signal n + i     the tensor that action i sent has arrived          (n actions)
+
+    0F1 ──ended──▶ 0B1         same device: the action's end
+     └──arrived──▶ 1F1         other device: the tensor's arrival
+
+Structures are kept, because a search times the same schedule often.
+"""
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, cycle, pairwise, product
+from operator import add
 
+from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan.simulate.cells import Cells
-from pipeplan.simulate.dependencies import find_needs
+from pipeplan.core.wording import some
 from pipeplan.simulate.fit import check_actions
-from pipeplan.simulate.numbers import NOTHING
+from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES, OF_STEPS, Part
+
+NOTHING = -1
+"""No action, no channel."""
+
+SHOWN = 8
+"""How many faults an error spells out."""
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -27,6 +47,10 @@ class Structure:
         By number.
     homes : list of int
         The device of each action.
+    slices : int
+        Token slices of a micro-batch.
+    place : list of int
+        Where the time of each action stands in a table by kind, stage and slice.
     two_lanes : bool
     lanes : list of list of int
         Lane ``2 d`` and, for two-lane devices, ``2 d + 1`` of device d.
@@ -45,6 +69,8 @@ class Structure:
 
     actions: list[Action]
     homes: list[int]
+    slices: int
+    place: list[int]
     two_lanes: bool
     lanes: list[list[int]]
     needs: list[tuple[int, ...]]
@@ -89,14 +115,21 @@ def _structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
     return Structure(
         actions=actions,
         homes=homes,
+        slices=cells.slices,
+        place=_places(actions, len(pipeline.stages), cells.slices),
         two_lanes=schedule.two_lanes,
         lanes=_lanes(schedule),
-        needs=find_needs(schedule, pipeline, actions, cells, crosses),
+        needs=find_needs(schedule, pipeline, cells, crosses),
         crosses=crosses,
         channel_of=_channel_of(actions, pipeline, crosses),
         collectives=collectives,
         meeting_of=meeting_of,
     )
+
+
+def _places(actions: list[Action], stages: int, slices: int) -> list[int]:
+    first = {kind: number * stages for number, kind in enumerate(Kind)}
+    return [(first[kind] + stage) * slices + part for kind, stage, _, part in actions]
 
 
 def _lanes(schedule: Schedule) -> list[list[int]]:
@@ -139,3 +172,160 @@ def _channel_of(actions: list[Action], pipeline: Pipeline, crosses: list[list[bo
     }
     rows = [table[action.kind][action.stage] for action in actions]
     return [row[action.micro_batch % len(row)] for action, row in zip(actions, rows, strict=True)]
+
+
+class Cells:
+    """The forward, backward … of each micro-batch on each stage, and the reduction of each replica.
+
+    Numbers of the actions of every (stage, micro-batch, slice), in one flat row: slices fastest, stages slowest.
+
+    Replicas are numbered through, stage by stage.
+
+    Attributes
+    ----------
+    forward, backward, weight : list of int
+        One a cell; ``backward`` is B, or I where ``split`` is true and ``weight`` the W.
+    reduce, update, last_backward : list of int
+        One a replica, `NOTHING` where it has none.
+
+    Raises
+    ------
+    PlanError
+        If actions are missing or doubled.
+    """
+
+    def __init__(self, schedule: Schedule, pipeline: Pipeline, actions: list[Action], homes: list[int]) -> None:
+        self.slices = 1 + max((action.slice for action in actions), default=0)
+        self.stride = schedule.micro_batches * self.slices
+        stages = len(pipeline.stages)
+        count = stages * self.stride
+        if 2 * count > len(actions):
+            raise PlanError(
+                f"the lists are incomplete: {stages} stages, {schedule.micro_batches} micro-batches and {self.slices} "
+                f"slices need at least {2 * count} forwards and backwards, there are {len(actions)} actions"
+            )
+        self.forward = [NOTHING] * count
+        self.backward = [NOTHING] * count
+        self.weight = [NOTHING] * count
+        self.split = [False] * count
+        self.first_replica = [0, *accumulate(pipeline.replicas)]
+        self.tied = pipeline.tied
+        self.reduce = [NOTHING] * self.first_replica[-1]
+        self.update = [NOTHING] * self.first_replica[-1]
+        self.last_backward = [NOTHING] * self.first_replica[-1]
+        replica_at = [{device: j for j, device in enumerate(devices)} for devices in pipeline.placement]
+        for i, action in enumerate(actions):
+            self._enter(i, action, self.first_replica[action.stage] + replica_at[action.stage][homes[i]])
+        self._check_complete(actions, pipeline)
+
+    def cell(self, action: Action) -> int:
+        """Where the action's (stage, micro-batch, slice) stands in the row."""
+        return action.stage * self.stride + action.micro_batch * self.slices + action.slice
+
+    def column(self, kind: Part, stage: int, part: int) -> list[int]:
+        """The actions of one kind, stage and slice by micro-batch, `NOTHING` where there is none."""
+        row = self.forward if kind == "F" else self.backward if kind == "I" else self.weight
+        return row[stage * self.stride + part : (stage + 1) * self.stride : self.slices]
+
+    def collectives(self) -> list[list[int]]:
+        """The reductions that run together: those of a stage's replicas, or of all replicas of stages that are tied."""
+        rows = [self.reduce[a:b] for a, b in pairwise(self.first_replica)]
+        alone = set(range(len(rows))).difference(*self.tied)
+        groups = [*((stage,) for stage in sorted(alone)), *self.tied]
+        together = [[i for stage in group for i in rows[stage]] for group in groups]
+        return [row for row in together if len(row) > 1 and NOTHING not in row]
+
+    def _enter(self, i: int, action: Action, replica: int) -> None:
+        kind = action.kind
+        if kind is Kind.FORWARD:
+            row, place = self.forward, self.cell(action)
+        elif kind is Kind.BACKWARD or kind is Kind.INPUT_GRADIENT:
+            row, place = self.backward, self.cell(action)
+            self.split[place] = kind is Kind.INPUT_GRADIENT
+            self.last_backward[replica] = i
+        elif kind is Kind.WEIGHT_GRADIENT:
+            row, place = self.weight, self.cell(action)
+            self.last_backward[replica] = i
+        else:
+            row, place = (self.reduce if kind is Kind.REDUCE else self.update), replica
+        if row[place] != NOTHING:
+            raise PlanError(f"{action} is there twice, or beside another backward of the same micro-batch; keep one")
+        row[place] = i
+
+    def _check_complete(self, actions: list[Action], pipeline: Pipeline) -> None:
+        faults = []
+        for place, (forward, backward, weight) in enumerate(zip(self.forward, self.backward, self.weight, strict=True)):
+            stage, rest = divmod(place, self.stride)
+            micro_batch, part = divmod(rest, self.slices)
+            if forward == NOTHING:
+                faults.append(str(Action(Kind.FORWARD, stage, micro_batch, part)))
+            if backward == NOTHING:
+                faults.append(str(Action(Kind.BACKWARD, stage, micro_batch, part)))
+            elif self.split[place] and weight == NOTHING:
+                faults.append(str(Action(Kind.WEIGHT_GRADIENT, stage, micro_batch, part)))
+            elif weight != NOTHING and not self.split[place]:
+                raise PlanError(
+                    f"{actions[weight]} stands beside the joined {actions[backward]}; drop it or split both"
+                )
+        for stage, devices in enumerate(pipeline.placement):
+            row = self.reduce[self.first_replica[stage] : self.first_replica[stage + 1]]
+            if set(row) != {NOTHING} or any(stage in group for group in pipeline.tied):  # a sum needs every replica
+                lacking = [device for device, i in zip(devices, row, strict=True) if i == NOTHING]
+                faults += [f"{Action(Kind.REDUCE, stage)} on device {device}" for device in lacking]
+        if faults:
+            raise PlanError(f"the lists are incomplete: missing {some(faults, SHOWN)}")
+
+
+def find_needs(
+    schedule: Schedule, pipeline: Pipeline, cells: Cells, crosses: list[list[bool]]
+) -> list[tuple[int, ...]]:
+    """The signals that each action waits for, besides the end of what stands ahead of it in its lane.
+
+    Parameters
+    ----------
+    crosses : list of list of bool
+        For each boundary and residue: whether the tensor goes to another device.
+    """
+    n, stages = sum(map(len, schedule.orders)), len(pipeline.stages)
+    needs: list[tuple[int, ...]] = [()] * n
+    # what to add to the number of an action to get the signal that the neighbouring stage waits for
+    shifts = [[n if other else 0 for other in row] for row in crosses]
+    for kind, stage, part in product(OF_MICRO_BATCHES, range(stages), range(cells.slices)):
+        own, replicas = cells.column(kind, stage, part), pipeline.replicas[stage]
+        inputs = []  # one for each dependency that exists there: actions by micro-batch, and what to add to them
+        for other, away, slices in OF_MICRO_BATCHES[kind]:
+            if 0 <= stage + away < stages and 0 <= part + slices < cells.slices:
+                shift = shifts[min(stage, stage + away)] if away else []
+                inputs.append((cells.column(other, stage + away, part + slices), shift))
+        if not inputs or set(own) == {NOTHING}:
+            continue
+        for j in range(replicas):  # the event loop is a third faster where what a device reads lies together in memory
+            signals = (
+                map(add, row[j::replicas], cycle(shift[j::replicas])) if shift else row[j::replicas]
+                for row, shift in inputs
+            )
+            for i, wanted in zip(own[j::replicas], zip(*signals, strict=True), strict=True):
+                if i != NOTHING:
+                    needs[i] = wanted
+    # a replica's backwards end in list order, so the last one in the list stands for all of them
+    once = {"I": cells.last_backward, "W": cells.last_backward, "R": cells.reduce, "U": cells.update}
+    for what, awaited in OF_STEPS.items():
+        for i, *ended in zip(once[what], *(once[other] for other in awaited), strict=True):
+            if i != NOTHING:
+                needs[i] = tuple(signal for signal in dict.fromkeys(ended) if signal != NOTHING)
+    if schedule.two_lanes:
+        _wait_for_memory(schedule, needs)
+    return needs
+
+
+def _wait_for_memory(schedule: Schedule, needs: list[tuple[int, ...]]) -> None:
+    """Let each forward wait for the last action before it in the list that runs on its device's second lane."""
+    i = 0
+    for order in schedule.orders:
+        last = NOTHING
+        for action in order:
+            if action.kind is not Kind.FORWARD:
+                last = i
+            elif last != NOTHING:
+                needs[i] = (*needs[i], last)
+            i += 1

@@ -14,15 +14,15 @@ import pytest
 TELLING = """
 import sys
 from pipeplan.search.branch_and_bound import Prover
-offer, found = Prover.offer, []
+submit, found = Prover.submit, []
 
 def tell(self, judged, *rest):
-    offer(self, judged, *rest)
+    submit(self, judged, *rest)
     if not found:
         found.append(judged)
         print("a plan", file=sys.stderr, flush=True)
 
-Prover.offer = tell
+Prover.submit = tell
 from pipeplan.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

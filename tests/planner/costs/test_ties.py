@@ -193,7 +193,7 @@ def test_the_answer_says_who_shares() -> None:
 
 
 @pytest.mark.parametrize(("memory", "copies"), [(None, 0), (2 * 3 * 8 * MIB - 1, 1), (2 * 3 * 8 * MIB, 0)])
-def test_lumps_count_copies_that_are_certain(memory: int | None, copies: int) -> None:
+def test_aggregates_count_copies_that_are_certain(memory: int | None, copies: int) -> None:
     """Where no device has room for all layers, the last one's stage holds a copy in every plan."""
     space = Space(tied_ends(), cluster(memory=memory), Job(4))
     layout = next(iter(layouts(space, 4)))

@@ -46,6 +46,13 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert data["schedule"]["orders"][0] == "0F0 0F1 0B0 0B1 0U"
 
 
+def test_times_of_single_slices_have_no_place_in_this_format() -> None:
+    """A stage whose slices differ is refused when written, rather than when it is read."""
+    stages = (replace(plan().pipeline.stages[0], forward=(4, 6)), plan().pipeline.stages[1])
+    with pytest.raises(InputError, match="one time for all slices of a stage; stage 0 has one for each"):
+        plan_data(replace(plan(), pipeline=replace(plan().pipeline, stages=stages)))
+
+
 def broken(**changes: Any) -> dict[str, Any]:
     """The plan's data with some fields replaced; a dotted path with __ for the dots."""
     data = json.loads(json.dumps(plan_data(plan())))

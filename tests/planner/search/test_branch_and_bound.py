@@ -31,16 +31,16 @@ class Scripted(Node):
         """All alike."""
         return ()
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """Tell what it was given."""
         for value in self.offers:
-            prover.offer(Found(value))
+            prover.submit(Found(value))
         return self.step
 
 
 def ran(*nodes: Scripted, gap: float = 0.0, **more: object) -> Prover:
     """A search of these nodes, to its end."""
-    prover = Prover(equal_devices(1), Limits(10.0, gap), **more)
+    prover = Prover(Limits(10.0, gap), cluster=equal_devices(1), **more)
     prover.pace.finish = lambda _: 0.0
     for node in nodes:
         prover.push(node)
@@ -87,8 +87,8 @@ def test_an_interrupted_node_keeps_its_bound() -> None:
     """What a node had not finished when the search was interrupted is still open."""
 
     class Interrupted(Scripted):
-        def advance(self, prover: Prover) -> Step:
-            prover.offer(Found(9))
+        def advance(self, prover: Prover) -> Step[Node]:
+            prover.submit(Found(9))
             raise KeyboardInterrupt
 
     prover = ran(Interrupted(4))

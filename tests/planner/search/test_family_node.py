@@ -9,7 +9,7 @@ from pipeplan.core.errors import UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.search import branch_and_bound as prove
 from pipeplan_formulations.common import recomputation as recompute
-from pipeplan_formulations.partition.recomputing import _recomputation
+from pipeplan_formulations.common.recomputation import _recomputation
 
 MODEL = model_of([10, 10, 10], [10, 10, 10], saved=[1] * 3, output=[1] * 3, parameters=[0] * 3, sizes=(1,))
 CLUSTER = Cluster("two", {"unit": DeviceKind("unit")}, (Node(("unit", "unit"), Link(10**9)),))

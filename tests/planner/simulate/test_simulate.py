@@ -1,5 +1,7 @@
 """The simulator's numbers where paper and pencil reach them."""
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.pipelines import line
@@ -107,3 +109,16 @@ def test_a_deadlock_is_named() -> None:
     schedule = Schedule("wrong", ((Action(f, 0), Action(b, 0)), (Action(b, 1), Action(f, 1))))
     with pytest.raises(PlanError, match="1B0"):
         simulate(schedule, line(2, 1, 1))
+
+
+def test_slices_may_take_different_times() -> None:
+    """Two stages, one micro-batch of two slices: the second forward is twice the first; a third slice has no time."""
+    lists = [f"{s}F0 {s}F0.1 {s}B0.1 {s}B0" for s in range(2)]
+    pipeline = line(2, (10, 20), (20, 40))
+    assert simulate(Schedule.from_text("sliced", lists), pipeline).makespan == (10 + 20 + 20) + (40 + 40 + 20)
+    stage = replace(pipeline.stages[0], update=5)
+    assert (stage.duration(Kind.FORWARD, 1), stage.least(Kind.FORWARD), stage.slices) == (20, 10, 2)
+    assert stage.total(Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE) == 30 + 60 + 5
+    three = Schedule.from_text("sliced", ["0F0 0F0.1 0F0.2 0B0.2 0B0.1 0B0"])
+    with pytest.raises(PlanError, match="stage 0 has times for 2 slices, the schedule has 3"):
+        simulate(three, line(1, (10, 20), (20, 40)))

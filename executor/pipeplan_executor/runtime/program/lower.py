@@ -1,4 +1,4 @@
-"""From a schedule to what every rank really does: its actions, with sends and receives between them. No torch here.
+"""Lowering of a schedule to the steps of every rank: its actions, with sends and receives between them. No torch here.
 
 ::
 
@@ -15,14 +15,16 @@ A sent tensor must stay until it is taken. A settle stands where that is known w
 that read something which the receiver made after it had read the message. What is never answered settles at the end.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan_executor.runtime.program.order import BACKWARD, Owners, check_order, find_owners
+from pipeplan.core.schedule import Action, Kind, Schedule, find_readers
+from pipeplan.core.validate import validate_order
+from pipeplan_executor.runtime.program.order import Owners, find_owners
 
 
 class Message(NamedTuple):
@@ -76,11 +78,35 @@ def lower(
     ------
     PlanError
         If actions are missing, doubled or of a kind that cannot be run, or the order would deadlock; then the text
-        says what every rank waits for.
+        says what every rank (a device of the schedule) waits for.
     """
     owners = find_owners(schedule, tied)
-    check_order(schedule, owners, frozenset({Kind.REDUCE, Kind.UPDATE} if sharded else {Kind.REDUCE}), tied)
+    validate_order(schedule, tied, sharded)
     return arranged(schedule, owners, small, _proofs)
+
+
+def lower_forward(schedule: Schedule, small: Small) -> tuple[tuple[Step, ...], ...]:
+    """One list of steps for every rank, in a pass without backwards, as in evaluation.
+
+    ::
+
+        rank 0   0F0 send 0F1 send 0F2 send settle 0F0 …       the plan's order, with everything but forwards left out
+        rank 1        receive 1F0 receive 1F1 …
+
+    No reply tells when a tensor was taken. But if every rank took one action a round, each would run in a certain
+    round, and an action waits for earlier rounds only. So a sender may wait for a message behind its first action of a
+    later round than the reader's: then ranks never wait in a circle.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        For a training step; it can be played to the end.
+    small : callable
+    """
+    orders = tuple(tuple(a for a in order if a.kind is Kind.FORWARD) for order in schedule.orders)
+    owners = {(a.stage, a.micro_batch): rank for rank, order in enumerate(orders) for a in order}
+    settling = partial(_later_rounds, _rounds(orders))
+    return arranged(Schedule("forward only", orders), owners, small, settling)
 
 
 Settling: TypeAlias = Callable[
@@ -112,17 +138,12 @@ def arranged(schedule: Schedule, owners: Owners, small: Small, settling: Settlin
 
 def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
     """Every tensor that goes from one rank to another, each source's in the order in which they are made."""
-    readers = {(a.stage, a.micro_batch): a for a in schedule.actions() if a.kind in BACKWARD}
+    readers = find_readers(schedule.actions())
     for rank, order in enumerate(schedule.orders):
         for action in order:
-            stage, micro_batch = action.stage, action.micro_batch
-            reads = None
-            if action.kind is Kind.FORWARD and stage < schedule.stages - 1:
-                reads = Action(Kind.FORWARD, stage + 1, micro_batch)
-            elif action.kind in BACKWARD and stage:
-                reads = readers[stage - 1, micro_batch]
-            if reads is not None and owners[reads.stage, micro_batch] != rank:
-                yield Message(action, reads, rank, owners[reads.stage, micro_batch])
+            reads = readers.get(action)
+            if reads is not None and owners[reads.stage, reads.micro_batch] != rank:
+                yield Message(action, reads, rank, owners[reads.stage, reads.micro_batch])
 
 
 def _posts(row: Sequence[Message], place: Mapping[Action, int], readers: Sequence[int], small: Small) -> list[int]:
@@ -146,6 +167,31 @@ def _proofs(
     known = list(accumulate((place[reply.reads] for reply in reversed(replies)), min))[::-1]
     firsts = [bisect_left(made, place[message.reads]) for message in row]
     return [known[first] if first < len(known) else len(own) - 1 for first in firsts]
+
+
+def _rounds(orders: Sequence[Sequence[Action]]) -> Mapping[Action, int]:
+    """The round in which each action runs if every rank takes one a round."""
+    inputs = {reader: maker for maker, reader in find_readers(action for order in orders for action in order).items()}
+    found: dict[Action, int] = {}
+    position = [0] * len(orders)
+    for number in range(sum(map(len, orders))):
+        standing = [(rank, order[position[rank]]) for rank, order in enumerate(orders) if position[rank] < len(order)]
+        ready = {rank: action for rank, action in standing if action not in inputs or inputs[action] in found}
+        found.update((action, number) for action in ready.values())
+        for rank in ready:
+            position[rank] += 1
+    return found
+
+
+def _later_rounds(
+    rounds: Mapping[Action, int],
+    row: Sequence[Message],
+    _replies: Sequence[Message],
+    _place: Mapping[Action, int],
+    own: Sequence[Action],
+) -> list[int]:
+    """Places behind the source's first action of a later round than that which reads each message."""
+    return [min(bisect_right(own, rounds[m.reads], key=rounds.__getitem__), len(own) - 1) for m in row]
 
 
 def _steps(

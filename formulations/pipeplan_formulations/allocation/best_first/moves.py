@@ -1,16 +1,16 @@
-"""What may stand at a boundary: every stage that may begin there, with what it adds to each label of a prefix."""
+"""Transitions from a boundary: every stage that may begin there, with what it adds to each label of a prefix."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
 from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 LAST = 0
 """The kind that is told to lie behind the last stage, where none does."""
@@ -90,7 +90,7 @@ def moves(
     kind: int,
     usage: int,
     position: int,
-    allowed: int = UNBOUNDED,
+    allowed: int = UNLIMITED,
 ) -> Moves:
     """Every stage that may begin at ``start`` on ``kind``, as number ``position`` from the front, with this usage.
 

@@ -16,13 +16,13 @@ from itertools import count
 
 import numpy as np
 
-from pipeplan_formulations.allocation.best_first.bracket import Bracket
 from pipeplan_formulations.allocation.best_first.moves import Moves, Peaks, moves
-from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.suffix_bounds.floor import Ground
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class _Prefix:
         return tuple(reversed(found))
 
 
-def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground, most: int | None = None) -> None:
+def best_first(problem: ChainAllocation, bracket: Bracket[Allocation], base: Ground, most: int | None = None) -> None:
     """Close the bracket, or raise its lower end as far as opening so many prefixes does."""
     heap: list[tuple[int, int, int, _Prefix]] = []
     order, seen = count(), _Seen(len(problem.first))
     nothing = (0,) * len(problem.widths)
     for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
         bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
-        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, nothing, UNBOUNDED, None, None)
+        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, nothing, UNLIMITED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # bound of the prefixes whose true value turned out larger: their recomputation was a bound
     for opened in count():
@@ -72,7 +72,8 @@ def best_first(problem: ChainAllocation, bracket: Bracket, base: Ground, most: i
         if bound >= bracket.horizon:
             break
         if prefix.place is not None and prefix.usage == 0:
-            if bracket.offer(prefix.stages()) > bound:
+            value = bracket.offer(prefix.stages())
+            if value is None or value > bound:
                 ceiling = min(ceiling, bound)
             continue
         if seen.matched(prefix):

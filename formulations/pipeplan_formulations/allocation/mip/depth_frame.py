@@ -22,10 +22,9 @@ from typing import TypeVar
 import numpy as np
 
 from pipeplan_formulations.allocation.instance import ChainAllocation
-from pipeplan_formulations.allocation.place import Mode
+from pipeplan_formulations.allocation.place import ModeKey
+from pipeplan_formulations.common.mip.model import Expression, LinearModel, sum_of
 from pipeplan_formulations.common.scaling import Scale
-from pipeplan_formulations.graph.rows import Rows
-from pipeplan_formulations.partition.expression import Expression
 
 Switches = dict[int, Expression]
 Option = TypeVar("Option", bound=tuple[int, ...])
@@ -36,11 +35,12 @@ class Frame:
 
     def __init__(self, problem: ChainAllocation, depth: int, scale: Scale, high: int) -> None:
         self.problem, self.depth, self.scale = problem, depth, scale
-        self.rows = Rows()
-        self.time = self.rows.number(0, high)
+        self.rows = LinearModel()
+        self.time = self.rows.time(0, high)
+        self.rows.minimize(self.time)
         self.every_mode = [(c, w) for c in range(problem.kinds) for w in problem.widths]
         self.ends: list[Switches] = []
-        self.modes: list[dict[Mode, int]] = []
+        self.modes: list[dict[ModeKey, int]] = []
         self._place()
         self._choose()
         self._count()
@@ -49,14 +49,14 @@ class Frame:
 
     def switch(self) -> Expression:
         """A new one."""
-        return Expression({self.rows.switch(): 1})
+        return Expression({self.rows.boolean(): 1})
 
     def at_least(self, expression: Expression, least: int = 0, when: tuple[int, ...] = ()) -> None:
         """The expression is no less, where every variable of ``when`` is 1."""
-        self.rows.at_least(expression.terms, least - expression.constant, when)
+        self.rows.at_least(expression, least, when)
 
     def _equal(self, expression: Expression) -> None:
-        self.rows.equals(expression.terms, -expression.constant)
+        self.rows.equal(expression)
 
     def _one_of(self, switches: Iterable[Expression], whole: Expression | int = 1) -> None:
         """They add up to ``whole``."""
@@ -85,12 +85,12 @@ class Frame:
     def _choose(self) -> None:
         """A mode for each stage, as wished; each layer's product with it; layers to be recomputed."""
         problem, n = self.problem, self.problem.layers
-        self.on: list[dict[Mode, list[Expression]]] = []
-        self.again: list[dict[Mode, dict[int, Expression]]] = []
+        self.on: list[dict[ModeKey, list[Expression]]] = []
+        self.again: list[dict[ModeKey, dict[int, Expression]]] = []
         wishes = dict(enumerate(problem.first))
         wishes |= {self.depth - len(problem.last) + j: mode for j, mode in enumerate(problem.last)}
         for s in range(self.depth):
-            self.modes.append({mode: self.rows.switch() for mode in self.every_mode})
+            self.modes.append({mode: self.rows.boolean() for mode in self.every_mode})
             chosen = {mode: Expression({v: 1}) for mode, v in self.modes[s].items()}
             self._one_of(chosen.values())
             if s in wishes:
@@ -111,7 +111,7 @@ class Frame:
         self.use = [
             [{u: self.switch() for u in range(int(units) + 1)} for units in problem.units] for _ in range(self.depth)
         ]
-        self.holds: list[dict[tuple[Mode, int], int]] = []
+        self.holds: list[dict[tuple[ModeKey, int], int]] = []
         totals: list[Expression] = []
         for s in range(self.depth):
             total = Expression({})
@@ -132,17 +132,18 @@ class Frame:
         if problem.chooses:
             self._fall(totals)
 
-    def _flights(self, s: int, mode: Mode, chosen: int, total: Expression) -> None:
-        problem, width = self.problem, mode[1]
+    def _flights(self, s: int, mode: ModeKey, chosen: int, total: Expression) -> None:
+        (kind, width), problem = mode, self.problem
         most, share = int(problem.units.sum()), problem.share(width)
+        counts = problem.modes[kind][problem.widths.index(width)]
         possible = np.arange(width, most + 1)
         found = {}
-        least, largest = problem.in_flight(possible, width), problem.most_in_flight(possible, width)
+        least, largest = counts.flying(possible - width), counts.most_flying(possible - width)
         for k in range(int(least.min(initial=1)), int(largest.max(initial=0)) + 1):
             reached = possible[(least <= k) & (k <= largest)]
             if not len(reached):
                 continue
-            switch = self.holds[s][mode, k] = self.rows.switch()
+            switch = self.holds[s][mode, k] = self.rows.boolean()
             found[k] = Expression({switch: 1})
             self.at_least(total, int(reached[0]), (switch,))
             self.at_least(-total, -int(reached[-1]), (switch,))
@@ -160,7 +161,7 @@ class Frame:
             excess.append(Expression(units) - total)
             supply.append(excess[-1] + Expression(whole))
         for t in range(1, self.depth):
-            lean, rich = self.rows.switch(), self.rows.switch()
+            lean, rich = self.rows.boolean(), self.rows.boolean()
             self.at_least(Expression({lean: 1, rich: 1}), 1)
             for ((_, width), k), switch in self.holds[t].items():
                 self.at_least(totals[t], (k - 1) * width + 1, (switch, lean))
@@ -240,14 +241,3 @@ class Frame:
         for (option, _), switch in at.items():
             self.at_least(chosen[option] - switch)
         return chosen, at
-
-
-def sum_of(expressions: Iterable[Expression]) -> Expression:
-    """Their sum."""
-    terms: dict[int, int] = {}
-    constant = 0
-    for expression in expressions:
-        constant += expression.constant
-        for variable, coefficient in expression.terms.items():
-            terms[variable] = terms.get(variable, 0) + coefficient
-    return Expression(terms, constant)

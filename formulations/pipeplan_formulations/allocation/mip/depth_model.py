@@ -3,17 +3,16 @@
 from dataclasses import dataclass
 
 from pipeplan_formulations.allocation.instance import ChainAllocation
-from pipeplan_formulations.allocation.mip.depth_frame import Frame, Switches, sum_of
-from pipeplan_formulations.allocation.place import Allocation, Mode, Place
+from pipeplan_formulations.allocation.mip.depth_frame import Frame, Switches
+from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
+from pipeplan_formulations.common.mip.model import Expression, LinearModel, sum_of
 from pipeplan_formulations.common.scaling import Scale
-from pipeplan_formulations.graph.rows import Rows
-from pipeplan_formulations.partition.expression import Expression
 
 
 @dataclass(frozen=True)
 class DepthModel:
-    """Rows, which variable is T, and where to read an allocation from.
+    """Rows with T as their objective, and where to read an allocation from.
 
     Attributes
     ----------
@@ -22,12 +21,11 @@ class DepthModel:
     free : whether k is a choice
     """
 
-    rows: Rows
-    time: int
+    rows: LinearModel
     scale: Scale
     layers: int
     ends: list[Switches]
-    holds: list[dict[tuple[Mode, int], int]]
+    holds: list[dict[tuple[ModeKey, int], int]]
     free: bool
 
     def read(self, point: list[float]) -> Allocation:
@@ -42,7 +40,7 @@ def depth_model(problem: ChainAllocation, depth: int, scale: Scale, high: int) -
     """The model with ``depth`` stages and T at most ``high``, in scaled time."""
     builder = _Objective(problem, depth, scale, high)
     (builder.bottleneck if problem.objective == "bottleneck" else builder.step)()
-    return DepthModel(builder.rows, builder.time, scale, problem.layers, builder.ends, builder.holds, problem.chooses)
+    return DepthModel(builder.rows, scale, problem.layers, builder.ends, builder.holds, problem.chooses)
 
 
 class _Objective(Frame):

@@ -1,4 +1,4 @@
-"""What stages add in the dynamic programme over suffixes, many spans of one kind and width at once."""
+"""Transition costs of the dynamic programme over suffixes: what a stage adds, for many spans of a mode at once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-r"""Where the stages behind a boundary can begin at all, by the units that they use: a corridor through the programme.
+r"""First and last boundary that each number of units can begin at: the states that the programme has to look at.
 
 ::
 
@@ -79,10 +79,10 @@ class Corridor:
     def _furthest(self, c: int, w: int, level: int) -> Array:
         """The furthest end of a stage with ``level`` units from it on, from each start or one before it."""
         problem = self._problem
-        total, width = np.array(level), problem.widths[w]
-        least = max(1, int(problem.in_flight(total, width)))
+        width, mode = problem.widths[w], problem.modes[c][w]
+        least = max(1, mode.flying(level - mode.flow))
         many = problem.share(width)
-        held = max(1, int(problem.most_in_flight(total, width))) if problem.alternating else many
+        held = max(1, mode.most_flying(level - mode.flow)) if problem.alternating else many
         found = self._ends.get((c, w, least, held))
         if found is not None:
             return found

@@ -15,19 +15,19 @@ import heapq
 import itertools
 from dataclasses import dataclass
 
-import numpy as np
-
-from pipeplan_formulations.allocation.best_first.bracket import Bracket
 from pipeplan_formulations.allocation.best_first.heads import heads_of
-from pipeplan_formulations.allocation.crowding import overcrowded
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.allocation.bounds import free_bounds, overcrowded
+from pipeplan_formulations.allocation.instance import ChainAllocation
+from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.suffix_bounds.boxes import Box, Corner, slim
 from pipeplan_formulations.allocation.suffix_bounds.peak import Peak
-from pipeplan_formulations.allocation.suffix_bounds.spans import Spans, best_before
+from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import Layers, run
 from pipeplan_formulations.allocation.suffix_bounds.trace import follow, roots
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.common.report import Limits, Progress
 
 KEEP = 8
 """Usages whose best allocation is tried as an incumbent."""
@@ -54,23 +54,24 @@ class Ground:
     tables: Layers
 
 
-def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
-    """A bound on the units of each usage vector, shape (size,); `IMPOSSIBLE` on none.
+def open_bracket(
+    problem: ChainAllocation, limits: Limits, progress: Progress | None = None, cutoff: int | None = None
+) -> Bracket[Allocation]:
+    """The bracket of an allocation problem, nothing known yet."""
 
-    No allocation is faster than one micro-batch on the best kinds, nor than all of them on all units at once.
-    """
-    best = problem.forward + problem.backward
-    before = int(best_before(problem)[-1])
-    speed = (best.min(axis=0) / np.maximum(best, 1)).max(axis=1) * problem.unit
-    bottleneck, many = problem.objective == "bottleneck", problem.micro_batches
-    power = np.maximum(speed @ grid.coordinates, before * many / max(problem.largest, 1))
-    step = before * many / np.maximum(power, 1e-9) * (1 - 1e-9)
-    share = np.maximum((step / problem.divisor if bottleneck else step) - 1, 0).astype(np.int64)
-    bounds = share if bottleneck else np.maximum(share, before)
-    return np.where(grid.total == 0, IMPOSSIBLE, bounds)
+    def evaluate(stages: Allocation) -> int | None:
+        return None if None in problem.recompute(stages) else problem.evaluate(stages)
+
+    return Bracket(evaluate, limits, progress, cutoff, problem.largest)
 
 
-def ground(problem: ChainAllocation, bracket: Bracket) -> Ground | None:
+def _offer(bracket: Bracket[Allocation], traced: tuple[int, Allocation] | None) -> None:
+    """Offer an allocation that comes with a bound on its objective, unless the bound says that it is no better."""
+    if traced is not None and traced[0] < bracket.ceiling:
+        bracket.offer(traced[1])
+
+
+def ground(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Ground | None:
     """Raise the bracket to the least (3), or bottleneck; offer it the best of some usages. None if nothing fits."""
     grid = Grid(problem)
     if grid.overfull or overcrowded(problem):
@@ -95,18 +96,18 @@ def ground(problem: ChainAllocation, bracket: Bracket) -> Ground | None:
     assert tables is not None
     bracket.raise_low(int(tables.whole.min()))
     for root in roots(tables, 1):
-        bracket.offer_traced(follow(problem, grid, spans, tables, root))
+        _offer(bracket, follow(problem, grid, spans, tables, root))
     reached = min(bracket.ceiling, most)
     if reached != limit:  # the optimum may lie between the target and the first allocation
         spans = spans.narrowed(reached)
         tables = run(problem, grid, spans, bracket.clock, reached)
         assert tables is not None
     for root in roots(tables, KEEP):
-        bracket.offer_traced(follow(problem, grid, spans, tables, root))
+        _offer(bracket, follow(problem, grid, spans, tables, root))
     return Ground(grid, spans, tables)
 
 
-def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
+def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Ground) -> None:
     """Raise the bracket by (4) and (5), until splitting boxes no longer helps."""
     reached = bracket.horizon - 1
     heads = heads_of(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
@@ -121,7 +122,7 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
                 return IMPOSSIBLE, IMPOSSIBLE, False
             found = tables
             traced = follow(problem, base.grid, spans, found, roots(found, 1)[0], ceiling)
-            bracket.offer_traced(traced)
+            _offer(bracket, traced)
             if traced is not None:  # so telling ranges of excess apart would not raise V*
                 break
             value, alone = int(found.whole.min()), int(found.whole_trip.min())
@@ -148,7 +149,9 @@ def refine(problem: ChainAllocation, bracket: Bracket, base: Ground) -> None:
     _split(problem, bracket, corner, boxes, None)
 
 
-def _split(problem: ChainAllocation, bracket: Bracket, corner: Corner, boxes: list[Box], cuts: int | None) -> bool:
+def _split(
+    problem: ChainAllocation, bracket: Bracket[Allocation], corner: Corner, boxes: list[Box], cuts: int | None
+) -> bool:
     """Cut boxes, a heap, until the bracket is closed or they are too small; False after so many cuts."""
     for count in itertools.count():
         if not boxes:

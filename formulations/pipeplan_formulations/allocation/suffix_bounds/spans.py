@@ -1,7 +1,7 @@
-"""Which spans of layers a stage may hold while T stays within a target, and what recomputation each needs.
+"""Spans of layers that a stage may hold while T stays within a target, and the recomputation that each needs.
 
-What a span needs is looked up where it is asked for, and kept. It is a lower bound where a list of `Recomputation` was
-thinned out or would be too long, and exact elsewhere.
+The recomputation of a span is computed when it is first needed, and kept. It is a lower bound where a list of
+points was thinned out or would be too long, and exact elsewhere.
 """
 
 from copy import copy
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.layer_tables import sums_before
 from pipeplan_formulations.common.recomputation import IMPOSSIBLE
 
 
@@ -43,8 +44,7 @@ class Spans:
         self._problem, self._grid, self._clock = problem, grid, clock
         self.before = best_before(problem)
         self.reach = [[self._reach(c, width, target) for width in problem.widths] for c in range(problem.kinds)]
-        useful = problem.recomputable & (problem.saved > problem.output)
-        self._savings = np.insert(np.cumsum(np.where(useful, problem.saved - problem.output, 0)), 0, 0)
+        self._savings = sums_before(np.where(problem.useful, problem.savings, 0))
         self._received = np.append(np.insert(problem.received, 0, 0), 0)
         self._known: dict[tuple[int, int], _Known] = {}
 
@@ -53,8 +53,8 @@ class Spans:
 
         `IMPOSSIBLE` where a span does not fit whatever is recomputed.
         """
-        problem, recomputation = self._problem, self._problem.recomputations[kind]
-        top = recomputation.workspace
+        problem, options = self._problem, self._problem.options[kind]
+        top = options.workspace
         starts, ends, flights = np.broadcast_arrays(starts, ends, flights)
         resident, saved = problem.prefix["resident"][kind, w], problem.prefix["saved"]
         spare = problem.limit[kind] - (resident[ends] - resident[starts])
@@ -68,10 +68,10 @@ class Spans:
             return found
         found[short] = IMPOSSIBLE
         tight = short & (spare + flights * (self._savings[ends] - self._savings[starts]) >= workspace)
-        crowded = tight & recomputation.crowded(starts, ends)
+        crowded = tight & options.crowded(starts, ends)
         if crowded.any():
             some = starts[crowded], ends[crowded], flights[crowded], spare[crowded]
-            found[crowded] = recomputation.rough(*some)
+            found[crowded] = options.rough(*some)
             tight &= ~crowded
         if tight.any():
             found[tight] = self._asked(kind, w, starts[tight], ends[tight], flights[tight])
@@ -98,7 +98,7 @@ class Spans:
         return np.maximum(np.minimum(np.where(room < 0, 0, ends), fitting), starts)
 
     def _asked(self, kind: int, w: int, starts: Array, ends: Array, flights: Array) -> Array:
-        """`extra` of spans that may have to recompute, from what is known or a question to `Recomputation`."""
+        """`extra` of spans that may have to recompute, from what is known or the options of a stage."""
         many = int(self._grid.most[w].max())
         known = self._known.get((kind, w))
         if known is None:
@@ -118,26 +118,25 @@ class Spans:
         problem, known = self._problem, self._known[kind, w]
         flights = np.arange(1, known.rows.shape[1] + 1)
         spare = problem.spare(start, end, kind, problem.widths[w], flights)
-        recomputation = problem.recomputations[kind]
+        options = problem.options[kind]
         self._clock.check()
-        content = *recomputation.content(start, end), int(spare[0]), int(spare[-1])
+        content = *options.content(start, end), int(spare[0]), int(spare[-1])
         row = known.by_content.get(content)
         if row is None:
-            row = known.by_content[content] = recomputation.least(start, end, flights, spare)[0]
+            row = known.by_content[content] = options.least(start, end, flights, spare)[0]
         return row
 
 
 def best_before(problem: ChainAllocation) -> Array:
     """Least work of one micro-batch on all layers before each boundary, shape (n + 1,)."""
     best = (problem.forward + problem.backward).min(axis=0)
-    return np.insert(np.cumsum(best), 0, 0)
+    return sums_before(best)
 
 
 def last_that_may_fit(problem: ChainAllocation, kind: int, w: int, in_flight: int) -> Array:
     """The last end of a span from each start that may fit with everything recomputed, shape (n,)."""
     n = problem.layers
-    held = np.minimum(problem.saved, np.where(problem.recomputable, problem.output, problem.saved))
-    stays = np.insert(np.cumsum(problem.resident[kind, w] + in_flight * held), 0, 0)
+    stays = sums_before(problem.resident[kind, w] + in_flight * problem.least_held)
     room = problem.limit[kind] - in_flight * np.insert(problem.received, 0, 0)
     ends: NDArray[np.int64] = np.searchsorted(stays, stays[:n] + room, side="right") - 1
     return ends

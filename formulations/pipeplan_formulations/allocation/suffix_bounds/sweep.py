@@ -1,4 +1,4 @@
-"""What the passes of the dynamic programme share: which stages they look at, and in which order.
+"""Blocks of stages, in the order in which the passes of the dynamic programme take them.
 
 Usages are taken by the number of units in them. For each number, kind and width one row of array operations serves
 every usage and start (rows) and every end (columns) inside the `Corridor`::
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.falling import excesses
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
-from pipeplan_formulations.allocation.place import Mode
 from pipeplan_formulations.allocation.suffix_bounds.cells import Holds
 from pipeplan_formulations.allocation.suffix_bounds.corridor import Corridor
 from pipeplan_formulations.allocation.suffix_bounds.peak import Peak
@@ -98,7 +97,7 @@ class Sweep:
         self._chooses = problem.chooses and ceiling is not None and problem.alternating and not self.sight.apart
 
     @property
-    def modes(self) -> list[Mode]:
+    def modes(self) -> list[tuple[int, int]]:
         """Every kind and index of a width."""
         return [(c, w) for c in range(self.problem.kinds) for w in range(len(self.problem.widths))]
 
@@ -123,8 +122,8 @@ class Sweep:
 
     def holds(self, w: int, level: int) -> Holds:
         """In-flight counts of a stage with ``level`` units from it on, inside the range of excess."""
-        problem, total, width = self.problem, np.array(level), self.problem.widths[w]
-        least, most = (max(1, int(rule(total, width))) for rule in (problem.in_flight, problem.most_in_flight))
+        problem, width, mode = self.problem, self.problem.widths[w], self.problem.modes[0][w]
+        least, most = max(1, mode.flying(level - mode.flow)), max(1, mode.most_flying(level - mode.flow))
         if self.excess is None:
             return Holds(least, least, most)
         asked = -(-(level + self.excess.start) // width)

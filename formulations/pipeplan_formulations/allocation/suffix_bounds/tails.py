@@ -1,4 +1,4 @@
-"""What lies behind stages of one kind, in the dynamic programme over suffixes: V and A with the hop to it."""
+"""Tables of the suffixes behind stages of one kind: V and A with the hop to them, in the dynamic programme."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,15 +1,15 @@
-"""From the tables of the dynamic programme to allocations: follow the choices that keep its value."""
+"""Allocations read back from the tables of the dynamic programme, by following the choices that keep its value."""
 
 import numpy as np
 
 from pipeplan_formulations.allocation.best_first.moves import moves
-from pipeplan_formulations.allocation.falling import UNBOUNDED
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import Layers
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 
 def roots(tables: Layers, most: int) -> list[tuple[int, int]]:
@@ -41,7 +41,7 @@ def follow(
     stages: list[Place] = []
     start = head = service = front = 0
     peaks = (0,) * len(problem.widths)
-    allowed = UNBOUNDED
+    allowed = UNLIMITED
     while start < problem.layers:
         position = len(stages)
         choice = moves(problem, grid, spans, start, kind, usage, position, allowed)

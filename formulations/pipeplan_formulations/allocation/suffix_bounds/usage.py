@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.common.mode import Mode
 
 
 class Grid:
@@ -53,12 +54,16 @@ class Grid:
     @cached_property
     def flight(self) -> list[Array]:
         """The least k for each width (in the order of ``widths``) and usage of a stage; at least 1."""
-        return [np.maximum(self._problem.in_flight(self.total, width), 1) for width in self._problem.widths]
+        return [np.maximum(mode.flying(self._behind(mode)), 1) for mode in self._problem.modes[0]]
 
     @cached_property
     def most(self) -> list[Array]:
         """The largest k for each width and usage of a stage; at least 1."""
-        return [np.maximum(self._problem.most_in_flight(self.total, width), 1) for width in self._problem.widths]
+        return [np.maximum(mode.most_flying(self._behind(mode)), 1) for mode in self._problem.modes[0]]
+
+    def _behind(self, mode: Mode) -> Array:
+        """Flow behind a stage of the mode, by usage from the stage on; 0 where that has less than the stage."""
+        return np.maximum(self.total - mode.flow, 0)
 
     @cached_property
     def partial(self) -> list[int]:
@@ -74,10 +79,9 @@ class Grid:
     @cached_property
     def overfull(self) -> bool:
         """Whether the forced stages need more units than there are."""
-        need = [0] * len(self.units)
-        for kind, width in self._problem.first + self._problem.last:
-            need[kind] += width
-        return any(wanted > units for wanted, units in zip(need, self.units, strict=True))
+        problem = self._problem
+        taken = [problem.modes[kind][problem.widths.index(width)].takes for kind, width in problem.first + problem.last]
+        return any(sum(wanted) > units for *wanted, units in zip(*taken, self.units, strict=True))
 
     def may_precede(self, behind: Array, kind: int, width: int) -> NDArray[np.bool_]:
         """Whether a stage of this mode may stand before suffixes of the usages ``behind``, as far as wishes go."""

@@ -8,17 +8,118 @@
 
 Each lane of a device with two looks by itself. Tensors take their wires as soon as they are on their way, in the order
 in which what makes them starts; the lists that come of it are then timed as they are.
+
+Operations are numbers here, for loops that look at each of them thousands of times:
+number = (kind · stages + stage) · micro_batches + micro_batch, with kind 0, 1, 2 for F, I, W.
+
+Which forwards may start so that the pipeline can always drain (`Admission`)
+----------------------------------------------------------------------------
+A stage holds what a micro-batch has taken at the start of its F until its I and W give it back. Let ``z`` be the last
+stage on a device, in the order in which a micro-batch comes by, and ``n_s`` how many F of stage s have started. The
+device is *safe* if the oldest micro-batch that has not passed all of it still finds room:
+
+(1)  full + Σ_s taken_s · max(0, n_s − n_z − 1) ≤ room        with full = Σ_s taken_s, room = limit − base.
+
+*Enough.* Let every device be safe, and run every W that waits. The oldest micro-batch j that has not ended has n_s = j
+on the stages that it has yet to pass, and the older ones hold nothing, so by (1) its next F finds room. Afterwards (1)
+holds again: if the stage is z, no term grows, and if not, its own term is max(0, j + 1 − j − 1) = 0. So j passes all
+stages, comes back, and gives back all it held.
+
+*Needed.* Micro-batches pass a stage in order, so no I of a later one precedes the last F of j: whatever runs before,
+the later ones keep what they hold until j has passed z. Where (1) fails there is no room for that.
+
+How many micro-batches each stage keeps in flight (`tuned`)
+-----------------------------------------------------------
+Where memory is short these counts decide more than priorities do: a stage that takes forwards early delays backwards,
+and the stages before it, full, wait for those.
 """
 
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TypeAlias
 
-from pipeplan_formulations.schedule.constructive.admission import Admission
-from pipeplan_formulations.schedule.constructive.numbers import KINDS, F, I, Numbered, W, to_numbers
-from pipeplan_formulations.schedule.constructive.rule import Rule
-from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import evaluate, listed
 
-_NEVER = 1 << 62
+Numbered: TypeAlias = list[list[int]]
+"""Of every device its operations in order."""
+
+KINDS: tuple[Kind, ...] = ("F", "I", "W")
+F, I, W = range(3)  # noqa: E741
+
+
+def number(problem: PipelineSchedule, kind: int, stage: int, micro_batch: int) -> int:
+    """The number of an operation."""
+    return (kind * problem.stages + stage) * problem.micro_batches + micro_batch
+
+
+def to_orders(problem: PipelineSchedule, numbered: Sequence[Sequence[int]]) -> Orders:
+    """Numbers to operations."""
+
+    def op(number: int) -> Op:
+        rest, micro_batch = divmod(number, problem.micro_batches)
+        kind, stage = divmod(rest, problem.stages)
+        return Op(KINDS[kind], stage, micro_batch)
+
+    return tuple(tuple(op(number) for number in order) for order in numbered)
+
+
+def to_numbers(problem: PipelineSchedule, orders: Orders) -> Numbered:
+    """Operations to numbers."""
+    return [[number(problem, KINDS.index(op.kind), op.stage, op.micro_batch) for op in order] for order in orders]
+
+
+Priorities: TypeAlias = tuple[list[list[float]], list[list[float]], list[list[float]]]
+"""Of F, I and W, per stage and micro-batch: the least goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a device chooses among what it may start.
+
+    Attributes
+    ----------
+    priorities : Priorities
+        Which goes first.
+    patience : float
+        A device waits for something better that is known to arrive within this fraction of the time that the best it
+        could start now takes: 0 makes non-delay schedules, 1 active ones.
+    held : tuple of int, or None
+        Most micro-batches in flight per stage (F started, I not ended), each at least 1; None for as many as fit.
+    alternate : bool
+        An F goes first after an I, an I after an F.
+    """
+
+    priorities: Priorities
+    patience: float = 0.0
+    held: tuple[int, ...] | None = None
+    alternate: bool = False
+
+
+class Admission:
+    """Says which F may start, given how many have started on each stage."""
+
+    def __init__(self, problem: PipelineSchedule) -> None:
+        self._device, self._hosted, self._taken = problem.device, problem.hosted, problem.taken
+        self._spare = [
+            room - sum(problem.taken[s] for s in stages)
+            for room, stages in zip(problem.room, problem.hosted, strict=True)
+        ]
+
+    def keeps_safe(self, stage: int, started: Sequence[int]) -> bool:
+        """Whether (1) holds after one more F of the stage, if it held before."""
+        device = self._device[stage]
+        hosted = self._hosted[device]
+        if stage == hosted[-1]:
+            return True
+        passed = started[hosted[-1]] + 1
+        ahead = sum([self._taken[s] * max(0, started[s] + (s == stage) - passed) for s in hosted])
+        return ahead <= self._spare[device]
+
+
 _Choice = tuple[int, float, int, int, int]
 """Level, priority, kind, stage, start: the least is best."""
 
@@ -31,7 +132,7 @@ def dispatch(problem: PipelineSchedule, rule: Rule) -> tuple[int, Numbered]:
     run = _Run(problem, rule)
     waiting = [run.look(lane) for lane in range(len(problem.lanes))]
     starts = [choice[4] for choice in waiting]
-    while (start := min(starts)) < _NEVER:
+    while (start := min(starts)) < UNLIMITED:
         lane = starts.index(start)
         for other in run.begin(lane, waiting[lane]):
             waiting[other] = run.look(other)
@@ -58,9 +159,9 @@ class _Run:
         self.held = rule.held or (problem.micro_batches,) * stages
         self.durations = (problem.forward, problem.backward, problem.weight)
         self.started = [[0] * stages for _ in range(3)]
-        self.ready = [[_NEVER] * stages for _ in range(3)]  # of the next micro-batch
+        self.ready = [[UNLIMITED] * stages for _ in range(3)]  # of the next micro-batch
         self.ready[F][0] = 0
-        self.ends = [[[_NEVER] * problem.micro_batches for _ in range(stages)] for _ in range(2)]  # of F and I
+        self.ends = [[[UNLIMITED] * problem.micro_batches for _ in range(stages)] for _ in range(2)]  # of F and I
         self.gone = (
             self.ends if problem.plain else [[list(row) for row in rows] for rows in self.ends]
         )  # tensors of both
@@ -83,19 +184,19 @@ class _Run:
         forwards, others = lane == self.lanes[device][0], lane == self.lanes[device][-1]
         found: list[_Choice] = []
         for stage in self.problem.hosted[device]:
-            if others and (ready := backward[stage]) < _NEVER:
+            if others and (ready := backward[stage]) < UNLIMITED:
                 level = 1 if turn == I else 0
                 found.append((level, first_i[stage][started[I][stage]], I, stage, ready if ready > free else free))
-            if forwards and (ready := forward[stage]) < _NEVER and self._admits(device, stage):
+            if forwards and (ready := forward[stage]) < UNLIMITED and self._admits(device, stage):
                 level = 1 if turn == F else 0
                 if not others:
                     ready = max(ready, self._room_from(device, stage))
                 found.append((level, first_f[stage][started[F][stage]], F, stage, ready if ready > free else free))
-            if others and (ready := weight[stage]) < _NEVER:
+            if others and (ready := weight[stage]) < UNLIMITED:
                 level = 1 if rule.alternate else 0
                 found.append((level, first_w[stage][started[W][stage]], W, stage, ready if ready > free else free))
         if len(found) < 2:
-            return found[0] if found else (0, 0, F, 0, _NEVER)
+            return found[0] if found else (0, 0, F, 0, UNLIMITED)
         earliest = min([choice[4] for choice in found])
         best = min([choice for choice in found if choice[4] == earliest])
         if rule.patience:
@@ -177,24 +278,57 @@ class _Run:
     def _forward(self, stage: int) -> None:
         micro_batch = self.started[F][stage]
         if micro_batch == self.problem.micro_batches:
-            self.ready[F][stage] = _NEVER
+            self.ready[F][stage] = UNLIMITED
         elif stage:
             end = self.gone[F][stage - 1][micro_batch]
-            self.ready[F][stage] = end if end == _NEVER else end + self.problem.lag[stage - 1]
+            self.ready[F][stage] = end if end == UNLIMITED else end + self.problem.lag[stage - 1]
 
     def _backward(self, stage: int) -> None:
         micro_batch = self.started[I][stage]
         if micro_batch == self.problem.micro_batches:
-            self.ready[I][stage] = _NEVER
+            self.ready[I][stage] = UNLIMITED
             return
         ready = self.ends[F][stage][micro_batch]
         if stage + 1 < self.problem.stages:
             end = self.gone[I][stage + 1][micro_batch]
-            ready = max(ready, end if end == _NEVER else end + self.problem.lag_back[stage])
+            ready = max(ready, end if end == UNLIMITED else end + self.problem.lag_back[stage])
         self.ready[I][stage] = ready
 
     def _weight(self, stage: int) -> None:
         if self.problem.split[stage]:
             micro_batch = self.started[W][stage]
             waits = micro_batch < self.started[I][stage]
-            self.ready[W][stage] = self.ends[I][stage][micro_batch] if waits else _NEVER
+            self.ready[W][stage] = self.ends[I][stage][micro_batch] if waits else UNLIMITED
+
+
+def tuned(problem: PipelineSchedule, rule: Rule, until: float) -> tuple[int, Numbered]:
+    """The best of hill climbing over ``rule.held``, one more or less on one stage a step, until a moment.
+
+    Equal values are walked along, never twice to the same counts; the walk ends where no step is left.
+    """
+    fits = [_alone(problem, stage) for stage in range(problem.stages)]
+    held = rule.held or tuple(fits)
+    most, best = dispatch(problem, replace(rule, held=held))
+    seen = {held}
+    stage = waited = 0
+    while waited < problem.stages and time.monotonic() < until:
+        waited += 1
+        for count in (held[stage] - 1, held[stage] + 1):
+            other = (*held[:stage], count, *held[stage + 1 :])
+            if not 1 <= count <= fits[stage] or other in seen:
+                continue
+            seen.add(other)
+            value, orders = dispatch(problem, replace(rule, held=other))
+            if value <= most:
+                waited = 0 if value < most else waited
+                most, best, held = value, orders, other
+                break
+        stage = (stage + 1) % problem.stages
+    return most, best
+
+
+def _alone(problem: PipelineSchedule, stage: int) -> int:
+    """Most micro-batches that fit on the stage while each other one on its device holds one."""
+    device, taken = problem.device[stage], problem.taken[stage]
+    left = problem.room[device] - sum(problem.taken[s] for s in problem.hosted[device])
+    return min(problem.micro_batches, 1 + left // taken) if taken else problem.micro_batches

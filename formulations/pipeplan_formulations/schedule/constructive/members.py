@@ -1,14 +1,148 @@
-"""The portfolio: handwritten lists and dispatching rules, the most promising first."""
+"""The portfolio: handwritten lists and priority rules for list scheduling, the most promising first.
+
+A rule may go by how long the step must go on after an action has begun, the critical path to the end (`tails`).
+Besides the arcs of the pipeline there are those of memory: with at most ``c`` micro-batches resident on a device, the F
+of micro-batch n cannot start before I_{n − c} has ended, and where what it gives back is not enough, W_{n − c}.
+"""
 
 from collections.abc import Iterator
 from itertools import product
 
-from pipeplan_formulations.schedule.constructive.alternating import one_forward_one_backward, zero_bubble
-from pipeplan_formulations.schedule.constructive.numbers import Numbered
-from pipeplan_formulations.schedule.constructive.priorities import by_kind, by_micro_batch, by_tail
-from pipeplan_formulations.schedule.constructive.rule import Priorities, Rule
-from pipeplan_formulations.schedule.constructive.tails import resident
+from pipeplan_formulations.schedule.constructive.dispatch import F, I, Numbered, Priorities, Rule, W, number
 from pipeplan_formulations.schedule.instance import PipelineSchedule
+
+
+def resident(problem: PipelineSchedule) -> list[int]:
+    """Most micro-batches that fit on the device of each stage, if every stage there holds as many of them."""
+    many = problem.micro_batches
+    fits = []
+    for most, stages in zip(problem.room, problem.hosted, strict=True):
+        full = sum(problem.taken[s] for s in stages)
+        fits.append(max(1, min(many, most // full)) if full else many)
+    return [fits[device] for device in problem.device]
+
+
+def tails(problem: PipelineSchedule, resident: list[int], weights_first: bool) -> Priorities:
+    """From the start of every action to the end of the step, with as many micro-batches ``resident`` per stage.
+
+    Parameters
+    ----------
+    weights_first : bool
+        Whether an F that waits for memory waits for the W too; without, only for the I.
+    """
+    stages, many = problem.stages, problem.micro_batches
+    zero = [[0.0] * many for _ in range(stages)]
+    forward, backward, weight = ([list(row) for row in zero] for _ in range(3))
+    for m in reversed(range(many)):
+        for s in range(stages):
+            later = m + resident[s]
+            waits = forward[s][later] if later < many else 0.0
+            after = float(problem.ending[s])
+            if problem.split[s]:
+                tail = waits if weights_first else 0.0
+                weight[s][m] = problem.weight[s] + max(after, tail, weight[s][m + 1] if m + 1 < many else 0.0)
+                after = weight[s][m]
+            on = problem.away_back[s - 1] + backward[s - 1][m] if s else 0.0
+            next_one = backward[s][m + 1] if m + 1 < many else 0.0
+            backward[s][m] = problem.backward[s] + max(after, waits, on, next_one)
+        for s in reversed(range(stages)):
+            on = problem.away[s] + forward[s + 1][m] if s + 1 < stages else 0.0
+            next_one = forward[s][m + 1] if m + 1 < many else 0.0
+            forward[s][m] = problem.forward[s] + max(backward[s][m], on, next_one)
+    return forward, backward, weight
+
+
+_LAST = 1e15  # behind everything else; priorities below are less than 2^53 apart
+
+
+def by_kind(problem: PipelineSchedule, order: str) -> Priorities:
+    """Kinds in the given order, as "IFW"; among equals the oldest micro-batch, and of it what is nearer to its end."""
+    stages, many = problem.stages, problem.micro_batches
+    step = 2.0 * stages * many
+
+    def of(kind: str) -> list[list[float]]:
+        rank = order.index(kind) * step
+        near = [stages - s if kind == "F" else s for s in range(stages)]
+        return [[rank + 2 * stages * m + near[s] for m in range(many)] for s in range(stages)]
+
+    return of("F"), of("I"), of("W")
+
+
+def by_micro_batch(problem: PipelineSchedule, fill: bool) -> Priorities:
+    """The oldest micro-batch first, of it the I, then W, then F; with ``fill`` every W behind all else."""
+    stages, many = problem.stages, problem.micro_batches
+    step = 4.0 * stages
+    forward = [[step * m + 3 * stages - s for m in range(many)] for s in range(stages)]
+    backward = [[step * m + s for m in range(many)] for s in range(stages)]
+    weight = [[step * m + stages + s + _LAST * fill for m in range(many)] for s in range(stages)]
+    return forward, backward, weight
+
+
+def by_tail(problem: PipelineSchedule, resident: list[int], weights_first: bool, fill: bool) -> Priorities:
+    """The longest critical path to the end first; with ``fill`` every W behind all else."""
+    forward, backward, weight = tails(problem, resident, weights_first)
+    return _negative(forward, 0.0), _negative(backward, 0.0), _negative(weight, _LAST * fill)
+
+
+def _negative(rows: list[list[float]], more: float) -> list[list[float]]:
+    return [[more - value for value in row] for row in rows]
+
+
+def alternating(problem: PipelineSchedule, held: list[int], delay: list[int]) -> Numbered:
+    """``held`` forwards on each stage, then one I and one F in turn; W comes ``delay`` micro-batches after its I.
+
+    With one stage on each device and ``held`` that does not grow from stage to stage, such lists end.
+
+    ::
+
+        held 3, delay 1     F0 F1 F2 I0 F3 I1 W0 F4 I2 W1 F5 …
+    """
+    orders: Numbered = [[] for _ in problem.hosted]
+    many = problem.micro_batches
+    for s, device in enumerate(problem.device):
+        order = orders[device]
+        order += [number(problem, F, s, m) for m in range(min(held[s], many))]
+        for m in range(many):
+            order.append(number(problem, I, s, m))
+            if problem.split[s] and m >= delay[s]:
+                order.append(number(problem, W, s, m - delay[s]))
+            if m + held[s] < many:
+                order.append(number(problem, F, s, m + held[s]))
+        if problem.split[s]:
+            order += [number(problem, W, s, m) for m in range(max(0, many - delay[s]), many)]
+    return orders
+
+
+def one_forward_one_backward(problem: PipelineSchedule, most: list[int]) -> Numbered:
+    """1F1B with up to ``most`` micro-batches in flight on each stage, fewer where they do not fit."""
+    return alternating(problem, _fitting(problem, most), [0] * problem.stages)
+
+
+def zero_bubble(problem: PipelineSchedule, extra: int) -> Numbered:
+    """ZB-H1 (``extra`` 1) and ZB-H2 (2) of "Zero Bubble Pipeline Parallelism" (Qi et al., 2023), section 2.
+
+    H1 keeps as many micro-batches in flight as 1F1B, p − s on stage s, H2 one more for each stage behind. The W of
+    stage s wait long enough to fill the time after its last I: s micro-batches, or 2s. Where memory is short, the
+    forwards are cut to what fits, then the delay.
+    """
+    stages = problem.stages
+    held = _fitting(problem, [extra * (stages - s) - (extra - 1) for s in range(stages)])
+    return alternating(problem, held, [_delay(problem, s, held[s], extra * s) for s in range(stages)])
+
+
+def _fitting(problem: PipelineSchedule, most: list[int]) -> list[int]:
+    held: list[int] = []
+    for s, wanted in enumerate(most):
+        room, taken = problem.room[problem.device[s]], problem.taken[s]
+        before = held[-1] if held else problem.micro_batches
+        held.append(max(1, min(wanted, before, room // taken if taken else wanted)))
+    return held
+
+
+def _delay(problem: PipelineSchedule, stage: int, held: int, wanted: int) -> int:
+    left = problem.room[problem.device[stage]] - held * problem.taken[stage]
+    waiting = problem.freed_by_weight[stage]
+    return min(wanted, problem.micro_batches, left // waiting if waiting else wanted)
 
 
 def handwritten(problem: PipelineSchedule) -> Iterator[Numbered]:

@@ -5,14 +5,9 @@ from collections.abc import Iterator
 from itertools import chain, count
 from typing import Generic, TypeVar
 
-from pipeplan_formulations.schedule.constructive.annealing import annealed
-from pipeplan_formulations.schedule.constructive.dispatch import dispatch
-from pipeplan_formulations.schedule.constructive.in_flight import tuned
+from pipeplan_formulations.schedule.constructive.dispatch import Numbered, Rule, dispatch, to_numbers, to_orders, tuned
+from pipeplan_formulations.schedule.constructive.local_search import Network, annealed, improved
 from pipeplan_formulations.schedule.constructive.members import automatic, dispatched, handwritten
-from pipeplan_formulations.schedule.constructive.network import Network
-from pipeplan_formulations.schedule.constructive.numbers import Numbered, to_numbers, to_orders
-from pipeplan_formulations.schedule.constructive.rule import Rule
-from pipeplan_formulations.schedule.constructive.swaps import improved
 from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import evaluate
 

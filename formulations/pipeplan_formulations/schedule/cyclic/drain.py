@@ -11,10 +11,10 @@ after the end of I_s(i − K_s), and of the W that i needs in any case. `windows
 well; here that is done for the last forward of each stage alone, so that many micro-batches cost little.
 """
 
-from pipeplan_formulations.schedule.admitting import Admission
-from pipeplan_formulations.schedule.cyclic.reach import reach
+from pipeplan_formulations.schedule.bounds import Item, jackson, packed
+from pipeplan_formulations.schedule.cyclic.holding import reach
 from pipeplan_formulations.schedule.instance import Kind, PipelineSchedule
-from pipeplan_formulations.schedule.packing import Item, jackson, packed
+from pipeplan_formulations.schedule.precedence import Admission
 
 Heads = dict[Kind, list[list[int]]]
 """For each kind and stage, the least start of every micro-batch."""

@@ -1,12 +1,164 @@
-"""Head and tail of a step around the steady state: each tried greedy from several points on, the best one kept."""
+"""Head and tail of a step around the steady state: each tried greedily from several points on, the best one kept.
 
+From any point on, every device runs what may start first, backwards before forwards before W (`dispatched`).
+A pattern fixes an order that is right in the middle of a step. Before its first backward and behind its last forward
+there is room that it leaves idle::
+
+    pattern, cut off     F0 F1 I0 W0 F2 I1 W1 ·· I2 W2            W1 waits for its place behind the last I
+    greedy from F2 on    F0 F1 I0 W0 F2 I1 ·· I2 W1 W2
+"""
+
+import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.schedule.cyclic.dispatch import Rule, dispatched, joined
-from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
+from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import evaluate, makespan, starts
+
+RANK: dict[Kind, int] = {"I": 0, "F": 1, "W": 2}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How to choose.
+
+    Attributes
+    ----------
+    patience : float
+        A W waits for an F or I that may start within so many of its own lengths.
+    backwards_first : bool
+        Whether I comes before F where both may start.
+    """
+
+    patience: float = 0.0
+    backwards_first: bool = True
+
+
+def dispatched(problem: PipelineSchedule, prefix: Orders, rule: Rule) -> Orders | None:
+    """The prefix, then greedily all the rest; None if memory runs full with nothing that could free it.
+
+    ``prefix`` holds a beginning of each device's list, all of whose inputs are in it too.
+    """
+    return _Dispatch(problem, rule).run(prefix)
+
+
+def joined(prefix: Orders, orders: Orders) -> Orders:
+    """The prefix, then the rest in the order of ``orders``."""
+    lists = []
+    for begun, order in zip(prefix, orders, strict=True):
+        done: Collection[Op] = set(begun)
+        lists.append((*begun, *(op for op in order if op not in done)))
+    return tuple(lists)
+
+
+class _Dispatch:
+    def __init__(self, problem: PipelineSchedule, rule: Rule) -> None:
+        self.problem, self.rule = problem, rule
+        self.ends: dict[Kind, list[list[int]]] = {k: [[] for _ in problem.device] for k in ("F", "I", "W")}
+        self.free = [0] * problem.devices
+        self.held = [0] * problem.devices
+        self.lists: list[list[Op]] = [[] for _ in problem.base]
+
+    def run(self, prefix: Orders) -> Orders | None:
+        if not self._replay(prefix):
+            return None
+        problem = self.problem
+        heap: list[tuple[int, int]] = []
+        foreseen: list[tuple[int, Op] | None] = [None] * problem.devices
+
+        def look(d: int) -> None:
+            """What device d would run next; an entry of the heap that says otherwise no longer counts."""
+            chosen = foreseen[d] = self._choice(d)
+            if chosen is not None:
+                heapq.heappush(heap, (chosen[0], d))
+
+        for d in range(problem.devices):
+            look(d)
+        while heap:
+            begin, d = heapq.heappop(heap)
+            chosen = foreseen[d]
+            if chosen is None or chosen[0] != begin:
+                continue
+            self._append(d, chosen[1], begin)
+            s = chosen[1].stage
+            for e in {d} | {problem.device[t] for t in (s - 1, s + 1) if 0 <= t < problem.stages}:
+                look(e)
+        total = problem.micro_batches * sum(len(problem.kinds(s)) for s in range(problem.stages))
+        return tuple(map(tuple, self.lists)) if sum(map(len, self.lists)) == total else None
+
+    def _replay(self, prefix: Orders) -> bool:
+        """Run the prefix, device by device, as far as inputs allow, until all of it has run."""
+        following = [0] * self.problem.devices
+        moved = True
+        while moved:
+            moved = False
+            for d, order in enumerate(prefix):
+                while following[d] < len(order):
+                    op = order[following[d]]
+                    ready = self._ready(op.kind, op.stage)
+                    if ready is None:
+                        break
+                    self._append(d, op, max(ready, self.free[d]))
+                    following[d] += 1
+                    moved = True
+        return all(n == len(order) for n, order in zip(following, prefix, strict=True))
+
+    def _append(self, device: int, op: Op, begin: int) -> None:
+        self.free[device] = begin + self.problem.duration(op)
+        self.ends[op.kind][op.stage].append(self.free[device])
+        self.held[device] += self.problem.delta[op.kind][op.stage]
+        self.lists[device].append(op)
+
+    def _ready(self, kind: Kind, stage: int) -> int | None:
+        """When the inputs of the next operation of this kind are there; None if it is not known yet."""
+        problem, ends = self.problem, self.ends
+        i = len(ends[kind][stage])
+        if i == problem.micro_batches:
+            return None
+        if kind == "F":
+            if stage == 0:
+                return 0
+            before = ends["F"][stage - 1]
+            return before[i] + problem.lag[stage - 1] if i < len(before) else None
+        own = ends["F" if kind == "I" else "I"][stage]
+        if i >= len(own):
+            return None
+        if kind == "W" or stage + 1 == problem.stages:
+            return own[i]
+        beyond = ends["I"][stage + 1]
+        return max(own[i], beyond[i] + problem.lag_back[stage]) if i < len(beyond) else None
+
+    def _admits(self, device: int, stage: int) -> bool:
+        """Whether a forward fits, and behind it one more of each later stage of the device."""
+        problem = self.problem
+        later = sum(problem.taken[t] for t in problem.hosted[device] if t > stage)
+        return self.held[device] + problem.taken[stage] + later <= problem.room[device]
+
+    def _choice(self, device: int) -> tuple[int, Op] | None:
+        problem, free = self.problem, self.free[device]
+        ready: list[tuple[int, Kind, int]] = []
+        for s in problem.hosted[device]:
+            for kind in problem.kinds(s):
+                at = self._ready(kind, s)
+                if at is not None and (kind != "F" or self._admits(device, s)):
+                    ready.append((max(at, free), kind, s))
+        if not ready:
+            return None
+        first = min(ready)[0]
+        pick = min((c for c in ready if c[0] == first), key=self._rank)
+        if pick[1] == "W":
+            until = first + int(self.rule.patience * problem.weight[pick[2]])
+            pick = min((c for c in ready if c[1] != "W" and c[0] <= until), default=pick)
+        return pick[0], Op(pick[1], pick[2], len(self.ends[pick[1]][pick[2]]))
+
+    def _rank(self, candidate: tuple[int, Kind, int]) -> tuple[int, int]:
+        """I before F before W or F before I; deeper forwards and shallower backwards first."""
+        _, kind, stage = candidate
+        rank = RANK[kind] if self.rule.backwards_first or kind == "W" else 1 - RANK[kind]
+        return rank, -stage if kind == "F" else stage
+
 
 TAILS = (1.0, 0.7, 1.4, 0.5, 2.0)
 """Where a greedy tail begins: so many latencies before the end of the step."""

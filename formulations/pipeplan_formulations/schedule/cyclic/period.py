@@ -1,15 +1,226 @@
-"""The least period of so many micro-batches: from a bound upwards until there is a pattern, then bisection between."""
+r"""The least period of a pattern: CP-SAT for one period (`modulo`), from a bound upwards, then bisection between.
+
+With T the period and u the unit, operation o of micro-batch j < u starts at
+
+    a_o = offset_d + r_o + T q_o,      0 ≤ r_o ≤ T − time_o,      q_o integer.
+
+The frame of device d begins with the forward of its first stage and micro-batch 0 (r = 0), so that no operation lies
+across its edge::
+
+    device d   │F0 ·· W1 F1 I0 ·· W0 I1│F0 ·· W1 F1 …      x_ab: a before b in the frame
+             offset                 offset + T
+
+(10)  the frame's operations do not overlap;
+(11)  (1), (2) and (3) of `schedule.problem`, on a_o;
+(12)  micro-batches of one kind and stage in order, round the edge:  a_{j} ≥ a_{j−1} + time,  a_0 + T ≥ a_{u−1} + time;
+(13)  at each forward f the device holds at most its room. Of o's instances  q_f − q_o + [o before f]  more have begun
+      by then than of one that shares f's place, and taken = freed + freed by weight, so that q_f cancels:
+
+      Σ_{s on d} Σ_j  taken_s ([F ≤ f] − q_F) − freed_s ([I before f] − q_I) − freed_w_s ([W before f] − q_W) ≤ room_d.
+
+(14)  redundant: the area of `holding` on average over the frame,
+      Σ taken_s (a_I + time_I − a_F) + freed_w_s (a_W + time_W − a_I − time_I) ≤ T room_d.
+
+The q have finite bounds without loss: an operation that waits a period or more beyond its inputs may start a period
+earlier, or, if it is a forward and memory wants it late, all forwards before it may start a period later. So along the
+chain no step waits T for all j, and as all j lie within T on both sides, none waits 3 T.
+
+Operations without a length are given one tick, which keeps the order of a frame unambiguous.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.schedule.cyclic.compact import compact
+from pipeplan_formulations.common.solvers import cp_model, cpsat_solver
 from pipeplan_formulations.schedule.cyclic.holding import period_bound
-from pipeplan_formulations.schedule.cyclic.modulo import Aim, Found, modulo
-from pipeplan_formulations.schedule.cyclic.pattern import Pattern
-from pipeplan_formulations.schedule.instance import PipelineSchedule
+from pipeplan_formulations.schedule.cyclic.pattern import Pattern, compact
+from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
+
+Aim = Literal["any", "memory", "latency"]
+"""What is least at the given period: nothing in particular, the largest share of its room that a device holds, or the
+time from the first start to the last end."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What CP-SAT says of one period.
+
+    Attributes
+    ----------
+    pattern : Pattern or None
+    proved : bool
+        That there is none, or none better in what was aimed at.
+    """
+
+    pattern: Pattern | None
+    proved: bool
+
+
+def modulo(
+    problem: PipelineSchedule,
+    unit: int,
+    period: int,
+    limits: Limits,
+    aim: Aim = "any",
+    hint: Pattern | None = None,
+) -> Found:
+    """A pattern with this period, if there is one.
+
+    ``hint`` is where the search begins; it may have another period, but must have the same unit.
+    """
+    ticking = _with_lengths(problem)
+    work = [
+        unit * sum(ticking.forward[s] + ticking.backward[s] + ticking.weight[s] for s in hosted)
+        for hosted in ticking.hosted
+    ]
+    if max(work) > period or not problem.possible:
+        return Found(None, True)
+    frame = _Frame(ticking, unit, period)
+    frame.constraints(loose=aim == "memory")
+    frame.objective(aim)
+    if hint is not None:
+        frame.hint(hint)
+    cp, solver = cp_model(), cpsat_solver(replace(limits, gap=0.0))
+    status = solver.solve(frame.sat)
+    if solver.interrupted:
+        raise KeyboardInterrupt
+    if status in (cp.OPTIMAL, cp.FEASIBLE):
+        return Found(frame.extract(solver), status == cp.OPTIMAL)
+    return Found(None, status == cp.INFEASIBLE)
+
+
+def _with_lengths(problem: PipelineSchedule) -> PipelineSchedule:
+    weight = tuple(max(1, w) if split else 0 for w, split in zip(problem.weight, problem.split, strict=True))
+    return replace(
+        problem,
+        forward=tuple(max(1, f) for f in problem.forward),
+        backward=tuple(max(1, b) for b in problem.backward),
+        weight=weight,
+    )
+
+
+class _Frame:
+    """Variables and rows of one period."""
+
+    def __init__(self, problem: PipelineSchedule, unit: int, period: int) -> None:
+        self.problem, self.unit, self.period = problem, unit, period
+        self.sat = cp_model().CpModel()
+        self.ops = [Op(k, s, j) for s in range(problem.stages) for k in problem.kinds(s) for j in range(unit)]
+        # Device 0 need not be where the pipeline begins: time 0 is the start of F_0(0).
+        self.offset = [self.sat.new_int_var(0, period - 1, "") for _ in range(problem.devices)]
+        chain = sum(problem.forward) + sum(problem.backward) + sum(problem.lag) + sum(problem.lag_back)
+        most = chain // period + 3 * (2 * problem.stages + 1)
+        self.place = {op: self.sat.new_int_var(0, period - problem.duration(op), "") for op in self.ops}
+        self.turn = {op: self.sat.new_int_var(-1, most, "") for op in self.ops}
+        self.begin = {
+            op: self.offset[problem.device[op.stage]] + self.place[op] + period * self.turn[op] for op in self.ops
+        }
+        self.first: dict[tuple[Op, Op], Any] = {}
+        self.latest = (most + 2) * period
+
+    def constraints(self, loose: bool) -> None:
+        """(10) to (14); ``loose`` leaves (13) to the objective."""
+        sat, problem = self.sat, self.problem
+        source = Op("F", 0, 0)
+        sat.add(self.turn[source] == 0)
+        sat.add(self.offset[problem.device[0]] == 0)
+        for hosted in problem.hosted:
+            if hosted:
+                sat.add(self.place[Op("F", hosted[0], 0)] == 0)
+            mine = [op for op in self.ops if op.stage in hosted]
+            sat.add_no_overlap(
+                [sat.new_fixed_size_interval_var(self.place[op], problem.duration(op), "") for op in mine]
+            )
+        for op in self.ops:
+            for after, lag in self._inputs(op):
+                sat.add(self.begin[op] >= self.begin[after] + problem.duration(after) + lag)
+            before = Op(op.kind, op.stage, op.micro_batch - 1 if op.micro_batch else self.unit - 1)
+            if before != op:
+                edge = 0 if op.micro_batch else self.period
+                sat.add(self.begin[op] + edge >= self.begin[before] + problem.duration(op))
+        self.peaks = [self._held(Op("F", s, j)) for s in range(problem.stages) for j in range(self.unit)]
+        for room, held in self.peaks:
+            if not loose:
+                sat.add(held <= room)
+        for d in range(problem.devices):
+            sat.add(self._area(d) <= self.period * problem.room[d])
+
+    def objective(self, aim: Aim) -> None:
+        """Least latency, or the least peak in thousandths of the room."""
+        sat = self.sat
+        if aim == "latency":
+            end = sat.new_int_var(0, self.latest, "")
+            for op in self.ops:
+                sat.add(end >= self.begin[op] + self.problem.duration(op))
+            sat.minimize(end)
+        elif aim == "memory":
+            # One variable for the largest share; shares are whole if all rooms are equal.
+            largest = max(self.problem.room)
+            share = sat.new_int_var(0, largest, "")
+            for room, held in self.peaks:
+                sat.add(held * largest <= share * room)
+            sat.minimize(share)
+
+    def hint(self, pattern: Pattern) -> None:
+        """Starts of another pattern, in the frames of this period."""
+        problem = self.problem
+        zero = pattern.starts[Op("F", 0, 0)]
+        for hosted in problem.hosted:
+            if not hosted:
+                continue
+            edge = pattern.starts[Op("F", hosted[0], 0)] - zero
+            self.sat.add_hint(self.offset[problem.device[hosted[0]]], edge % self.period)
+            for op in self.ops:
+                if op.stage in hosted:
+                    beyond, place = divmod(pattern.starts[op] - zero - edge, pattern.period)
+                    self.sat.add_hint(self.place[op], min(place, self.period - problem.duration(op)))
+                    self.sat.add_hint(self.turn[op], beyond + edge // self.period)
+
+    def extract(self, solver: Any) -> Pattern:
+        """The starts found."""
+        return Pattern(self.unit, self.period, {op: solver.value(self.begin[op]) for op in self.ops})
+
+    def _inputs(self, op: Op) -> list[tuple[Op, int]]:
+        """What an operation waits for; of an I with another one behind it that one, which has waited for the F."""
+        rows = self.problem.inputs[op.kind, op.stage][-1:]
+        return [(Op(*row, op.micro_batch), lag) for row, lag in rows]
+
+    def _held(self, forward: Op) -> tuple[int, Any]:
+        """(13): the room of the forward's device, and what it holds when the forward begins."""
+        problem = self.problem
+        d = problem.device[forward.stage]
+        total: Any = 0
+        for op in self.ops:
+            change = problem.delta[op.kind][op.stage]
+            if problem.device[op.stage] == d and change:
+                begun = 1 if op == forward else self._before(op, forward)
+                total += change * begun - change * self.turn[op]
+        return problem.room[d], total
+
+    def _before(self, a: Op, b: Op) -> Any:
+        """Literal: a before b in the frame."""
+        if (b, a) in self.first:
+            return self.first[b, a].negated()
+        if (a, b) not in self.first:
+            literal, sat = self.sat.new_bool_var(""), self.sat
+            sat.add(self.place[b] >= self.place[a] + self.problem.duration(a)).only_enforce_if(literal)
+            sat.add(self.place[a] >= self.place[b] + self.problem.duration(b)).only_enforce_if(literal.negated())
+            self.first[a, b] = literal
+        return self.first[a, b]
+
+    def _area(self, device: int) -> Any:
+        problem = self.problem
+        total: Any = 0
+        for op in self.ops:
+            if problem.device[op.stage] == device:
+                change = problem.delta[op.kind][op.stage]
+                end = 0 if op.kind == "F" else problem.duration(op)
+                total -= change * (self.begin[op] + end)
+        return total
+
 
 SHARE = 1 / 4
 """Part of the time left that one period may use."""

@@ -23,13 +23,14 @@ import math
 from dataclasses import replace
 
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.mip.cpsat import whole
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.common.solvers import cp_model
+from pipeplan_formulations.schedule.bounds import windows
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound
 from pipeplan_formulations.schedule.cyclic.holding import holdings, period_bound, step_bound
 from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
-from pipeplan_formulations.schedule.windows import windows
 
 PAIRS = 16_000
 """So many pairs of a forward and an operation that memory may put behind it are what CP-SAT proves something for."""
@@ -84,8 +85,7 @@ def stride(problem: PipelineSchedule, n: int, limits: Limits) -> int:
     least = known.head["F"][0][n]
     if solver.solve(model.sat) == cp_model().MODEL_INVALID:
         return least
-    bound: float = solver.best_objective_bound  # an integer, exact below 2^53
-    return max(least, math.ceil(bound - 0.5))
+    return max(least, whole(solver.best_objective_bound))
 
 
 def _full_memory_waits(model: CpsatModel) -> None:

@@ -1,24 +1,77 @@
-"""Steps of many micro-batches: a short schedule whose middle is a pattern, stretched to their number."""
+"""Steps of many micro-batches: a short schedule whose middle is a pattern, stretched to their number.
+
+Beside it list schedules of the whole step, rule after rule (`ruled`); where it is long, first the rules that are best
+on a shorter one.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
+from itertools import chain
 
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.common.solvers import cpsat_version
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
+from pipeplan_formulations.schedule.constructive.dispatch import Rule, dispatch, to_orders
+from pipeplan_formulations.schedule.constructive.members import automatic, dispatched
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound
 from pipeplan_formulations.schedule.cyclic.ends import with_ends, with_tail
-from pipeplan_formulations.schedule.cyclic.holding import period_bound, step_bound
+from pipeplan_formulations.schedule.cyclic.holding import period_bound, reach, step_bound
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
 from pipeplan_formulations.schedule.cyclic.period import least_period, settled
-from pipeplan_formulations.schedule.cyclic.reach import reach
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
-from pipeplan_formulations.schedule.cyclic.ruled import ruled
 from pipeplan_formulations.schedule.cyclic.stride import stride_bound
 from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
-from pipeplan_formulations.schedule.objective import evaluate, feasible
+from pipeplan_formulations.schedule.objective import feasible
+from pipeplan_formulations.schedule.start import open_bracket
+
+ROUNDS = (4, 8)
+"""Micro-batches for each stage of the two steps on which rules are ranked."""
+LONG = 2
+"""A step is long if it has so many times the micro-batches of the longer one."""
+
+
+def ruled(problem: PipelineSchedule, ranking: Clock) -> Iterator[Orders | None]:
+    """For each rule its orders of a possible problem, or None where a rule before was as good.
+
+    ``ranking`` limits the time in which rules are ranked; there is no limit to the rest.
+    """
+    least: int | None = None
+    for rule in _ranked(problem, ranking):
+        value, numbered = dispatch(problem, rule)
+        if least is None or value < least:
+            least = value
+            yield to_orders(problem, numbered)
+        else:
+            yield None
+
+
+def _ranked(problem: PipelineSchedule, clock: Clock) -> Iterator[Rule]:
+    """As the portfolio orders them, or where a step is long, by what they make of a shorter one.
+
+    From two short steps it is foreseen what the long one takes: good ends are soon made good for by a good middle.
+    """
+    few, some = (rounds * problem.stages for rounds in ROUNDS)
+    if problem.micro_batches < LONG * some:
+        yield from _rules(problem)
+        return
+    short, longer = replace(problem, micro_batches=few), replace(problem, micro_batches=some)
+    times = Fraction(problem.micro_batches - some, some - few)
+    foreseen: list[tuple[Fraction, int]] = []
+    for place, (rule, same) in enumerate(zip(_rules(short), _rules(longer), strict=True)):
+        value = dispatch(longer, same)[0]
+        foreseen.append((value + times * (value - dispatch(short, rule)[0]), place))
+        if clock.left <= 0:
+            break
+    rules = list(_rules(problem))
+    yield from (rules[place] for _, place in sorted(foreseen))
+
+
+def _rules(problem: PipelineSchedule) -> Iterator[Rule]:
+    return chain(automatic(problem), dispatched(problem))
+
 
 NAME = "cyclic"
 UNITS = (1, 2, 3, 4)
@@ -59,45 +112,34 @@ def solve(
     (`PipelineSchedule.unshared`), and what comes of them is timed with the wires there are. They know no second lane
     either: where devices have two there are list schedules, and `lower_bound` whatever the size.
     """
-    clock = Clock(limits)
-    if not problem.possible:
-        return _report(problem, limits, clock, 0, None, Status.INFEASIBLE, Stop.OPTIMALITY)
-    easier = problem.unshared
-    bound = max(step_bound(easier), drain_bound(easier)) if easier.plain else 0
+    bracket = open_bracket(problem, limits, progress)
+    if bracket.impossible:
+        return bracket.report(Stop.OPTIMALITY, NAME, cpsat_version())
+    easier, clock = problem.unshared, bracket.clock
+    if easier.plain:
+        bracket.low = max(step_bound(easier), drain_bound(easier))
     if problem.micro_batches * problem.stages <= SMALL or not easier.plain:
-        bound = max(bound, lower_bound(problem))
-    best = hint if hint is not None and feasible(problem, hint) else None
-    value = None if best is None else evaluate(problem, best)
-    interrupted = asked = False
+        bracket.low = max(bracket.low, lower_bound(problem))
+    interrupted, asked = False, not easier.plain
     try:
+        if hint is not None and feasible(problem, hint):
+            bracket.offer(hint)
         for orders in _candidates(problem, limits, clock):
-            worth = evaluate(problem, orders)
-            if worth is not None and (value is None or worth < value):
-                best, value = orders, worth
-                if progress is not None:
-                    progress(worth, bound)
-            if clock.left <= 0 or (value is not None and value - bound <= limits.gap * value):
+            bracket.offer(orders)
+            if clock.left <= 0 or bracket.closed:
                 break
-            if not asked and easier.plain:
+            if not asked:
                 asked = True
-                bound = max(bound, stride_bound(easier, replace(limits, time=STRIDE * clock.left, gap=0.0)))
-                if progress is not None:
-                    progress(value, bound)
+                bracket.raise_low(stride_bound(easier, replace(limits, time=STRIDE * clock.left, gap=0.0)))
     except KeyboardInterrupt:
         interrupted = True
-    if best is None or value is None:
-        return _report(
-            problem, limits, clock, bound, None, Status.UNKNOWN, Stop.INTERRUPT if interrupted else Stop.TIME
-        )
-    if value == bound:
-        return _report(problem, limits, clock, bound, best, Status.OPTIMAL, Stop.OPTIMALITY)
-    if value - bound <= limits.gap * value:
+    if bracket.closed:
         stop = Stop.GAP
     elif interrupted:
         stop = Stop.INTERRUPT
     else:
-        stop = Stop.TIME if clock.left <= 0 else Stop.EXHAUSTED
-    return _report(problem, limits, clock, bound, best, Status.FEASIBLE, stop)
+        stop = Stop.TIME if clock.left <= 0 or bracket.best is None else Stop.EXHAUSTED
+    return bracket.report(stop, NAME, cpsat_version())
 
 
 def unrolled(problem: PipelineSchedule, limits: Limits | None = None) -> Orders | None:
@@ -206,16 +248,3 @@ def _short(problem: PipelineSchedule, ends: int) -> PipelineSchedule:
     """
     few = ends + 2 * MULTIPLE + (problem.micro_batches - ends) % MULTIPLE
     return problem if problem.micro_batches < 2 * few else replace(problem, micro_batches=few)
-
-
-def _report(
-    problem: PipelineSchedule,
-    limits: Limits,
-    clock: Clock,
-    bound: int,
-    best: Orders | None,
-    status: Status,
-    stop: Stop,
-) -> Report[Orders]:
-    value = None if best is None else evaluate(problem, best)
-    return Report(status, stop, value, bound, clock.wall, NAME, cpsat_version(), limits.seed, best)

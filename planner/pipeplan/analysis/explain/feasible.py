@@ -89,7 +89,7 @@ def fit(
     space = Space(model, cluster, job)
     if space.impossible or too_little(space):
         return Fit(None, proved=True)
-    prover = Prover(cluster, Limits(time_limit, ANY, workers, seed), backend, outside=space.outside)
+    prover = Prover(Limits(time_limit, ANY, workers, seed), cluster=cluster, backend=backend, outside=space.outside)
     for node in opened(space):
         prover.push(node)
     prover.run()

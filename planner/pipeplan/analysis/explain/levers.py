@@ -156,16 +156,9 @@ def _sped_up(pipeline: Pipeline, faster: Sequence[Lever]) -> Pipeline:
     wires = {name for lever in faster for name in lever.wires}
 
     def stage(s: int, old: Stage) -> Stage:
-        factor = FASTER if s in working else GRAIN
-        return replace(
-            old,
-            forward=old.forward * factor,
-            backward=old.backward * factor,
-            input_gradient=old.input_gradient * factor,
-            weight_gradient=old.weight_gradient * factor,
-            update=old.update * factor,
-            reduce=old.reduce * (FASTER if s in reducing else GRAIN),
-        )
+        factor = dict.fromkeys(Kind, FASTER if s in working else GRAIN)
+        factor[Kind.REDUCE] = FASTER if s in reducing else GRAIN
+        return old.with_durations(lambda kind, part: old.duration(kind, part) * factor[kind])
 
     def way(old: Transfer) -> Transfer:
         factor = FASTER if wires & set(old.resources) else GRAIN

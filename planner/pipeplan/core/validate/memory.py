@@ -1,4 +1,4 @@
-"""What a list holds, counted action by action, without any times.
+"""Memory that a list holds, counted action by action, without any times.
 
 ::
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.units import format_bytes
-from pipeplan.core.validate.violations import refuse
+from pipeplan.core.validate.schedule import refuse
 
 
 def validate_memory(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:

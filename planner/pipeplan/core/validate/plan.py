@@ -1,4 +1,4 @@
-"""Does a plan belong to its model and its cluster, and is what it claims consistent?"""
+"""Checks of a plan against its model and its cluster, and of what it claims."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,7 @@ from pipeplan.core.schedule import Kind
 from pipeplan.core.shared_weights import tied_stages
 from pipeplan.core.units import format_bytes
 from pipeplan.core.validate.memory import most_in_flight, validate_memory
-from pipeplan.core.validate.order import validate_schedule
-from pipeplan.core.validate.violations import refuse
+from pipeplan.core.validate.schedule import refuse, validate_schedule
 
 
 def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
@@ -180,23 +179,32 @@ def _listed(groups: Sequence[Sequence[int]]) -> str:
     return "; ".join(" and ".join(map(str, group)) for group in groups) or "none"
 
 
-def _claims(plan: Plan) -> Iterator[str]:
+def stage_claims(plan: Plan) -> Iterator[str]:
+    """What stages say of their times and of how much they hold, and the bound."""
+    for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
+        forward, backward = priced.total(Kind.FORWARD), priced.total(Kind.BACKWARD)
+        if (stage.forward, stage.backward) != (forward, backward):
+            yield (
+                f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with {forward} and "
+                f"{backward}"
+            )
+        homes = plan.pipeline.placement[number]
+        held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in homes)
+        if held > stage.in_flight:
+            yield f"stage {number} says that it holds {stage.in_flight} micro-batches; its list makes it hold {held}"
     if plan.bound > plan.step_time:
         yield f"its proven bound of {plan.bound} ns lies above its step time of {plan.step_time} ns"
+
+
+def _claims(plan: Plan) -> Iterator[str]:
+    yield from stage_claims(plan)
     split = {action.stage for action in plan.schedule.actions() if action.kind is Kind.WEIGHT_GRADIENT}
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
-        backward = priced.input_gradient + priced.weight_gradient if number in split else priced.backward
-        if (stage.forward, stage.backward) != (priced.forward, priced.backward):
-            yield (
-                f"stage {number} takes {stage.forward} and {stage.backward} ns, but was simulated with "
-                f"{priced.forward} and {priced.backward}"
-            )
+        halves = priced.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
+        backward = halves if number in split else priced.total(Kind.BACKWARD)
         # A bottleneck is the time per sample, and its replicas take turns.
         if stage.forward + backward > stage.replicas * plan.micro_batch * plan.step_time:
             yield f"stage {number} alone takes longer than the step time of {plan.step_time} ns"
-        held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in plan.pipeline.placement[number])
-        if held > stage.in_flight:
-            yield f"stage {number} says that it holds {stage.in_flight} micro-batches; its list makes it hold {held}"
 
 
 def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:

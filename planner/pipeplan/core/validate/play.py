@@ -1,4 +1,4 @@
-"""Plays all lists at once, without any times; whatever still stands at the end waits in a circle.
+"""Replay of all lists at once, without any times; whatever still stands at the end waits in a circle.
 
 ::
 
@@ -28,9 +28,9 @@ def backwards_too_early(schedule: Schedule) -> Iterator[str]:
                     yield f"{action} stands ahead of {first} in device {device}'s list; exchange them"
 
 
-def stuck(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Iterator[str]:
-    """One line for every device that cannot finish its list."""
-    game = _Game(schedule, tied)
+def stuck(schedule: Schedule, tied: Sequence[Sequence[int]] = (), sharded: bool = False) -> Iterator[str]:
+    """One line for every device that cannot finish its list; see `pipeplan.core.validate.validate_order`."""
+    game = _Game(schedule, tied, sharded)
     game.play()
     for device, order in enumerate(schedule.orders):
         if game.position[device] < len(order):
@@ -41,7 +41,7 @@ def stuck(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Iterator[st
 class _Game:
     """How far every device has come."""
 
-    def __init__(self, schedule: Schedule, tied: Sequence[Sequence[int]]) -> None:
+    def __init__(self, schedule: Schedule, tied: Sequence[Sequence[int]], sharded: bool) -> None:
         self.orders = schedule.orders
         self.position = [0] * len(schedule.orders)
         self.last_stage = schedule.stages - 1
@@ -50,16 +50,21 @@ class _Game:
         self.backwards_left = Counter(
             (device, action.stage) for device, order in enumerate(self.orders) for action in order if _returns(action)
         )
-        group_of = {stage: tuple(group) for group in tied for stage in group}
-        found = [(d, a) for d, order in enumerate(self.orders) for a in order if a.kind is Kind.REDUCE]
-        of_stage: dict[int, list[tuple[int, Action]]] = {}
-        for entry in found:
-            of_stage.setdefault(entry[1].stage, []).append(entry)
-        self.reduces = {  # stage -> all reductions that go with its own
-            stage: [entry for other in group_of.get(stage, (stage,)) for entry in of_stage.get(other, ())]
-            for stage in of_stage
-        }
-        self.reduced: set[tuple[int, int]] = set()  # device, stage
+        # where each reduction and update runs, once on every replica, and which of them begin together
+        self.homes: dict[Action, list[int]] = {}
+        for device, order in enumerate(self.orders):
+            for action in order:
+                if not action.kind.per_micro_batch:
+                    self.homes.setdefault(action, []).append(device)
+        self.ended: set[tuple[int, Action]] = set()
+        group_of = {stage: group for group in tied for stage in group}
+        self.together: dict[Action, list[tuple[int, Action]]] = {}
+        for action in self.homes:
+            if action.kind is Kind.REDUCE or sharded:
+                alone = (action.stage,)
+                stages = group_of.get(action.stage, alone) if action.kind is Kind.REDUCE else alone
+                own = [action._replace(stage=stage) for stage in stages]
+                self.together[action] = [(device, each) for each in own for device in self.homes.get(each, ())]
 
     def play(self) -> None:
         """Let every device run as far as it can, until none can."""
@@ -69,8 +74,8 @@ class _Game:
             for device, order in enumerate(self.orders):
                 while self.position[device] < len(order) and self.ready(device, order[self.position[device]]):
                     action = order[self.position[device]]
-                    if action.kind is Kind.REDUCE:
-                        self.reduced.add((device, action.stage))
+                    if not action.kind.per_micro_batch:
+                        self.ended.add((device, action))
                     self.done.add(action)
                     self.backwards_left[device, action.stage] -= _returns(action)
                     self.position[device] += 1
@@ -92,26 +97,28 @@ class _Game:
         """What a device's next action still waits for, in words; empty if it may run."""
         action = self.orders[device][self.position[device]]
         if not action.kind.per_micro_batch:
-            left = self.backwards_left[device, action.stage]
-            if left:
-                return f"{left} more backward actions of stage {action.stage}"
-            if action.kind is Kind.REDUCE:
-                absent = next((each for each in self.reduces[action.stage] if not self.has_come(*each)), None)
-                return "" if absent is None else f"{absent[1]} on device {absent[0]}"
-            own = device, Action(Kind.REDUCE, action.stage)
-            waits = own in self.reduces.get(action.stage, ()) and (device, action.stage) not in self.reduced
-            return str(Action(Kind.REDUCE, action.stage)) if waits else ""
+            own = self._missing_here(device, action)
+            absent = (each for each in self.together.get(action, ()) if not self._has_come(*each))
+            return own or next((f"{other} on device {where}" for where, other in absent), "")
         for alternatives in self._needs(action):
             if not any(each in self.done for each in alternatives):
                 return " or ".join(map(str, alternatives))
         return ""
 
-    def has_come(self, device: int, reduction: Action) -> bool:
-        """Whether a device has nothing before a reduction any more: replicas and tied stages begin it together."""
+    def _missing_here(self, device: int, action: Action) -> str:
+        """What a reduction or update still waits for on its own device."""
+        left = self.backwards_left[device, action.stage]
+        if left:
+            return f"{left} more backward actions of stage {action.stage}"
+        reduction = action._replace(kind=Kind.REDUCE)
+        waits = action.kind is Kind.UPDATE and device in self.homes.get(reduction, ())
+        return str(reduction) if waits and (device, reduction) not in self.ended else ""
+
+    def _has_come(self, device: int, action: Action) -> bool:
+        """Whether a device has nothing before a collective action any more."""
         order, position = self.orders[device], self.position[device]
-        stands_there = position < len(order) and order[position] == reduction
-        ready = stands_there and not self.backwards_left[device, reduction.stage]
-        return ready or (device, reduction.stage) in self.reduced
+        stands_there = position < len(order) and order[position] == action
+        return (device, action) in self.ended or (stands_there and not self._missing_here(device, action))
 
     def _needs(self, action: Action) -> Iterator[list[Action]]:
         """Groups of actions, one of each of which must have run."""

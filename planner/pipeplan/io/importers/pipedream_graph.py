@@ -17,6 +17,7 @@ from decimal import Decimal, InvalidOperation
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import LARGEST
 from pipeplan.io.schema import listing
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 _DIGITS = 18
 """Digits of a creation number that count."""
@@ -38,7 +39,7 @@ class GraphNode:
     def number(self) -> tuple[int, str]:
         """Creation number, ``k`` of ``node<k>``: what decides between nodes that may come next."""
         match = re.search(r"(\d+)$", self.name)
-        return (int(match[1][:_DIGITS]) if match else 2**62, self.name)
+        return (int(match[1][:_DIGITS]) if match else UNLIMITED, self.name)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pipeplan.io.importers.dnn_partitioning import WorkloadFile, group_operators
 from pipeplan.io.published.workload import INTERLEAVED, REPEATED, REPLICAS, SCHEDULES, SPLIT, Published
 from pipeplan.io.schema import check
 from pipeplan.io.text import parse_data, read_text
-from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
+from pipeplan_formulations.graph import GraphMode, GraphPartition, Line, Star
 
 PICOSECOND = 1e-12
 _PER_MILLISECOND = 10**9
@@ -53,8 +53,8 @@ def dnn_partitioning(
     on_processor = table([sum(node.cpu_latency for node in g.members) * _PER_MILLISECOND for g in order])
     size = table([sum(node.size for node in g.members) for g in order])
     modes = [
-        Mode("accelerator", (1, 0), (Line(on_accelerator, cost, cost),), fixed=size, limit=round(file.max_size)),
-        Mode("processor", (0, 1), (Line(on_processor, 0 * cost, 0 * cost),)),
+        GraphMode("accelerator", (1, 0), (Line(on_accelerator, cost, cost),), fixed=size, limit=round(file.max_size)),
+        GraphMode("processor", (0, 1), (Line(on_processor, 0 * cost, 0 * cost),)),
     ]
     return Published(
         name=path.name.split(".")[0],

@@ -20,7 +20,7 @@ from pipeplan.io.importers.dag import topological
 from pipeplan.io.importers.pipedream_graph import parse_graph
 from pipeplan.io.published.workload import INTERLEAVED, REPEATED, REPLICAS, SCHEDULES, SPLIT, Published
 from pipeplan.io.text import read_text
-from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
+from pipeplan_formulations.graph import GraphMode, GraphPartition, Line, Star
 
 
 def pipedream(path: Path, devices: int, *, bandwidth: int = 10**9, replicate: bool = True) -> Published:
@@ -43,7 +43,7 @@ def pipedream(path: Path, devices: int, *, bandwidth: int = 10**9, replicate: bo
     crossing = 2 * sending([sum(nodes[star.source].outputs) for star in stars])
     counts = tuple(range(1, devices + 1)) if replicate else (1,)
     modes = tuple(
-        Mode(
+        GraphMode(
             "1 replica" if m == 1 else f"{m} replicas",
             (m,),
             (

@@ -21,7 +21,7 @@ from pipeplan.io.importers.piper import VariantEntry, WorkloadFile
 from pipeplan.io.published.workload import INTERLEAVED, SCHEDULES, Published
 from pipeplan.io.schema import check
 from pipeplan.io.text import parse_data, read_text
-from pipeplan_formulations.graph import GraphPartition, Line, Mode, Star
+from pipeplan_formulations.graph import GraphMode, GraphPartition, Line, Star
 
 Table = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -95,7 +95,7 @@ class _Pricing:
     ) -> None:
         self._file, self._nodes, self._index, self._bandwidth = file, nodes, index, bandwidth
 
-    def mode(self, t: int, d: int, devices: int, memory: int) -> Mode:
+    def mode(self, t: int, d: int, devices: int, memory: int) -> GraphMode:
         """Stages of d replicas of degree t. Loads are shares of d N, so that they are whole numbers throughout."""
         n = self._file.micro_batches
         time, weight = self._table(t, "time"), self._table(t, "parameters")
@@ -105,7 +105,7 @@ class _Pricing:
             enter=_rounded(2e9 * n * self._moved(t, leaving=False) / self._bandwidth),
             share=d * n,
         )
-        return Mode(
+        return GraphMode(
             name=f"{d} replica{'s' * (d > 1)} of degree {t}",
             takes=(d * t,),
             lines=(line,),

@@ -9,7 +9,8 @@ from pipeplan.io.published.workload import Published
 from pipeplan_formulations import graph
 from pipeplan_formulations.common.bisection import Least, least
 from pipeplan_formulations.common.report import Limits, Report, Status
-from pipeplan_formulations.graph import UNLIMITED, GraphPartition, Stages
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.graph import GraphPartition, Stages
 
 SECONDS = 10.0
 """Most that looking for the memory takes."""

@@ -10,8 +10,7 @@
 
 from collections.abc import Iterator
 
-from pipeplan.search.any_order.node import AnyOrderNode
-from pipeplan.search.any_order.shapes import floor, shapes
+from pipeplan.search.any_order.node import AnyOrderNode, floor, shapes
 from pipeplan.search.space.space import Space
 
 __all__ = ["AnyOrderNode", "any_orders"]

@@ -1,24 +1,38 @@
-"""A shape under any order: the node whose plans and bound come from the joint formulation."""
+"""Nodes of shapes under any order, whose plans and bounds come from the joint formulation.
 
+Orders that it finds are a schedule family of one member, so that they are simulated, written and run like any other.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
 from pipeplan.core.cluster import Groups
-from pipeplan.schedules import FAMILIES
-from pipeplan.search.any_order.family import found_family
+from pipeplan.core.errors import InputError
+from pipeplan.core.schedule import Action, Schedule
+from pipeplan.schedules import FAMILIES, Family
+from pipeplan.schedules.family import closing, shares
 from pipeplan.search.branch_and_bound import Node, Prover, Step
-from pipeplan.search.cutoff import closed, cutoff, precise
 from pipeplan.search.evaluate import judge
+from pipeplan.search.scheduling.lists import FAMILY, kind_of
 from pipeplan.search.space.candidates import Candidate, partition_problem
+from pipeplan.search.space.device_groups import structures
+from pipeplan.search.space.in_flight import held_at_most
 from pipeplan.search.space.space import Space
-from pipeplan_formulations.joint import Choice, JointPipeline, Search
+from pipeplan_formulations.joint import Choice, JointPipeline, Search, Solution
 from pipeplan_formulations.schedule import Orders
 
 FOR_INCUMBENT = 0.3
 """Share of the time left that the best families' partition gets, if it is of the shape, before others are looked at."""
 SLICE = 10.0
 """Most seconds of one step, so that other shapes have their turn."""
+
+MOST = 2_000
+"""Shapes of one micro-batch size, each of which is a search of its own."""
 
 
 @dataclass
@@ -29,36 +43,26 @@ class AnyOrderNode(Node):
     space: Space
     groups: Groups
     size: int
-    _search: Search | None = field(default=None, repr=False)
+    _search: "_OrderSearch | None" = field(default=None, repr=False)
 
     @property
     def rank(self) -> tuple[int, ...]:
         """Behind families, deep pipelines first: theirs are the orders that matter."""
         return (2, -len(self.groups))
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """One box of partitions; the node stays open while there are more."""
-        if closed(self, prover):
-            return Step.leave(self.bound)
         begins = self._search is None
-        search = self._search = self._search or self._begun(prover)
+        search = self._search = self._search or _OrderSearch(prover, self._candidate)
         if search.open:
-            search.step(min(prover.left, SLICE))
-        if search.bound is None:  # nothing fits
+            search.deadline = time.monotonic() + min(prover.left, SLICE)
+            search.step()
+        if search.refuted:
             return Step.nothing()
         self.bound = max(self.bound, search.bound)
         if begins and search.open:
             self._propose(search, prover)
         return Step.split([self]) if search.open else Step.leave(self.bound)
-
-    def _begun(self, prover: Prover) -> Search:
-        candidate = self._candidate
-
-        def offer(choice: Choice, orders: Orders, _: int) -> None:
-            found = replace(candidate, family=found_family(choice, orders))
-            prover.offer(judge(prover.cluster, found, choice.boundaries))
-
-        return Search(joint_problem(candidate), precise(prover, 0.0), offer, lambda: cutoff(prover), prover.backend)
 
     def _propose(self, search: Search, prover: Prover) -> None:
         """The incumbent's partition, if it is of this shape, has its orders looked at before others."""
@@ -73,6 +77,25 @@ class AnyOrderNode(Node):
         """The shape under some family of one lane, which the orders that are found take the place of."""
         some = self.space.candidates(self.groups, self.size)[0]
         return replace(some, family=FAMILIES["gpipe"], free=False)
+
+
+class _OrderSearch(Search):
+    """The joint search on a candidate: its solutions are simulated, and its cutoff is that of the whole search."""
+
+    def __init__(self, prover: Prover, candidate: Candidate) -> None:
+        self._prover, self._candidate = prover, candidate
+        super().__init__(joint_problem(candidate), prover.precise(0.0), backend=prover.backend)
+
+    @property
+    def cutoff(self) -> int | None:
+        """That of the plans known."""
+        return self._prover.cutoff
+
+    def improve(self, solution: Solution, _: int) -> None:
+        """Simulate the orders, and submit the plan."""
+        choice, orders = solution
+        found = replace(self._candidate, family=found_family(choice, orders))
+        self._prover.submit(judge(self._prover.cluster, found, choice.boundaries))
 
 
 def joint_problem(candidate: Candidate) -> JointPipeline:
@@ -91,3 +114,67 @@ def joint_problem(candidate: Candidate) -> JointPipeline:
         ),
         joined=chain.backward,
     )
+
+
+def found_family(choice: Choice, orders: Orders) -> Family:
+    """The family that writes these orders of one row, on every row of replicas."""
+    return Family(
+        FAMILY,
+        partial(_write, choice=choice, orders=orders),
+        partial(held_at_most, in_flight=choice.in_flight),
+        frozenset(),
+        "an order that was found for these stages",
+    )
+
+
+def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, orders: Orders) -> Schedule:
+    lists = []
+    for stage, own in shares(replicas, micro_batches):
+        actions = (
+            Action(kind_of(op, choice.split[stage]), stage, own[op.micro_batch])
+            for op in orders[stage]
+            if op.micro_batch < len(own)
+        )
+        lists.append((*actions, *closing((stage,), replicas)))
+    return Schedule(FAMILY, tuple(lists))
+
+
+def shapes(space: Space, size: int) -> Iterator[Groups]:
+    """Every shape for a micro-batch size in which all stages have the same number of replicas.
+
+    Raises
+    ------
+    InputError
+        If there are more than `MOST`.
+    """
+    job = replace(space.job, equal_replicas=True)
+    every = structures(space.cluster, job, len(space.model.layers), space.job.batch // size)
+    found = list(islice(every, MOST + 1))
+    if len(found) > MOST:
+        raise InputError(
+            f"schedules 'any' search every shape of stages by itself, and {space.cluster.name} has more than {MOST:,} "
+            "of one width; say which are wanted (--depths, --replicas, --order given), or name schedule families"
+        )
+    yield from found
+
+
+def floor(space: Space, size: int, groups: Groups) -> int:
+    """Nanoseconds: no order on these stages beats it.
+
+    Let w_s be what the layers of stage s take, each on its fastest kind of device, a backward as the shorter of B and
+    I + W, and ρ_s how much slower the stage's kind is at least. Its device runs the M micro-batches of a row:
+    M ρ_s w_s ≤ T, so M Σ w_s ≤ T Σ 1 / ρ_s.
+    """
+    kinds = {device.kind.name: device.kind for device in space.cluster.devices}
+    work = {}
+    for name, kind in kinds.items():
+        table = space.prices.table(kind, size)
+        work[name] = table.forward + np.minimum(table.backward, table.input_gradient + table.weight_gradient)
+    least = np.minimum.reduce(list(work.values()))
+    busy = least > 0
+    if not busy.any():
+        return 0
+    slower = {name: float((own[busy] / least[busy]).min()) for name, own in work.items()}
+    count = -(-(space.job.batch // size) // len(groups[0]))
+    speed = sum(1 / slower[group[0].kind.name] for group in groups)
+    return int((1 - 1e-9) * count * int(least.sum()) / speed)  # down, far enough for the float arithmetic before it

@@ -27,7 +27,7 @@ from pipeplan.schedules import Family
 from pipeplan.search.space.candidates import in_flight
 from pipeplan.search.space.device_groups import Mode as Width
 from pipeplan.search.space.space import Space
-from pipeplan_formulations.graph import Border, GraphPartition, Line, Mode, Star
+from pipeplan_formulations.graph import Border, GraphMode, GraphPartition, Line, Star
 
 LARGEST = 2**52
 """Sums that solvers keep exact."""
@@ -120,7 +120,7 @@ def _busiest(space: Space, size: int, replicas: int, behind: int) -> int:
 
 def _mode(
     space: Space, size: int, family: Family, link: Link, way: Width, before: Table, sources: Sequence[int]
-) -> Mode:
+) -> GraphMode:
     """One class with so many replicas, behind a stage of the kind that has the table ``before``."""
     classes = space.classes
     each, r, many = classes[way.device_class], way.replicas, space.job.batch // size
@@ -139,7 +139,7 @@ def _mode(
     time = np.stack([share * work + reduce, share * (work + table.forward) + reduce])
     again = table.output < table.saved if space.job.recompute is Recompute.CHOOSE else np.zeros_like(table.saved, bool)
     behind = range(len(space.cluster.devices))
-    return Mode(
+    return GraphMode(
         name=f"{r} {each.kind.name}",
         takes=tuple(r * (c == way.device_class) for c in range(len(classes))),
         lines=(Line(time, leave, enter, ring.base, wire, share, space.job.batch, reduce > 0),),
@@ -164,7 +164,7 @@ def _sending(sizes: Array, link: Link) -> tuple[Array, int]:
     return np.array([int(size) * 10**9 // link.bandwidth for size in sizes], np.int64), 1
 
 
-def _plain(mode: Mode) -> Mode:
+def _plain(mode: GraphMode) -> GraphMode:
     """Without the variant that recomputes."""
     rows = {name: getattr(mode, name)[:1] for name in ("fixed", "held", "peak", "possible")}
     return replace(mode, lines=tuple(replace(line, time=line.time[:1]) for line in mode.lines), **rows)

@@ -95,7 +95,7 @@ class GraphNode(Node):
         """Larger micro-batches later."""
         return (0, self.size)
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """Solve under each family; the node stays open if the time is over before it is solved."""
         bounds: list[int] = []
         late = False
@@ -124,7 +124,7 @@ class GraphNode(Node):
 
         def tell(value: int | None, bound: int) -> None:
             known = [each for each in (value, prover.value) if each is not None]
-            prover.watch(min(known, default=None), max(bound, self.bound), 1)
+            prover.on_progress(min(known, default=None), max(bound, self.bound), 1)
 
         return tell
 
@@ -136,4 +136,4 @@ class GraphNode(Node):
         job = replace(self.space.job, schedules=(family,))
         for candidate in Space(model, self.space.cluster, job).candidates(groups, self.size):
             if candidate.fits(boundaries):
-                prover.offer(judge(prover.cluster, candidate, boundaries))
+                prover.submit(judge(prover.cluster, candidate, boundaries))

@@ -7,10 +7,9 @@
     judge     shares as stages with times and bytes, run by the one simulator
     balanced  what balance alone would divide: BaPipe's own way, as we understand it
     channels  into how many parts a layer can really be divided
-    search    lines in order of their bounds, against the best plan of whole layers
-    divide    both searches behind one door
+    search    branch and bound over lines, after the search over whole layers
 """
 
-from pipeplan.search.intra_layer.divide import divide
+from pipeplan.search.intra_layer.search import divide
 
 __all__ = ["divide"]

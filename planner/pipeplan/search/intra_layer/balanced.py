@@ -1,4 +1,4 @@
-"""Balance alone: every device works equally long, layers divided wherever that falls.
+"""Shares of equal work for every device, with layers divided wherever that falls.
 
 This is BaPipe's intra-layer partition as we understand it (arXiv 2012.12544 published no code): after the layers are
 cut, the layer on each boundary is divided between its neighbours so that both reach the target T*. Links, on-chip

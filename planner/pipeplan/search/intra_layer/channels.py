@@ -1,4 +1,4 @@
-"""Into how many parts a layer can really be divided: its output channels, where its counts tell them."""
+"""Output channels of a layer: the number of parts into which it can be divided, read from its counts."""
 
 from pipeplan.core.model import Layer, Model
 from pipeplan.costs.layers import item_size

@@ -1,4 +1,4 @@
-"""Shares as a pipeline, run by the one simulator; and the plan that they make."""
+"""Shares of layers as a pipeline that is simulated, and as a plan."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.pipeline import Pipeline, Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
-from pipeplan.core.schedule import Schedule
+from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Timeline
 from pipeplan.costs.network import transfer
 from pipeplan.search.intra_layer.line import Line
@@ -48,7 +48,7 @@ def judge(line: Line, positions: Positions) -> JudgedLine:
         value = timeline.makespan
     else:
         sends = [way.occupancy for own in pipeline.transfers for way in own]
-        value = -(-max([stage.forward + stage.backward for stage in pipeline.stages] + sends) // line.per)
+        value = -(-max([stage.total(Kind.FORWARD, Kind.BACKWARD) for stage in pipeline.stages] + sends) // line.per)
     return JudgedLine(line, positions, value, timeline, pipeline, schedule)
 
 
@@ -123,8 +123,8 @@ def _plan_stage(judged: JudgedLine, s: int, row: NDArray[np.float64]) -> PlanSta
     return PlanStage(
         layers=tuple(chain.names[i] for i in touched),
         devices=(chain.devices[s].index,),
-        forward=priced.forward,
-        backward=priced.backward,
+        forward=priced.total(Kind.FORWARD),
+        backward=priced.total(Kind.BACKWARD),
         in_flight=in_flight,
         memory=MemoryParts(
             weights=part(row, chain.parameters),

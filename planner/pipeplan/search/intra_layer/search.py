@@ -1,4 +1,7 @@
-"""Lines in order of their bounds: each is solved, simulated, and closed once its bound reaches the best plan.
+"""Branch and bound over lines of devices that divide layers, after the search over whole layers.
+
+`divide` finds plans of whole layers first, then divided ones that beat them, and one bound over both. Lines are
+looked at in the order of their bounds:
 
 ::
 
@@ -9,140 +12,110 @@ The critical path of a simulation is an inequality that all shares on the same l
 so bound and simulation approach one another. Two-lane schedules need none: their bound and simulation nearly agree.
 """
 
-import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pipeplan.core.job import Objective
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InfeasibleError, UndecidedError
+from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
+from pipeplan.core.validate import validate_plan
+from pipeplan.costs.sources import sources
 from pipeplan.search.intra_layer.balanced import balanced
 from pipeplan.search.intra_layer.channels import channels
-from pipeplan.search.intra_layer.judge import JudgedLine, judge
+from pipeplan.search.intra_layer.judge import JudgedLine, judge, plan
 from pipeplan.search.intra_layer.line import Line
+from pipeplan.search.intra_layer.space import asked, lines, require_streams
 from pipeplan.search.path_cuts import find_path_cut
+from pipeplan.search.result import Result
+from pipeplan.search.scope import searched, with_divided_layers
+from pipeplan.search.space.space import Space
+from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
-from pipeplan_formulations.common.signals import interruptible
 from pipeplan_formulations.fractional import Positions, cbc, exact, rounded
 from pipeplan_formulations.partition import PathCut
 
-Watch = Callable[[int | None, int, int], None]
+WHOLE = 0.5
+"""Part of the time that the search over whole layers may take."""
 SLICE = 10.0
 """Seconds that one step of one line may take at most."""
 FINE = 1e-5
 """Relative gap at which a line's own problem is solved well enough."""
 
 
-@dataclass(order=True)
-class _Open:
-    """A line that may still hold the best plan."""
+@dataclass
+class LineNode:
+    """A line that may still hold the best plan; the first one listed comes first among equal bounds."""
 
     bound: int
-    number: int
-    line: Line = field(compare=False)
-    relaxed: bool = field(default=False, compare=False)
-    paths: list[PathCut] = field(default_factory=list, compare=False)
+    rank: tuple[int, ...]
+    line: Line
+    relaxed: bool = False
+    paths: list[PathCut] = field(default_factory=list)
 
 
-@dataclass
-class LineSearch:
-    """Best-first over lines, against a value to beat.
+@dataclass(kw_only=True, eq=False)
+class LineSearch(BranchAndBound[LineNode, JudgedLine]):
+    """Branch and bound over lines; ``value`` begins with that of the best plan known.
 
     Attributes
     ----------
     asked : callable
         Whether a plan on a line answers the question.
-    beat : int or None
-        The value of the best plan so far, from wherever it came.
-    best : JudgedLine or None
-        The best divided plan that beats it.
-    opened : int
+    solved : int
         Lines that were solved.
     """
 
     model: Model
-    limits: Limits
-    watch: Watch
     asked: Callable[[Line], bool] = lambda _: True
-    beat: int | None = None
-    best: JudgedLine | None = None
-    opened: int = 0
-    stop: Stop = Stop.OPTIMALITY
-    _heap: list[_Open] = field(default_factory=list)
-    _settled: int | None = None
-    _began: float = field(default_factory=time.monotonic)
+    solved: int = 0
 
-    @property
-    def bound(self) -> int | None:
-        """No line beats this; None if no line fits."""
-        known = [self._heap[0].bound] if self._heap else []
-        known += [self._settled] if self._settled is not None else []
-        return min(known, default=None)
+    def open_all(self, lines: Iterable[Line]) -> None:
+        """Open every line, with the bound that costs nothing."""
+        for number, line in enumerate(lines):
+            self.push(LineNode(_less(line, line.problem.lower_bound()), (number,), line))
 
-    def run(self, every: list[Line]) -> None:
-        """Search until no line can beat the best plan by more than the gap asked for, or the time is up."""
-        self._began = time.monotonic()
-        self._heap = [_Open(_less(line, line.problem.lower_bound()), number, line) for number, line in enumerate(every)]
-        heapq.heapify(self._heap)
-        try:
-            while self._heap and (self.beat is None or self._heap[0].bound < self.beat * (1 - self.limits.gap)):
-                if self._left() <= 0:
-                    self.stop = Stop.TIME
-                    return
-                with interruptible():
-                    self._advance(self._heap[0])
-                self._tell()
-        except KeyboardInterrupt:
-            self.stop = Stop.INTERRUPT
+    def submit(self, judged: JudgedLine) -> None:
+        """Record a simulated plan, unless it lies outside the question."""
+        if self.asked(judged.line):
+            self.improve(judged, judged.value)
 
-    def offer(self, judged: JudgedLine) -> None:
-        """A divided plan that somebody found; forgotten if it is not what was asked for."""
-        if not self.asked(judged.line):
-            return
-        if self.beat is None or judged.value < self.beat:
-            self.beat, self.best = judged.value, judged
-            self._tell()
-
-    def _advance(self, node: _Open) -> None:
-        """One step of the first line of the heap; it stays there unless nothing fits or nothing more can be learned."""
+    def advance(self, node: LineNode) -> Step[LineNode]:
+        """Solve a line once more; it stays open unless nothing fits or nothing more can be learned."""
         first, node.relaxed = not node.relaxed, True
-        self.opened += first
+        self.solved += first
         report = self._exact(node) if first else self._with_paths(node)
         if report.stop is Stop.INTERRUPT:
             raise KeyboardInterrupt
         if report.status is Status.INFEASIBLE:
-            heapq.heappop(self._heap)
-            return
+            return Step.nothing()
         bound = max(node.bound, _less(node.line, report.bound))
         grown, node.bound = bound > node.bound, bound
         learned = report.solution is not None and self._try(node, report.solution)
-        if first or grown or learned:
-            heapq.heapreplace(self._heap, node)
-            return
-        heapq.heappop(self._heap)
-        self._settled = bound if self._settled is None else min(self._settled, bound)
+        return Step.split([node]) if first or grown or learned else Step.leave(bound)
 
-    def _exact(self, node: _Open) -> Report[Positions]:
+    def _exact(self, node: LineNode) -> Report[Positions]:
         """Without path cuts, from equal shares; not further than it takes to see that the line is no use."""
         line = node.line
         start = balanced(line)
         if start is not None:
             self._try(node, start)
-        enough = None if self.beat is None else self.beat * line.per + line.rounding
+        enough = None if self.value is None else self.value * line.per + line.rounding
         return exact.solve(line.problem, self._limits(), start, enough=enough)
 
-    def _with_paths(self, node: _Open) -> Report[Positions]:
+    def _with_paths(self, node: LineNode) -> Report[Positions]:
         problem = replace(node.line.problem, paths=tuple(node.paths))
         return cbc.solve(problem, self._limits(), bound=node.bound)
 
-    def _try(self, node: _Open, positions: Positions) -> bool:
+    def _try(self, node: LineNode, positions: Positions) -> bool:
         """Simulate the shares, as far as layers have channels; True if their critical path is a new inequality."""
         line = node.line
         real = rounded(line.problem, positions, channels(self.model))
         if real is None:
             return False
         judged = judge(line, real)
-        self.offer(judged)
+        self.submit(judged)
         if line.objective is not Objective.STEP or line.family.two_lanes or judged.line is not line:
             return False
         cut = find_path_cut(judged.schedule, judged.pipeline)
@@ -151,16 +124,108 @@ class LineSearch:
         node.paths.append(cut)
         return True
 
-    def _left(self) -> float:
-        return self.limits.time - (time.monotonic() - self._began)
-
     def _limits(self) -> Limits:
-        return replace(self.limits, time=max(0.1, min(self._left(), SLICE)), gap=FINE)
-
-    def _tell(self) -> None:
-        self.watch(self.beat, self.bound or 0, len(self._heap))
+        return replace(self.limits, time=max(0.1, min(self.left, SLICE)), gap=FINE)
 
 
 def _less(line: Line, bound: int) -> int:
     """The bound of a line's problem in nanoseconds of real tensors."""
     return -(-max(0, bound - line.rounding) // line.per)
+
+
+def divide(
+    whole_layers: Callable[[Job, float], Result],
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    limits: Limits,
+    watch: OnProgress,
+) -> Result:
+    """The better of the best plan of whole layers and the best one that divides layers.
+
+    Parameters
+    ----------
+    whole_layers : callable
+        ``whole_layers(job, seconds)`` solves without division.
+
+    Raises
+    ------
+    InputError
+        If the cluster's devices do not stream, or the job asks for what does not go with divided layers.
+    InfeasibleError
+        If no plan of either sort fits.
+    """
+    began = time.monotonic()
+    require_streams(model, cluster, job)
+    whole, why = None, ""
+    floor: int | None = None
+    ended = Stop.OPTIMALITY
+    try:
+        whole = whole_layers(replace(job, intra_layer=False), WHOLE * limits.time)
+        floor, ended = whole.bound, whole.stop
+    except InfeasibleError as reason:
+        why = str(reason)
+    except UndecidedError as reason:
+        floor, ended = reason.bound, Stop(reason.stop)
+
+    def tell(value: int | None, bound: int, left: int) -> None:
+        watch(value, bound if floor is None else min(floor, bound), left)
+
+    left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
+    known = None if whole is None else whole.value
+    search = LineSearch(left, tell, value=known, model=model, asked=lambda line: asked(line, job))
+    if not job.replicas or 1 in job.replicas:
+        search.open_all(lines(model, cluster, job))
+        if ended is not Stop.INTERRUPT:
+            search.run()
+    stops: list[Stop] = [search.stop] if search.stop in (Stop.TIME, Stop.INTERRUPT) else []
+    stops += [ended] if ended not in (Stop.OPTIMALITY, Stop.GAP) else []
+    return _result(whole, floor, search, model, cluster, job, time.monotonic() - began, stops, why)
+
+
+def _result(
+    whole: Result | None,
+    floor: int | None,
+    search: LineSearch,
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    wall: float,
+    stops: Sequence[Stop],
+    why: str,
+) -> Result:
+    bounds = [*([] if floor is None else [floor]), *([] if search.refuted else [search.bound])]
+    if whole is None and search.incumbent is None:
+        if stops or not search.refuted:
+            raise UndecidedError(stops[0] if stops else Stop.EXHAUSTED, min(bounds, default=0))
+        raise InfeasibleError(f"{why}\nNo line of devices that divides layers fits either.")
+    value = search.value or 0
+    bound = min([value, *bounds])
+    reached = Stop.GAP if value - bound <= search.limits.gap * value else Stop.EXHAUSTED
+    stop = Stop.OPTIMALITY if bound == value else stops[0] if stops else reached
+    status = Status.OPTIMAL if bound == value else Status.FEASIBLE
+    space = Space(model, cluster, replace(job, intra_layer=False))
+    reach = whole.searched if whole else searched(space)
+    runners_up = whole.runners_up if whole else ()
+    if search.incumbent is None:
+        assert whole is not None
+        best, timeline = replace(whole.plan, bound=bound), whole.timeline
+    else:
+        best, timeline = plan(model, job, search.incumbent, bound), search.incumbent.timeline
+        runners_up = ((search.incumbent.line.label, value), *runners_up)
+        validate_plan(best, model, cluster)
+    return Result(
+        plan=best,
+        timeline=timeline,
+        job=job,
+        status=status,
+        stop=stop,
+        value=value,
+        bound=bound,
+        wall=wall,
+        backend=whole.backend if whole else "exact",
+        searched=with_divided_layers(reach, search.solved),
+        costs=sources(model, cluster, space.sizes),
+        baselines=whole.baselines if whole else {},
+        runners_up=runners_up,
+    )

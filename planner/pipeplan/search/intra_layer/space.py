@@ -1,4 +1,4 @@
-"""The lines that a search may choose from, and when layers may not be divided at all."""
+"""Lines of devices in the searched space, and checks of questions that divide layers."""
 
 from collections.abc import Iterator
 

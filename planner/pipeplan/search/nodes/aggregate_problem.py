@@ -1,4 +1,4 @@
-"""Families of shapes on clusters too large to list every shape: what a shape may look like, as one allocation problem.
+"""Layouts: families of shapes on clusters too large to list every shape, each as one allocation problem.
 
 ::
 

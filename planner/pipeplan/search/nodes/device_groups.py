@@ -1,23 +1,32 @@
-"""A shape of the pipeline, with its schedule left open: one dynamic programme bounds all families at once.
+"""Nodes of shapes of the pipeline, whose schedules are open, and of shapes that are not listed yet.
 
-What it relaxes: the memory of the family that holds least, and the warm-up of the one that holds most.
+::
+
+    listed already      ShapeNode ShapeNode …       each with its own bound
+    still to come       RestNode                    one bound over all of them, which stays until the last one is listed
+
+One dynamic programme bounds all families of a shape at once, with the memory of the family that holds least and the
+warm-up of the one that holds most.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 
 import numpy as np
 
 from pipeplan.core.cluster import Groups
-from pipeplan.search.branch_and_bound import Node, Prover, Step
-from pipeplan.search.cutoff import closed, cutoff, learned, precise
-from pipeplan.search.nodes.family import FamilyNode
-from pipeplan.search.nodes.in_flight import FlightsNode
-from pipeplan.search.offer import offer_all
+from pipeplan.search.branch_and_bound import Node, Prover, Step, Turn
+from pipeplan.search.nodes.family import FamilyNode, FlightsNode
 from pipeplan.search.space.candidates import Candidate, partition_problem
 from pipeplan.search.space.in_flight import Box
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import partition
+
+LOT = 100
+"""Shapes that are listed at once,"""
+PROMISING = 2
+"""and how many of them are looked at before the next lot."""
 
 
 @dataclass
@@ -38,10 +47,8 @@ class ShapeNode(Node):
         """Fewer stages first."""
         return (1, len(self.groups))
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """Bound all families at once, try the partition found under each, and open what lies below."""
-        if closed(self, prover):
-            return Step.leave(self.bound)
         below = self.space.candidates(self.groups, self.size)
         alike = [each for each in below if each.family.alternates and self.alternating is not False]
         others = [each for each in below if not each.family.alternates and self.alternating is not True]
@@ -59,7 +66,7 @@ class ShapeNode(Node):
     def _families(self, candidates: list[Candidate]) -> list[FamilyNode]:
         return [FamilyNode(max(self.bound, candidate.floor), candidate) for candidate in candidates]
 
-    def _within(self, prover: Prover, candidates: list[Candidate], below: Sequence[Node]) -> Step:
+    def _within(self, prover: Prover, candidates: list[Candidate], below: Sequence[Node]) -> Step[Node]:
         """What lies below, with a bound on all candidates; nothing if that closes the node.
 
         Two lanes obey (8) too, as each of their backwards takes F + B (docs/bounds.md).
@@ -71,13 +78,67 @@ class ShapeNode(Node):
         held, warm_up = np.min(counts, axis=0), np.max(counts, axis=0)
         one_lane = min(candidates, key=lambda candidate: candidate.family.two_lanes)  # needs the least workspace
         problem = partition_problem(one_lane, tuple(held.tolist()), tuple(warm_up.tolist()))
-        report = partition.solve(problem, precise(prover, prover.left), backend="exact", cutoff=cutoff(prover))
-        if not learned(self, report):
+        report = partition.solve(problem, prover.precise(prover.left), backend="exact", cutoff=prover.cutoff)
+        if not self.learn(report):
             return Step.nothing()
         if report.solution is not None:
-            offer_all(prover, candidates, report.solution)
-        if closed(self, prover):
+            prover.submit_all(candidates, report.solution)
+        if prover.fathoms(self.bound):
             return Step.leave(self.bound)
         for node in below:
             node.bound = max(node.bound, self.bound)
         return Step.split(below)
+
+
+@dataclass
+class EarlyShape(ShapeNode):
+    """A shape whose plan is worth having early."""
+
+    @property
+    def turn(self) -> Turn:
+        """Before all others."""
+        return Turn.EARLY
+
+
+@dataclass
+class RestNode(Node):
+    """All shapes at a micro-batch size that are not listed yet; there may be more than there is time for.
+
+    Shapes of one width come first, as they are few and good. Of each lot the most promising ones are looked at at once,
+    so that there are plans even if the list has no end.
+    """
+
+    bound: int
+    space: Space
+    size: int
+    _shapes: Iterator[tuple[Groups, int]] | None = field(default=None, repr=False)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """After what is listed."""
+        return (3, self.size)
+
+    @property
+    def turn(self) -> Turn:
+        """Somebody has to find a first plan."""
+        return Turn.UNTIL_A_PLAN
+
+    def advance(self, prover: Prover) -> Step[Node]:
+        """List some more, unless the time is over."""
+        if prover.left <= 0:
+            return Step.split([self])
+        self._shapes = self._shapes or self._listed()
+        lot = sorted(islice(self._shapes, LOT), key=lambda shape: shape[1])
+        nodes: list[Node] = []
+        for number, (groups, bound) in enumerate(lot):
+            kind = EarlyShape if number < PROMISING else ShapeNode
+            nodes.append(kind(max(bound, self.bound), self.space, groups, self.size))
+        return Step.split([*nodes, self] if len(lot) == LOT else nodes)
+
+    def _listed(self) -> Iterator[tuple[Groups, int]]:
+        space = self.space
+        if space.job.equal_replicas:
+            return space.shapes(self.size)
+        alike = Space(space.model, space.cluster, replace(space.job, equal_replicas=True))
+        others = (shape for shape in space.shapes(self.size) if len({len(group) for group in shape[0]}) > 1)
+        return chain(alike.shapes(self.size), others)

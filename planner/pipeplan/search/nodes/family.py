@@ -1,25 +1,34 @@
-"""A shape under one schedule family: the node whose bound and simulation meet.
+"""Nodes of one shape: boxes of in-flight counts, and single schedule families, whose bound and simulation meet.
 
-First the exact dynamic programme on the relaxed partition problem, then a solver with every path cut known so far. The
-partition found is simulated; the critical path of its schedule is an inequality that all partitions under the same
-shape, micro-batch count and family obey (equation (6) of the partition problem). Where transfers of several pairs of
-devices queue at a card, a critical path may say less about a partition than its simulation does. Then the others are
-looked at without it. So bound and simulation meet after finitely many steps, if there is time to simulate.
+In-flight counts of 1F1B that are a choice are a tree over boxes of counts::
+
+    memory of the least counts, warm-up of the most      bound on all counts of the box
+    the partition found has room for k                   is k the most?  then halve the widest range,
+                                                         else ask for at most k_s, or for more, at one stage s
+
+With at most k_s, equation (8) knows of the shorter warm-up; with more, that partition does not fit as it stands. Few
+counts that are left become a `FamilyNode` each.
+
+For a family, first the exact dynamic programme solves the relaxed partition problem, then a solver with every path cut
+known so far. The partition found is simulated; the critical path of its schedule is an inequality that all partitions
+under the same shape, micro-batch count and family obey (equation (6) of the partition problem). Where transfers of
+several pairs of devices queue at a card, a critical path may say less about a partition than its simulation does. Then
+the others are looked at without it. So bound and simulation meet after finitely many steps, if there is time.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.pricing import assemble
 from pipeplan.search.branch_and_bound import Node, Prover, Step
-from pipeplan.search.cutoff import closed, cutoff, learned, precise
 from pipeplan.search.evaluate import judge
-from pipeplan.search.fill_memory import fuller
 from pipeplan.search.path_cuts import find_path_cut
-from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.candidates import Candidate, partition_problem
+from pipeplan.search.space.in_flight import Box, free_family
 from pipeplan.search.space.shared_links import surplus
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Stop
@@ -47,20 +56,20 @@ class FamilyNode(Node):
         """What is nearly done first, then what holds the least."""
         return (-len(self.paths), sum(self.candidate.in_flight))
 
-    def advance(self, prover: Prover) -> Step:
+    def advance(self, prover: Prover) -> Step[Node]:
         """One solve and one simulation; the node stays open unless it is infeasible, solved or beyond help."""
         slice_ = min(prover.left, self.slice)
         step = self.candidate.objective is Objective.STEP
         problem = self.candidate.problem.with_paths(tuple(self.paths) if step else ())
         backend = prover.backend if self.relaxed else "exact"
-        limits, most = precise(prover, slice_), cutoff(prover)
+        limits, most = prover.precise(slice_), prover.cutoff
         if self.relaxed and backend != "exact" and problem.stages * problem.layers > CELLS:
             return Step.leave(self.bound)
         report = partition.solve(problem, limits, hint=self.best, backend=backend, cutoff=most)
         before = self.bound
-        if not learned(self, report):
+        if not self.learn(report):
             return Step.nothing()
-        hopeless = closed(self, prover) if report.solution is None else not prover.affords(self.candidate)
+        hopeless = prover.fathoms(self.bound) if report.solution is None else not prover.affords(self.candidate)
         if hopeless:
             return Step.leave(self.bound)
         first, self.relaxed = not self.relaxed, True
@@ -105,10 +114,10 @@ class FamilyNode(Node):
         """Judge a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         candidate = self.candidate
-        prover.offer(judge(prover.cluster, candidate, boundaries))
-        other = fuller(prover.cluster, candidate, boundaries)
+        prover.submit(judge(prover.cluster, candidate, boundaries))
+        other = candidate.with_max_in_flight(prover.cluster, boundaries)
         if other is not None and (prover.value is None or other.problem.evaluate(boundaries) < prover.value):
-            prover.offer(judge(prover.cluster, other, boundaries))
+            prover.submit(judge(prover.cluster, other, boundaries))
         if candidate.objective is not Objective.STEP:
             return False
         pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))
@@ -118,3 +127,53 @@ class FamilyNode(Node):
             return False
         self.paths.append(cut)
         return True
+
+
+@dataclass
+class FlightsNode(Node):
+    """A shape, its micro-batch size and a box of counts. ``named``: families with such counts, one at least."""
+
+    bound: int
+    named: tuple[Candidate, ...]
+    box: Box
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Few counts first."""
+        return (1, self.named[0].depth, self.box.size)
+
+    def advance(self, prover: Prover) -> Step[Node]:
+        """Bound the box, simulate the partition found with as many in flight as fit, and split."""
+        least = self._candidate(self.box.low)
+        problem = partition_problem(least, self.box.low, self.box.high)
+        report = partition.solve(problem, prover.precise(prover.left), backend="exact", cutoff=prover.cutoff)
+        if not self.learn(report):
+            return Step.nothing()
+        fullest = None
+        if report.solution is not None:
+            fullest = least.with_max_in_flight(prover.cluster, report.solution, self.box) or least
+            prover.submit_all([fullest, *self.named], report.solution)
+        if prover.fathoms(self.bound):
+            return Step.leave(self.bound)
+        if prover.left <= 0:
+            return Step.split([self])
+        if self.box.few:
+            each = [self._candidate(counts) for counts in self.box.counts()]
+            return Step.split([FamilyNode(max(self.bound, candidate.floor), candidate) for candidate in each])
+        parts = self.box.halves()
+        if fullest is not None and report.solution is not None and fullest.in_flight != self.box.high:
+            stage = self._shortest(fullest.in_flight, least, report.solution)
+            parts = self.box.split(stage, fullest.in_flight[stage])
+        return Step.split([replace(self, box=part) for part in parts])
+
+    def _candidate(self, counts: tuple[int, ...]) -> Candidate:
+        """1F1B with these counts, under the name that it has."""
+        known = (each for each in self.named if each.in_flight == counts)
+        return next(known, replace(self.named[0], family=free_family(counts)))
+
+    def _shortest(self, counts: tuple[int, ...], candidate: Candidate, boundaries: Boundaries) -> int:
+        """The stage whose forwards lack most time that a longer warm-up would hide."""
+        spans = enumerate(pairwise(boundaries))
+        forward = [int(candidate.chain.forward[s, a:b].sum()) for s, (a, b) in spans]
+        lacking = [most - count for most, count in zip(self.box.high, counts, strict=True)]
+        return max(range(len(counts)), key=lambda s: (lacking[s] > 0, lacking[s] * forward[s]))

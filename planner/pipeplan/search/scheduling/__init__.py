@@ -6,9 +6,8 @@
 """
 
 from pipeplan.search.scheduling.floor import floor, floor_problem
-from pipeplan.search.scheduling.found import Found
 from pipeplan.search.scheduling.instance import schedule_problem, splittable
 from pipeplan.search.scheduling.lists import as_orders, as_schedule
-from pipeplan.search.scheduling.search import find
+from pipeplan.search.scheduling.search import Found, find
 
 __all__ = ["Found", "as_orders", "as_schedule", "find", "floor", "floor_problem", "schedule_problem", "splittable"]

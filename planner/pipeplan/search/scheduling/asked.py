@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Kind
 from pipeplan.search.scheduling.floor import floor, floor_problem
-from pipeplan.search.scheduling.instance import schedule_problem
-from pipeplan.search.scheduling.lanes import may_have_lanes
+from pipeplan.search.scheduling.instance import may_have_lanes, schedule_problem
 from pipeplan.search.scheduling.wires import wire_bound
 from pipeplan_formulations.schedule import PipelineSchedule
 
@@ -84,8 +84,8 @@ def _true(pipeline: Pipeline, micro_batches: int, side: Side) -> Iterator[Pipeli
     whole, parts = 0, 0
     for s, stage in enumerate(pipeline.stages):
         if least.split[s]:
-            whole += stage.backward
-            parts += stage.input_gradient + stage.weight_gradient
+            whole += stage.total(Kind.BACKWARD)
+            parts += stage.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
     unlike = (safe.base, safe.wires_back) != (least.base, least.wires_back)
     if unlike or abs(parts - whole) > APART * whole:
         yield safe

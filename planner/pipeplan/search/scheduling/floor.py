@@ -1,4 +1,4 @@
-"""What no schedule of a pipeline undercuts, whatever its order, its backwards split or joined.
+"""Lower bounds on the makespan over all schedules of a pipeline, their backwards split or joined.
 
 A micro-batch's backward takes B where it is joined, I and W where it is split. Measured times need not add up, so the
 instance whose every schedule is no slower than one of either kind has
@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeplan.core.pipeline import Pipeline, Stage
-from pipeplan.search.scheduling.instance import problem_of, splittable
-from pipeplan.search.scheduling.lanes import in_two_lanes
+from pipeplan.core.schedule import Kind
+from pipeplan.search.scheduling.instance import in_two_lanes, problem_of, splittable
 from pipeplan_formulations.schedule import PipelineSchedule, lower_bound
-from pipeplan_formulations.schedule.chains import heads
+from pipeplan_formulations.schedule.precedence import heads
 
 
 def floor_problem(
@@ -71,8 +71,11 @@ def floor(problem: PipelineSchedule) -> int:
 
 
 def _least(stage: Stage) -> Stage:
-    inputs = min(stage.input_gradient, stage.backward)
-    return replace(stage, input_gradient=inputs, weight_gradient=min(stage.weight_gradient, stage.backward - inputs))
+    """The stage whose split backward takes no longer than the joined one."""
+    backward = stage.duration(Kind.BACKWARD)
+    inputs = min(stage.duration(Kind.INPUT_GRADIENT), backward)
+    weights = min(stage.duration(Kind.WEIGHT_GRADIENT), backward - inputs)
+    return replace(stage, input_gradient=inputs, weight_gradient=weights)
 
 
 def _sent_early(problem: PipelineSchedule) -> PipelineSchedule:

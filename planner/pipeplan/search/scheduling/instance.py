@@ -15,14 +15,17 @@ as the simulator does and `evaluate` unless it is told another order.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
-from pipeplan.search.scheduling.lanes import in_two_lanes
+from pipeplan.core.schedule import Kind
 from pipeplan.search.scheduling.rows import Rows, hardest, rows_of, share
 from pipeplan.search.scheduling.ways import ways_of
+from pipeplan.simulate.program import two_lane_duration
 from pipeplan_formulations.schedule import PipelineSchedule
 
 NAMES: Mapping[Overlap, Literal["copy", "stream", "none"]] = {
@@ -83,8 +86,10 @@ def problem_of(
     row = hardest(rows, pipeline, micro_batches)
     splits = _splits(stages, split)
     own = share(rows, row, micro_batches)
-    forward = [stage.forward for stage in stages]
-    backward = [stage.input_gradient if cut else stage.backward for stage, cut in zip(stages, splits, strict=True)]
+    returns = [Kind.INPUT_GRADIENT if cut else Kind.BACKWARD for cut in splits]
+    forward = [stage.duration(Kind.FORWARD) for stage in stages]
+    backward = [stage.duration(kind) for stage, kind in zip(stages, returns, strict=True)]
+    weight = [stage.duration(Kind.WEIGHT_GRADIENT) if cut else 0 for stage, cut in zip(stages, splits, strict=True)]
     freed = [_freed(stage, cut) for stage, cut in zip(stages, splits, strict=True)]
     down, up = (
         [ways[row] if rows.crosses(s) else Transfer() for s, ways in enumerate(every)]
@@ -100,7 +105,7 @@ def problem_of(
         micro_batches=own,
         forward=tuple(forward),
         backward=tuple(backward),
-        weight=tuple(stage.weight_gradient if cut else 0 for stage, cut in zip(stages, splits, strict=True)),
+        weight=tuple(weight),
         split=splits,
         lag=onward.lag,
         lag_back=back.lag,
@@ -119,9 +124,20 @@ def problem_of(
     )
 
 
+def may_have_lanes(pipeline: Pipeline) -> bool:
+    """Whether schedules of two lanes, as FBP's, are searched beside those of one: where tensors stream."""
+    return pipeline.overlap is Overlap.STREAM
+
+
+def in_two_lanes(pipeline: Pipeline) -> Pipeline:
+    """The pipeline whose actions on one lane would take as long as its own do on two."""
+    stages = (stage.with_durations(partial(two_lane_duration, stage)) for stage in pipeline.stages)
+    return replace(pipeline, stages=tuple(stages))
+
+
 def splittable(stage: Stage) -> bool:
     """Whether the times of its I and W are known."""
-    return stage.input_gradient + stage.weight_gradient > 0 or stage.backward == 0
+    return stage.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT) > 0 or stage.total(Kind.BACKWARD) == 0
 
 
 def sums(pipeline: Pipeline, stage: int) -> bool:
@@ -136,8 +152,8 @@ def _splits(stages: Sequence[Stage], split: bool | Sequence[bool]) -> tuple[bool
     for s, (stage, cut) in enumerate(zip(stages, splits, strict=True)):
         if cut and not splittable(stage):
             raise InputError(
-                f"the backward of stage {s} takes {stage.backward} ns and its two parts none, so they are not known; "
-                "give the stage input_gradient and weight_gradient, or do not split it"
+                f"the backward of stage {s} takes {stage.total(Kind.BACKWARD)} ns and its two parts none, so they are "
+                "not known; give the stage input_gradient and weight_gradient, or do not split it"
             )
     return splits
 

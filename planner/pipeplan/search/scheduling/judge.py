@@ -7,7 +7,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.validate.memory import peak_of_list
-from pipeplan.search.scheduling.lanes import may_have_lanes
+from pipeplan.search.scheduling.instance import may_have_lanes
 from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.simulate import makespan
 
@@ -105,7 +105,9 @@ def _updated_early(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]
 def _rejoined(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]:
     """I and W of a micro-batch in a row as one B, where that is faster by itself: of all stages, and of each one."""
     faster = {
-        s for s, stage in enumerate(pipeline.stages) if stage.backward < stage.input_gradient + stage.weight_gradient
+        s
+        for s, stage in enumerate(pipeline.stages)
+        if stage.total(Kind.BACKWARD) < stage.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
     }
     for stages in (faster, *({s} for s in sorted(faster))):
         yield replace(schedule, family=FAMILY, orders=tuple(_joined(order, stages) for order in schedule.orders))

@@ -8,21 +8,20 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.validate import validate_schedule
 from pipeplan.search.scheduling.asked import Asked, Side, asked, crowded, sides
 from pipeplan.search.scheduling.families import written
-from pipeplan.search.scheduling.found import Found
 from pipeplan.search.scheduling.judge import Judge
 from pipeplan.search.scheduling.lists import as_orders, as_schedule
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, evaluate, solve
 from pipeplan_formulations.schedule.constructive import constructive
-from pipeplan_formulations.schedule.constructive.annealing import annealed
+from pipeplan_formulations.schedule.constructive.local_search import annealed
 from pipeplan_formulations.schedule.cyclic import solve as solve_by_pattern
 
 FEW = 1200
@@ -40,6 +39,52 @@ WAITS = (1, 3)
 wires."""
 BUILT = 0.004
 """Seconds that CP-SAT's model of many operations takes, for each of them."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best schedule of a pipeline that was found.
+
+    Attributes
+    ----------
+    schedule : Schedule or None
+        That of a family, where nothing better was found.
+    value : int or None
+        Its simulated nanoseconds.
+    bound : int
+        No schedule of the pipeline that keeps the memory limits takes less, in any order, on the lanes that its devices
+        may have (`pipeplan.search.scheduling.instance.may_have_lanes`).
+    status : Status
+        What we have.
+    stop : Stop
+        Why the search ended.
+
+    Raises
+    ------
+    ValueError
+        If the parts contradict each other.
+    """
+
+    schedule: Schedule | None
+    value: int | None
+    bound: int
+    status: Status
+    stop: Stop
+
+    def __post_init__(self) -> None:
+        if (self.schedule is None) != (self.value is None):
+            raise ValueError(f"a schedule of {self.value} ns: {self.schedule}")
+        if (self.value is not None) != (self.status in (Status.OPTIMAL, Status.FEASIBLE)):
+            raise ValueError(f"status {self.status} does not fit a value of {self.value}")
+        if self.value is not None and self.bound > self.value:
+            raise ValueError(f"bound {self.bound} lies above the value {self.value}")
+
+    @property
+    def gap(self) -> float | None:
+        """(value − bound) / value; None without a schedule, 0 for a value of 0."""
+        if self.value is None:
+            return None
+        return (self.value - self.bound) / self.value if self.value else 0.0
 
 
 def find(

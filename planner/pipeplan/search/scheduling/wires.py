@@ -1,4 +1,4 @@
-"""What each wire must carry, one tensor after the other, whatever the order.
+"""Lower bounds on the makespan by what each wire must carry, one tensor after the other.
 
 ::
 
@@ -17,8 +17,8 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Transfer
 from pipeplan.search.scheduling.floor import floor_problem
 from pipeplan.search.scheduling.rows import rows_of, share
-from pipeplan_formulations.schedule.chains import heads, tails
-from pipeplan_formulations.schedule.packing import jackson
+from pipeplan_formulations.schedule.bounds import jackson
+from pipeplan_formulations.schedule.precedence import heads, tails
 
 Item = tuple[int, int, int]
 """Head, time on the wire, tail. Tensors that have both in common are one item: which of them goes first is one."""

@@ -1,4 +1,4 @@
-"""A candidate fixes everything but the boundaries: shape, number of micro-batches, which schedule family."""
+"""`Candidate`: shape, number of micro-batches and schedule family, everything of a plan except its boundaries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
+from pipeplan.core.cluster import Cluster
 from pipeplan.core.collector import without_collector
 from pipeplan.core.job import Objective
 from pipeplan.core.pipeline import Pipeline
@@ -14,9 +15,10 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import with_sums
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
+from pipeplan.costs.pricing import assemble
 from pipeplan.schedules import Family
 from pipeplan.search.space.constraints import Mask
-from pipeplan.search.space.in_flight import FREE
+from pipeplan.search.space.in_flight import FREE, Box, free_family
 from pipeplan_formulations.partition import ChainPartition, Wire
 
 
@@ -122,6 +124,28 @@ class Candidate:
     def holds(self, boundaries: Boundaries) -> bool:
         """Whether these boundaries keep every device's memory limit."""
         return self.problem.holds(boundaries)
+
+    def with_max_in_flight(
+        self, cluster: Cluster, boundaries: Boundaries, among: Box | None = None
+    ) -> "Candidate | None":
+        """The candidate with as many micro-batches in flight as fit; None if that is nothing new.
+
+        ``among``: the counts that are asked for; by default all.
+        """
+        if not self.free or not self.family.alternates:
+            return None
+        pipeline = assemble(self.chain, cluster, boundaries, self.recompute(boundaries))
+        rooms, device = [], 0
+        for stage, replicas in zip(pipeline.stages, self.replicas, strict=True):
+            limit = pipeline.limits[device]
+            left = limit - pipeline.runtime[device] - stage.resident - stage.workspace
+            rooms.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
+            device += replicas
+        counts = (among or Box.of(self.replicas, self.micro_batches)).filled(rooms)
+        if counts == self.in_flight:
+            return None
+        other = replace(self, family=free_family(counts))
+        return other if other.fits(boundaries) else None
 
     def recompute(self, boundaries: Boundaries) -> tuple[tuple[int, ...], ...]:
         """For each stage the layers that it computes again in the backward so that it fits: the least time."""

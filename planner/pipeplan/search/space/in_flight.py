@@ -1,4 +1,4 @@
-"""How many micro-batches a 1F1B stage may have in flight: SNO's count, SO's, and what lies between."""
+"""In-flight counts of 1F1B: SNO's, SO's, and boxes of counts between them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,8 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, Family
 from pipeplan.schedules.alternate import one_forward_one_backward
-from pipeplan_formulations.allocation.falling import UNBOUNDED, falls
+from pipeplan_formulations.allocation.falling import falls
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 FREE = "1f1b"
 """The family whose in-flight counts are chosen."""
@@ -79,6 +80,27 @@ class Box:
         spans = (range(a, b + 1) for a, b in zip(self.low, self.high, strict=True))
         return (counts for counts in product(*spans) if falls(self.replicas, self.shares, self.least, counts))
 
+    def filled(self, rooms: Sequence[int]) -> tuple[int, ...]:
+        """For each stage as many micro-batches in flight as there is room for, at least the box's least.
+
+        ::
+
+            stage               0    1    2    3
+            fewest (SNO)        4    3    2    1      keep all devices busy if tensors travel in no time
+            most (SO)           7    5    3    1      hide tensors that travel while devices compute
+            fit in memory       9    3    5    8      ``rooms``
+            chosen              7    3    2    1      falling along the pipeline, as all counts that are looked at
+        """
+        counts: list[int] = []
+        allowed = UNLIMITED  # excess that the stages before leave
+        for s, (low, high, room) in enumerate(zip(self.low, self.high, rooms, strict=True)):
+            width, units = self.replicas[s], sum(self.replicas[s:])
+            count = max(low, min(high, room, (units + allowed) // width))
+            counts.append(count)
+            if count < self.shares[s]:
+                allowed = min(allowed, count * width - units)
+        return tuple(counts)
+
     def split(self, stage: int, count: int) -> list["Box"]:
         """Those with at most ``count`` on the stage, and those with more; empty ones are left out."""
         below = replace(self, high=_put(self.high, stage, count))
@@ -99,13 +121,13 @@ class Box:
         units = list(accumulate(reversed(self.replicas)))[::-1]
         rows = list(zip(self.replicas, units, self.shares, self.least, self.low, self.high, strict=True))
         high: list[int] = []
-        allowed = UNBOUNDED
+        allowed = UNLIMITED
         for width, total, share, least, _, most in rows:
             high.append(min(most, max(least, (total + allowed) // width)))
             if high[-1] < share:
                 allowed = min(allowed, high[-1] * width - total)
         low: list[int] = []
-        asked = -UNBOUNDED
+        asked = -UNLIMITED
         for width, total, share, least, fewest, _ in reversed(rows):
             low.insert(0, max(fewest, min(share, -(-(total + asked) // width))))
             if low[0] > least:

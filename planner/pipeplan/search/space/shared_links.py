@@ -1,4 +1,4 @@
-"""What the transfers of a step share: the card of a node, where some replicas of a stage lie in it and others do not.
+"""Links that the transfers of a step share, as network cards of nodes that hold some replicas of a stage only.
 
 ::
 

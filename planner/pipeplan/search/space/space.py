@@ -1,4 +1,4 @@
-"""The searched space: which micro-batch sizes, schedule families and shapes of the pipeline there are."""
+"""The searched space: its micro-batch sizes, schedule families and shapes of the pipeline."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -26,7 +26,7 @@ from pipeplan.search.space.shared_links import wires
 from pipeplan_formulations.partition import Wire
 
 FEW = 300
-"""Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in lumps."""
+"""Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in aggregates."""
 ANY = "any"
 """The schedule name that asks for every order, beside the families named (or those that suit the cluster)."""
 LEANEST = "1f1b-sno"

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeplan.core.cluster import Overlap
-from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.perturbed.sequence import Groups
 from pipeplan.simulate.perturbed.times import Ints, Times
 from pipeplan.simulate.program import Program
+from pipeplan.simulate.structure import NOTHING
 
 OFTEN = 1000
 """Groups of actions between two looks at the clock."""

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.perturbed.times import Ints, Times
 from pipeplan.simulate.program import Channel, Program
 from pipeplan.simulate.run import run
+from pipeplan.simulate.structure import NOTHING
 
 
 def replayed(program: Program, times: Times, samples: int, check: Callable[[], None] = lambda: None) -> Ints:

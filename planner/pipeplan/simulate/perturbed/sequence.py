@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
-from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.program import Program
+from pipeplan.simulate.structure import NOTHING
 
 Groups = list[tuple[int, ...]]
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.schedule import Kind
-from pipeplan.simulate.numbers import NOTHING
 from pipeplan.simulate.perturbed.factors import Factors
 from pipeplan.simulate.program import Program
+from pipeplan.simulate.structure import NOTHING
 
 Ints = NDArray[np.int64]
 

@@ -49,7 +49,7 @@ def test_a_question_stays_open_where_time_ends() -> None:
     model, cluster = model_of([7, 2, 2, 9], [0] * 4), equal_devices(3)
     space = Space(model, cluster, Job(batch=4, objective="bottleneck"))
     (node,) = graph_nodes(space)
-    step = node.advance(Prover(cluster, Limits(0.0)))
+    step = node.advance(Prover(Limits(0.0), cluster=cluster))
     assert (list(step.nodes), step.rest) == ([node], None)
     assert node.bound <= solve(model, cluster, job=space.job).value
 

@@ -12,7 +12,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model, Profile
 from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust, step_times
-from pipeplan.search.robust import race as racing
+from pipeplan.search.robust import choice as comparison
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Stop
 
@@ -172,7 +172,7 @@ def test_clearly_slower_plans_run_the_first_round_only() -> None:
     """Finalists run all samples; a plan that is many errors behind does not, and the order of rows says so."""
     choice = answers(robust=Robust(0.05, samples=2000)).robust
     assert choice is not None
-    few = racing.first_round(choice.question, 2000)
+    few = comparison.first_round(choice.question, 2000)
     assert {row.samples for row in choice.rows} <= {few, 2000}
     for row in choice.rows:
         if row.samples == few:
@@ -182,7 +182,7 @@ def test_clearly_slower_plans_run_the_first_round_only() -> None:
 
 def test_an_interrupt_keeps_what_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C during the comparison: the best of what was compared so far; at once: the undisturbed answer."""
-    original, calls = racing.steps, iter(range(100))
+    original, calls = comparison.steps, iter(range(100))
 
     def impatient(last: int) -> Callable[..., Any]:
         def steps(*args: Any, **how: Any) -> Any:
@@ -195,8 +195,7 @@ def test_an_interrupt_keeps_what_was_compared(monkeypatch: pytest.MonkeyPatch) -
     for last, expected in ((2, 2), (0, None)):
         calls = iter(range(100))
         patched = impatient(last)
-        monkeypatch.setattr(racing, "steps", patched)
-        monkeypatch.setattr("pipeplan.search.robust.choice.steps", patched)
+        monkeypatch.setattr(comparison, "steps", patched)
         result = answers(robust="10%")
         assert result.stop is (Stop.INTERRUPT if expected is None else Stop.OPTIMALITY)
         assert (None if result.robust is None else len(result.robust.rows)) == expected

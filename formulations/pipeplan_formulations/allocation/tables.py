@@ -1,0 +1,238 @@
+"""The data of a chain allocation problem: tables of layers by kind and width, hops between kinds, units.
+
+The equations are in `pipeplan_formulations.allocation.instance`, which gives each letter its meaning.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import lcm
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
+from pipeplan_formulations.allocation.terms import Overlap
+from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables
+from pipeplan_formulations.common.mode import Mode
+from pipeplan_formulations.common.recomputation import Recomputation
+from pipeplan_formulations.common.span_options import SpanOptions
+
+Flight = Literal["sno", "so", "fbp", "full", "falling"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocationTables(LayerTables):
+    """Layers on devices of C kinds, in stages of W widths; `SHAPES` has the shape of each array.
+
+    Attributes
+    ----------
+    update, reduce, resident, reduce_base : array of int
+        They differ by width where state is sharded over replicas.
+    received : array of int
+        Bytes of each cut that the stage behind it holds for a micro-batch.
+    limit, units, node : array of int
+        Bytes of a device; units of a kind; units in a node of it (more than there are: hops never leave it).
+    send, send_back, latency : array of int
+        f, g and l by kind before the hop, kind behind it, whether it leaves a node (0 or 1), and cut. Between unlike
+        kinds only entry 1 is used. For (3) to (5) to be bounds entry 0 must not exceed entry 1, unless 1 is the only
+        width.
+    widths : tuple of int
+        Units that a stage may have, ascending.
+    micro_batches, unit : int
+        M, and devices in a unit.
+    samples : int, optional
+        N; by default M.
+    overlap : 'none', 'copy' or 'stream'
+    objective : 'step' or 'bottleneck'
+    flight : 'sno', 'so', 'fbp', 'full' or 'falling'
+    alternating : bool
+        Whether the third e of (4) holds: no stage runs more than k forwards before its first backward.
+    phases : bool
+        Whether every replica runs all its forwards before its first backward, as in GPipe.
+    cuts : array of bool
+        Cuts that are allowed; by default all.
+    first, last : tuple of (kind, width)
+        Modes of the first and of the last stages, in the order of the stages. There are at least so many stages.
+    """
+
+    # Axes: C kinds, W widths, n layers, c = n − 1 cuts, 2 for inside and outside a node.
+    SHAPES: ClassVar = {
+        **dict.fromkeys(("forward", "backward"), ("Cn",)),
+        **dict.fromkeys(("update", "reduce", "resident"), ("CWn",)),
+        **dict.fromkeys(("saved", "output", "workspace", "recomputable"), ("n",)),
+        **dict.fromkeys(("limit", "units", "node"), ("C",)),
+        **dict.fromkeys(("send", "send_back"), ("CC2c",)),
+        **dict.fromkeys(("received", "cuts"), ("c",)),
+        **{"reduce_base": ("CW",), "latency": ("CC2",)},
+    }
+
+    received: Array = LEFT_OUT
+    units: Array
+    node: Array
+    send_back: Array = LEFT_OUT
+    cuts: Flags = LEFT_OUT
+    micro_batches: int
+    widths: tuple[int, ...] = (1,)
+    unit: int = 1
+    overlap: Overlap = "copy"
+    objective: Literal["step", "bottleneck"] = "step"
+    flight: Flight = "sno"
+    alternating: bool = True
+    phases: bool = False
+    first: tuple[ModeKey, ...] = ()
+    last: tuple[ModeKey, ...] = ()
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.forward.ndim != 2 or not self.forward.size:
+            raise ValueError(f"forward has shape {self.forward.shape}, expected (kinds, layers)")
+        if self.cuts is LEFT_OUT:
+            object.__setattr__(self, "cuts", np.ones(self.forward.shape[1] - 1, np.bool_))
+        kinds, layers = self.forward.shape
+        axes = {"C": kinds, "W": len(self.widths), "n": layers, "c": layers - 1, "2": 2}
+        self.check_shapes(axes)
+        self.fill(axes)
+
+    @property
+    def kinds(self) -> int:
+        """C."""
+        return int(self.forward.shape[0])
+
+    @property
+    def drains(self) -> bool:
+        """Whether (5) or (6) is asked for."""
+        return self.objective == "step" and (self.alternating or (self.phases and len(self.widths) == 1))
+
+    @property
+    def divisor(self) -> int:
+        """N."""
+        return self.samples or self.micro_batches
+
+    @property
+    def chooses(self) -> bool:
+        """Whether k is a choice."""
+        return self.flight == "falling"
+
+    def share(self, width: int) -> int:
+        """M_w: most micro-batches that a replica of a stage of this width takes."""
+        return -(-self.micro_batches // (width * self.unit))
+
+    @property
+    def last_batch(self) -> int:
+        """m of (5): units of micro-batches before the last one."""
+        return (self.micro_batches - 1) // self.unit
+
+    @cached_property
+    def modes(self) -> tuple[tuple[Mode, ...], ...]:
+        """For each kind a mode of each width; pools are in units, and so is the flow. Counts are those of (1)."""
+        behind = np.arange(int(self.units.sum()) + 1)
+        least, most = ("sno", "so") if self.chooses else (self.flight, self.flight)
+        counts = [[self._counts(rule, behind, width) for rule in (least, most)] for width in self.widths]
+        return tuple(
+            tuple(
+                Mode(
+                    f"{width} units of kind {c}",
+                    tuple(width * (pool == c) for pool in range(self.kinds)),
+                    flow=width,
+                    limit=int(self.limit[c]),
+                    in_flight=fewest,
+                    most_in_flight=largest,
+                )
+                for width, (fewest, largest) in zip(self.widths, counts, strict=True)
+            )
+            for c in range(self.kinds)
+        )
+
+    def mode(self, place: Place) -> Mode:
+        """What a stage runs on."""
+        return self.modes[place.kind][self.widths.index(place.width)]
+
+    def _counts(self, flight: str, behind: Array, width: int) -> Array:
+        """k of (1) of a stage of this width, by the units behind it."""
+        if flight == "full":
+            return np.full_like(behind, self.share(width))
+        held = {"sno": behind + width, "so": 2 * behind + width, "fbp": 2 * (behind + width)}[flight]
+        counts: Array = np.minimum(-(-held // width), self.share(width))
+        return counts
+
+    @cached_property
+    def wire_shares(self) -> dict[int, int]:
+        """L_w: least number of micro-batches on the busiest wire of a stage of each width.
+
+        Micro-batch m goes from replica m mod r to replica m mod r', so every lcm(r, r')-th takes the same wire. The
+        width of the neighbour is left open: of all widths it may have, that counts which is the least for the wire.
+        """
+        periods = {width: max(lcm(width, other) for other in self.widths) * self.unit for width in self.widths}
+        return {width: -(-self.micro_batches // period) for width, period in periods.items()}
+
+    @cached_property
+    def least_back(self) -> Array:
+        """ĝ by the kind behind the hop, whether a hop from its own kind would leave a node, and cut: (C, 2, n − 1)."""
+        least = np.stack([self.send_back[c, c] for c in range(self.kinds)])
+        for c in range(self.kinds):
+            for before in range(self.kinds):
+                if before != c:
+                    least[c] = np.minimum(least[c], self.send_back[before, c, 1])
+        return least
+
+    @cached_property
+    def options(self) -> tuple[SpanOptions, ...]:
+        """Options of a stage of each kind."""
+        return tuple(
+            Recomputation(forward, self.savings, self.workspace, self.again, self.recomputable)
+            for forward in self.forward
+        )
+
+    def spare(self, start: int, end: int, kind: int, width: int, in_flight: Array) -> Array:
+        """Bytes that (2) leaves to workspace, with nothing recomputed."""
+        resident = self.prefix["resident"][kind, self.widths.index(width)]
+        held = self.prefix["saved"][end] - self.prefix["saved"][start] + (self.received[start - 1] if start else 0)
+        left: Array = self.limit[kind] - (resident[end] - resident[start]) - in_flight * held
+        return left
+
+    def usages(self, stages: Allocation) -> list[tuple[int, ...]]:
+        """Units of each kind from each stage on."""
+        usage, found = [0] * self.kinds, []
+        for place in reversed(stages):
+            usage[place.kind] += place.width
+            found.append(tuple(usage))
+        return found[::-1]
+
+    def flights(self, stages: Allocation) -> list[int]:
+        """k of each stage."""
+        behind = [sum(usage) - place.width for usage, place in zip(self.usages(stages), stages, strict=True)]
+        return [place.held or self.mode(place).flying(b) for place, b in zip(stages, behind, strict=True)]
+
+    def leaves_node(self, before: int, behind: int, usage: tuple[int, ...]) -> int:
+        """1 if a hop from kind ``before`` to kind ``behind``, with this usage behind it, leaves a node, otherwise 0."""
+        return 1 if before != behind else int(usage[behind] % int(self.node[behind]) == 0)
+
+    def hops(self, stages: Allocation) -> Iterator[tuple[int, int, int]]:
+        """f, g and l behind each stage but the last."""
+        for (place, behind), usage in zip(pairwise(stages), self.usages(stages)[1:], strict=True):
+            hop = place.kind, behind.kind, self.leaves_node(place.kind, behind.kind, usage)
+            cut = place.end - 1
+            yield int(self.send[hop][cut]), int(self.send_back[hop][cut]), int(self.latency[hop])
+
+    def finish(self, place: Place) -> int:
+        """E of a stage: its gradient reduction and its update."""
+        update = self.prefix["update"][place.kind, self.widths.index(place.width)]
+        return int(update[place.end] - update[place.start]) + self.reduction(place)
+
+    def reduction(self, place: Place) -> int:
+        """R of a stage."""
+        w = self.widths.index(place.width)
+        reduce = self.prefix["reduce"][place.kind, w]
+        bytes_ = int(reduce[place.end] - reduce[place.start])
+        return bytes_ + (int(self.reduce_base[place.kind, w]) if bytes_ else 0)
+
+    @cached_property
+    def largest(self) -> int:
+        """No allocation's objective, and no sum on the way to it, exceeds this."""
+        work = int((2 * self.forward + self.backward).max(axis=0).sum(dtype=object))
+        ends = int((self.update + self.reduce).max(axis=(0, 1)).sum(dtype=object)) + int(self.reduce_base.max())
+        sends = 2 * int((self.send + self.send_back).max(axis=(0, 1, 2)).sum(dtype=object)) if self.layers > 1 else 0
+        latency = 2 * self.layers * int(self.latency.max())
+        return (2 * self.micro_batches + 2) * (work + sends) + latency + ends

@@ -1,0 +1,143 @@
+"""Tables of the layers of a chain: times and bytes on each row of devices that a stage may run on.
+
+A *row* is a stage's devices where the stages are given (`costs.chain.Chain` and `ChainPartition`: rows have shape
+(S,)), and a kind of device with a width where they are chosen (`ChainAllocation`: shape (C, W)). The last axis of a
+table is the layer, n entries, or the cut behind a layer, n − 1 entries::
+
+    table      one number for      (S, n)         rows of stages
+    resident   row and layer       (C, W, n)      rows of kind and width
+                                   (C, n)         the same for every width
+                                   (n,)           the same for every row
+
+A subclass states the shapes that it uses in `LayerTables.SHAPES`. Tables that are left out hold zeros.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+LEFT_OUT: Any = object()
+"""Default of a table that may be left out: `LayerTables.fill` makes zeros of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTables:
+    """Times and bytes of n layers. Times are integers of one unit, sizes integers of another.
+
+    Attributes
+    ----------
+    SHAPES : mapping of str to tuple of str
+        For each array of a subclass the shapes that it may have, one letter per axis; None where it may be left out.
+    forward, backward : array of int
+        F, B: time of one micro-batch, nothing recomputed.
+    update : array of int
+        U: time of the optimizer step.
+    reduce : array of int
+        Time that the layer's gradients add to the all-reduce among the replicas of its stage.
+    reduce_base : array of int, one number per row
+        Time of that all-reduce that does not grow with bytes; for stages with a layer of ``reduce`` > 0.
+    resident : array of int
+        P: bytes that stay for the whole step: parameters, gradients, optimizer state.
+    saved, output : array of int
+        A: bytes held per micro-batch in flight, by a layer that saves all for its backward and by a recomputed one.
+    workspace : array of int
+        Z: bytes that live only while the layer computes.
+    recomputable : array of bool, shape (n,)
+        Layers that may be recomputed.
+    limit : array of int, one number per stage or kind
+        L: bytes of a device.
+    send, latency : array of int
+        f and l: time that the tensors of a cut keep the link of a hop busy, and the latency of the link.
+    """
+
+    SHAPES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    forward: Array
+    backward: Array
+    update: Array = LEFT_OUT
+    reduce: Array = LEFT_OUT
+    reduce_base: Array = LEFT_OUT
+    resident: Array = LEFT_OUT
+    saved: Array = LEFT_OUT
+    output: Array = LEFT_OUT
+    workspace: Array = LEFT_OUT
+    recomputable: Flags = LEFT_OUT
+    limit: Array
+    send: Array = LEFT_OUT
+    latency: Array = LEFT_OUT
+
+    @property
+    def layers(self) -> int:
+        """n."""
+        return int(self.forward.shape[-1])
+
+    @property
+    def savings(self) -> Array:
+        """Bytes per micro-batch in flight that recomputation of each layer saves; negative where it takes more."""
+        less: Array = self.saved - self.output
+        return less
+
+    @property
+    def again(self) -> Array:
+        """Bytes that live while a recomputed layer computes: all that it saves is there again."""
+        peak: Array = self.saved + self.workspace
+        return peak
+
+    @property
+    def useful(self) -> Flags:
+        """Layers that may be recomputed and hold less then."""
+        useful: Flags = self.recomputable & (self.output < self.saved)
+        return useful
+
+    @property
+    def least_held(self) -> Array:
+        """Fewest bytes that a layer can hold per micro-batch in flight."""
+        return np.where(self.useful, self.output, self.saved)
+
+    @cached_property
+    def prefix(self) -> dict[str, Array]:
+        """Sums along the layers: ``prefix[name][..., b] - prefix[name][..., a]`` is the sum of layers a … b − 1."""
+        names = ("forward", "backward", "update", "reduce", "resident", "saved")
+        return {name: sums_before(getattr(self, name)) for name in names}
+
+    def fill(self, sizes: Mapping[str, int]) -> None:
+        """Put zeros where a table was left out, given the length of each axis of `SHAPES`."""
+        if self.recomputable is not LEFT_OUT and self.output is LEFT_OUT:
+            raise ValueError("layers may be recomputed, so output must say what they hold then")
+        for name, shapes in self.SHAPES.items():
+            if getattr(self, name) is LEFT_OUT:
+                dtype = np.bool_ if name == "recomputable" else np.int64
+                object.__setattr__(self, name, np.zeros([sizes[axis] for axis in shapes[0]], dtype))
+
+    def check_shapes(self, sizes: Mapping[str, int]) -> None:
+        """Raise ``ValueError`` if an array has none of its `SHAPES`, given the length of each axis, or is negative."""
+        lengths = {
+            shape: tuple(sizes[axis] for axis in shape) for shapes in set(self.SHAPES.values()) for shape in shapes
+        }
+        for name, shapes in self.SHAPES.items():
+            array = getattr(self, name)
+            if array is None or array is LEFT_OUT:
+                continue
+            allowed = [lengths[shape] for shape in shapes]
+            if array.shape not in allowed:
+                nearest = next((shape for shape in allowed if len(shape) == array.ndim), allowed[0])
+                raise ValueError(f"{name} has shape {array.shape}, expected {nearest}")
+            if array.size and array.min() < 0:
+                raise ValueError(f"{name} holds a negative number: {int(array.min())}")
+
+    def of_rows(self, rows: list[int]) -> dict[str, Any]:
+        """The arrays of `SHAPES` with an axis of rows, on some of the rows only, by name."""
+        axis = self.SHAPES["forward"][0][0]
+        return {name: getattr(self, name)[rows] for name, shapes in self.SHAPES.items() if shapes[0][0] == axis}
+
+
+def sums_before(table: Array | Flags) -> Array:
+    """Sum of the entries before each boundary along the last axis, which gets one entry more."""
+    return np.insert(np.cumsum(table, axis=-1, dtype=np.int64), 0, 0, axis=-1)

@@ -1,0 +1,1 @@
+"""Mixed-integer linear models: one way to write them, and an adapter for each solver."""

@@ -1,0 +1,92 @@
+"""Modes: ways to run a stage, by what it takes from the pools of devices and what counts in flight.
+
+Devices of a kind form a pool. A stage takes units out of the pools, and its replicas take micro-batches in turn. How
+many of them a replica holds depends on the *flow* behind the stage, the replicas of all later stages::
+
+    stage      0    1    2        mode of stage 1: it takes 2 units and adds 2 to the flow;
+    flow       1    2    1        behind it flows 1, behind stage 0 flow 3
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan_formulations.common.sentinels import UNLIMITED
+
+Array = NDArray[np.int64]
+
+
+def _one() -> Array:
+    return np.ones(1, np.int64)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to run a stage, whatever the stage holds.
+
+    Attributes
+    ----------
+    name : str
+    takes : tuple of int
+        Units out of each pool.
+    flow : int
+        What the stage adds to the flow that stages before it see behind them: its replicas.
+    limit : int
+        Bytes of each device.
+    in_flight : array, shape (Q,)
+        Micro-batches that a replica holds, by the flow behind the stage; it only grows, and the last entry holds
+        beyond. Where counts are a choice, the fewest.
+    most_in_flight : array, shape (Q,)
+        The most where counts are a choice; by default the same.
+
+    Raises
+    ------
+    ValueError
+        If the mode takes nothing, a number is negative, or the counts fall.
+    """
+
+    name: str
+    takes: tuple[int, ...]
+    flow: int = field(default=1, kw_only=True)
+    limit: int = field(default=UNLIMITED, kw_only=True)
+    in_flight: Array = field(default_factory=_one, kw_only=True)
+    most_in_flight: Array | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.limit < 0 or self.flow < 0:
+            raise ValueError(f"mode {self.name!r}: neither the limit {self.limit} nor the flow {self.flow} is below 0")
+        for counts in (self.in_flight, self.in_flight if self.most_in_flight is None else self.most_in_flight):
+            if not len(counts) or (np.diff(counts) < 0).any():
+                raise ValueError(f"mode {self.name!r}: what is in flight never falls as more flows behind")
+        if min(self.takes, default=0) < 0 or not any(self.takes):
+            raise ValueError(f"mode {self.name!r} takes {self.takes}; a stage takes at least one device")
+
+    @overload
+    def flying(self, behind: int) -> int: ...
+    @overload
+    def flying(self, behind: Array) -> Array: ...
+    def flying(self, behind: int | Array) -> int | Array:
+        """Fewest micro-batches that a replica holds where ``behind`` flows behind the stage."""
+        return _at(self.in_flight, behind)
+
+    @overload
+    def most_flying(self, behind: int) -> int: ...
+    @overload
+    def most_flying(self, behind: Array) -> Array: ...
+    def most_flying(self, behind: int | Array) -> int | Array:
+        """Most micro-batches that a replica may hold where ``behind`` flows behind the stage."""
+        return _at(self.in_flight if self.most_in_flight is None else self.most_in_flight, behind)
+
+    @cached_property
+    def steps(self) -> tuple[tuple[int, int], ...]:
+        """``(behind, in flight)`` at every flow behind at which more is in flight than just below it."""
+        change = [0, *(int(i) + 1 for i in np.flatnonzero(np.diff(self.in_flight)))]
+        return tuple((behind, int(self.in_flight[behind])) for behind in change)
+
+
+def _at(counts: Array, behind: int | Array) -> int | Array:
+    found = counts[np.minimum(behind, len(counts) - 1)]
+    return int(found) if isinstance(behind, int) else found

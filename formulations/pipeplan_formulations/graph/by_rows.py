@@ -1,0 +1,63 @@
+"""The bottleneck partition of a graph by a solver of rows, begun from the warm start."""
+
+from dataclasses import replace
+from functools import partial
+
+from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.common.mip.model import MipSolver
+from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
+from pipeplan_formulations.common.scaling import scale_for
+from pipeplan_formulations.graph.bounds import lower_bound
+from pipeplan_formulations.graph.instance import GraphPartition, Stages
+from pipeplan_formulations.graph.prefix import prefix_model
+from pipeplan_formulations.graph.warm import after_warm_start, open_bracket
+
+
+def solve_by_rows(
+    solver: MipSolver,
+    problem: GraphPartition,
+    limits: Limits,
+    hint: Stages | None = None,
+    progress: Progress | None = None,
+) -> Report[Stages]:
+    """Minimise T under (1) to (3); see `exact.solve` for the parameters."""
+    bracket = open_bracket(problem, limits, progress, hint)
+    stop = after_warm_start(problem, bracket, partial(search, solver=solver))
+    return bracket.report(stop, solver.name, solver.version())
+
+
+def search(problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver, seconds: float | None = None) -> Stop:
+    """Let the solver close the bracket within ``seconds``, or the time that is left; why it stopped.
+
+    A solver that calls a problem infeasible whose solution is known is not believed in anything (`Stop.ERROR`).
+    """
+    if bracket.closed:
+        return Stop.OPTIMALITY
+    scale = scale_for(problem.largest, solver.bits)
+    # The rows round down, so that the scaled value of a solution is at most its value, rounded up.
+    high = -(-min(bracket.ceiling, problem.largest) // scale.unit)
+    model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, bracket.ceiling)
+
+    def on_solution(point: list[float]) -> None:
+        stages = model.read(point)
+        if problem.feasible(stages):
+            bracket.offer(stages)
+
+    left = bracket.clock.left
+    answer = solver.solve(
+        model.rows,
+        replace(bracket.limits, time=left if seconds is None else min(seconds, left)),
+        None if bracket.best is None else model.point(bracket.best, high),
+        on_solution,
+        lambda bound: bracket.raise_low(scale.up(bound)),
+    )
+    if answer.status is Status.INFEASIBLE and bracket.best is not None:
+        bracket.low = lower_bound(problem)
+        return Stop.ERROR
+    if answer.status is Status.INFEASIBLE:
+        bracket.impossible = True
+        return Stop.OPTIMALITY
+    if answer.point is not None:
+        on_solution(answer.point)
+    bracket.raise_low(scale.up(answer.bound))
+    return answer.stop

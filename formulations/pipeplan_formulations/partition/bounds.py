@@ -1,0 +1,58 @@
+"""Bounds of the chain partition problem without search: a lower one, and the largest number that can occur."""
+
+from fractions import Fraction
+from math import ceil, prod
+
+import numpy as np
+
+from pipeplan_formulations.partition.tables import PartitionTables
+
+
+def lower_bound(problem: PartitionTables) -> int:
+    """A bound from each layer's fastest device, nothing recomputed.
+
+    Bottleneck: (3) says w_s ≤ T N / M_s; the w_s together are at least all work, and some stage has the largest layer.
+    Step: (4a) says w_s ≤ (T − Σ_{t<s} w_t) / M_s, so all work together is at most T (1 − Π (1 − 1 / M_s)); and
+    (5) with s any stage gives T ≥ Σ w + (M_s − 1) max(F_s, B_s), so Σ F_s ≤ (T − Σ w) Σ 1 / (M_s − 1).
+    """
+    counts = [count.stage for count in problem.through]
+    both = problem.forward + problem.backward
+    work = int(both.min(axis=0).sum())
+    column = np.array(counts)[:, None]
+    if problem.objective == "bottleneck":
+        share = ceil(Fraction(work) / sum(Fraction(problem.divisor, count) for count in counts))
+        return max(share, int((-(-column * both // problem.divisor)).min(axis=0).max()))
+    layer = int((column * (both if problem.weight is None else both + problem.weight)).min(axis=0).max())
+    full = prod(counts)
+    spread = -(-work * full // (full - prod(count - 1 for count in counts)))
+    lanes = [0]
+    for times in (problem.forward, problem.backward):
+        lanes.append(int(((column - 1) * times).min(axis=0).max()))
+        if min(counts) > 1:
+            some = int(times.min(axis=0).sum())
+            lanes.append(ceil(some / sum(Fraction(1, count - 1) for count in counts)))
+    return max(layer, spread, work + max(lanes))
+
+
+def largest(problem: PartitionTables) -> int:
+    """No objective exceeds this: every layer where it is slowest, recomputed, and sent at its worst, M times.
+
+    It bounds every intermediate sum of the formulations too, so it tells how far integers must reach.
+    """
+    again = np.where(problem.bytes.useful, problem.forward, 0)
+    tables = [problem.forward, problem.backward + again, problem.update]
+    tables += [problem.reduce] if problem.weight is None else [problem.reduce, problem.weight]
+    # Every stage may pay its base, and for its part of a tie.
+    tied = sum(sum(tie.update) + sum(tie.reduce) + sum(tie.home) for tie in problem.ties)
+    once = problem.stages * int(problem.reduce_base.max()) + tied
+    work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
+    links = (problem.send, problem.send_back, problem.link)
+    sends = sum(int(table.max(axis=1).sum(dtype=object)) for table in links if table.size)
+    shared = sum(int(row.max(initial=0)) for w in problem.wires for row in (w.busy, w.beyond) if row is not None)
+    step = (problem.micro_batches + 1) * (work + sends) + once + shared + 2 * int(problem.latency.sum(dtype=object))
+    return max(
+        [
+            step,
+            *(abs(path.constant) + path.most_surplus + path.largest * (work + sends + once) for path in problem.paths),
+        ]
+    )

@@ -1,0 +1,206 @@
+"""The data of a chain partition problem: tables of layers on stages, links, counts, and sums along the layers.
+
+The equations are in `pipeplan_formulations.partition.instance`, which gives each letter its meaning.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables, sums_before
+from pipeplan_formulations.common.recomputation import shared_recomputation
+from pipeplan_formulations.common.span_options import SpanOptions
+from pipeplan_formulations.partition.parts import PathCut, Tie, Wire
+from pipeplan_formulations.partition.terms import Counts, Overlap
+
+Boundaries = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionTables(LayerTables):
+    """Layers on the devices of S stages; `SHAPES` has the shape of each array.
+
+    Attributes
+    ----------
+    send, latency : array of int
+        f and l of each link; where its wires differ, of the fastest.
+    send_back, link : array of int
+        g and c of each cut on each link.
+    received : array of int
+        Bytes r of each cut, on each link.
+    in_flight : array of int
+        k_s.
+    micro_batches : int
+        M ≥ 1.
+    overlap : 'none', 'copy' or 'stream'
+    objective : 'step' or 'bottleneck'
+    paths : tuple of PathCut
+        Inequalities (6); only with objective 'step'.
+    wires : tuple of Wire
+        What (9) says; only with objective 'step'.
+    counts : array of int, optional
+        M_s; by default M.
+    link_counts : array of int, optional
+        m_s. By default what is certain from M_s and M_{s+1}: the smaller where a neighbour has one replica, else 1.
+    alternating : bool
+        Whether (8) holds.
+    warm_up : array of int, optional
+        k_s of (8), where it may exceed that of (1): the most forwards of a replica before its first backward.
+    samples : int, optional
+        N of (3); by default M.
+    weight : array of int, optional
+        V of each layer, where backwards are split; only with objective 'step' and without paths.
+    ties : tuple of Tie
+    beside : array of int, optional
+        Bytes that a second lane needs for each layer, in Y_s; by default there is none.
+    cuts : array of bool, optional
+        Which cuts are allowed; by default all.
+    where : array of bool, optional
+        Which layers may lie on which stage; by default all on all.
+    """
+
+    # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
+    SHAPES: ClassVar = {
+        **dict.fromkeys(("forward", "backward", "weight", "update", "reduce", "where"), ("Sn",)),
+        **dict.fromkeys(("send", "send_back", "link"), ("Lc",)),
+        "recomputable": ("n",),
+        "cuts": ("c",),
+        **dict.fromkeys(("in_flight", "limit", "counts", "warm_up", "reduce_base"), ("S",)),
+        **dict.fromkeys(("latency", "link_counts"), ("L",)),
+        "received": ("c", "Lc"),
+        **dict.fromkeys(("resident", "saved", "workspace", "output", "beside"), ("n", "Sn")),
+    }
+
+    send_back: Array = LEFT_OUT
+    link: Array = LEFT_OUT
+    received: Array = LEFT_OUT
+    in_flight: Array
+    micro_batches: int
+    overlap: Overlap = "copy"
+    objective: Literal["step", "bottleneck"] = "step"
+    paths: tuple[PathCut, ...] = ()
+    wires: tuple[Wire, ...] = ()
+    counts: Array | None = None
+    link_counts: Array | None = None
+    alternating: bool = False
+    warm_up: Array | None = None
+    samples: int | None = None
+    weight: Array | None = None
+    ties: tuple[Tie, ...] = ()
+    beside: Array | None = None
+    cuts: Flags | None = None
+    where: Flags | None = None
+
+    def __post_init__(self) -> None:
+        if self.forward.ndim != 2:
+            raise ValueError(f"forward has shape {self.forward.shape}, expected (stages, layers)")
+        stages, layers = self.forward.shape
+        if not 1 <= stages <= layers:
+            raise ValueError(f"{layers} layers do not fill {stages} stages")
+        axes = {"S": stages, "L": stages - 1, "n": layers, "c": layers - 1}
+        self.check_shapes(axes)
+        self.fill(axes)
+
+    @property
+    def stages(self) -> int:
+        """S."""
+        return int(self.forward.shape[0])
+
+    @property
+    def divisor(self) -> int:
+        """N."""
+        return self.samples or self.micro_batches
+
+    @cached_property
+    def prefix(self) -> dict[str, Array]:
+        """As in `LayerTables`, all of shape (S, n + 1); ``reduced`` counts the layers with ``reduce`` > 0."""
+        tables = {
+            **{name: getattr(self, name) for name in ("forward", "backward", "update", "reduce")},
+            "weight": np.zeros_like(self.forward) if self.weight is None else self.weight,
+            "resident": np.broadcast_to(self.resident, self.forward.shape),
+            "saved": self.bytes.saved,
+            "reduced": self.reduce > 0,
+        }
+        return {name: sums_before(table) for name, table in tables.items()}
+
+    @cached_property
+    def through(self) -> tuple[Counts, ...]:
+        """M_s, m_s, m_{s−1}, and the late forwards of (8), of each stage."""
+        most = [self.micro_batches] * self.stages if self.counts is None else self.counts.tolist()
+        single = [count == self.micro_batches for count in most]
+        wires = [min(most[s], most[s + 1]) if single[s] or single[s + 1] else 1 for s in range(self.stages - 1)]
+        wires = [1, *(wires if self.link_counts is None else self.link_counts.tolist()), 1]
+        flight = np.maximum(self.in_flight if self.warm_up is None else self.warm_up, 1).tolist()
+        late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, flight, strict=True)]
+        return tuple(Counts(most[s], late[s], wires[s + 1], wires[s]) for s in range(self.stages))
+
+    def options(self, s: int) -> SpanOptions:
+        """Options of stage s."""
+        b = self.bytes
+        return shared_recomputation(self.forward[s], b.savings[s], b.workspace[s], b.again[s], b.useful[s])
+
+    @cached_property
+    def bytes(self) -> "StageBytes":
+        """Bytes of each layer on each stage's device."""
+        return StageBytes.of(self)
+
+
+@dataclass(frozen=True)
+class StageBytes:
+    """Bytes of each layer on each stage, arrays of shape (S, n); stages with equal rows are of one sort.
+
+    Attributes
+    ----------
+    saved, output : array of int
+        Held for each micro-batch in flight, saved whole or recomputed.
+    workspace, again, beside : array of int
+        Needed while a layer computes: as it stands, where it is recomputed, and by a second lane.
+    useful : array of bool
+        Layers that may be recomputed and hold less then.
+    received : array of int
+        Held for each micro-batch by a stage that begins with the layer.
+    sort : array of int, shape (S,)
+        Number of the first stage with the same rows.
+    """
+
+    saved: Array
+    output: Array
+    workspace: Array
+    again: Array
+    beside: Array
+    useful: Flags
+    received: Array
+    sort: NDArray[np.intp]
+
+    @staticmethod
+    def of(problem: PartitionTables) -> "StageBytes":
+        """The arrays of a problem, which may have one row for all stages."""
+        shape = problem.forward.shape
+        given = (problem.saved, problem.output, problem.workspace, 0 if problem.beside is None else problem.beside)
+        saved, output, workspace, beside = tables = [np.broadcast_to(table, shape) for table in given]
+        received = np.zeros(shape, np.int64)
+        received[1:, 1:] = problem.received
+        sort = np.zeros(problem.stages, np.intp)
+        if any(np.ndim(table) == 2 for table in given):
+            first: dict[bytes, int] = {}
+            rows = np.concatenate(tables, axis=1)
+            sort = np.array([first.setdefault(row.tobytes(), s) for s, row in enumerate(rows)], np.intp)
+        return StageBytes(
+            saved=saved,
+            output=output,
+            workspace=workspace,
+            again=np.broadcast_to(problem.again, shape),
+            beside=beside,
+            useful=np.broadcast_to(problem.useful, shape),
+            received=received,
+            sort=sort,
+        )
+
+    @property
+    def savings(self) -> Array:
+        """Bytes per micro-batch in flight that recomputation of a layer saves."""
+        less: Array = self.saved - self.output
+        return less

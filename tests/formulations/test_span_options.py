@@ -1,0 +1,56 @@
+"""Options of a stage: a provider that states nothing but its points, beside recomputation, which answers faster."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeplan_formulations.common.recomputation import Recomputation
+from pipeplan_formulations.common.span_options import IMPOSSIBLE, OptionPoints, SpanOptions
+
+numbers = st.integers(0, 30)
+rows = st.lists(st.tuples(numbers, numbers, numbers, st.booleans()), min_size=1, max_size=6)
+
+
+class PointsOnly(SpanOptions):
+    """The points of another provider, and no answer of its own."""
+
+    def __init__(self, options: SpanOptions) -> None:
+        self._options, self.workspace = options, options.workspace
+
+    def points(self, start: int, end: int) -> OptionPoints:
+        """Those of the other."""
+        return self._options.points(start, end)
+
+    def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
+        """Not asked for here."""
+        raise NotImplementedError
+
+
+@given(rows, st.integers(1, 4), st.integers(-80, 40))
+@settings(max_examples=200, deadline=None)
+def test_points_are_enough_for_every_answer(layers, flight, spare):
+    """Least extra time and fewest bytes follow from the points of a span, and are what recomputation says of them."""
+    forward, saved, workspace, may = (np.array(column) for column in zip(*layers, strict=True))
+    recomputation = Recomputation(forward, saved, workspace, saved + workspace, may)
+    stated = PointsOnly(recomputation)
+    starts, ends = np.array([(a, b) for b in range(1, len(layers) + 1) for a in range(b)]).T
+    flights, spares = np.full(len(starts), flight), np.full(len(starts), spare)
+    for one, other in zip(
+        stated.least_each(starts, ends, flights, spares),
+        recomputation.least_each(starts, ends, flights, spares),
+        strict=True,
+    ):
+        assert one.tolist() == other.tolist()
+    fewest = stated.leanest(starts, ends, flights)
+    assert fewest.tolist() == recomputation.leanest(starts, ends, flights).tolist()
+    rough = stated.rough(starts, ends, flights, spares)
+    assert ((rough < IMPOSSIBLE) == (fewest <= spare)).all()
+    assert not stated.crowded(starts, ends).any()
+
+
+def test_the_first_point_that_fits_is_the_cheapest():
+    """Three options that take 10, 6 and 2 bytes with one micro-batch in flight, 20, 11 and 2 with two."""
+    points = OptionPoints(np.array([[0, 3, 7]]), np.zeros(3, int), np.array([10, 5, 0]), np.array([0, 1, 2]))
+    time, chosen = points.cheapest(np.array([1, 1, 2, 2, 1]), np.array([10, 9, 11, 10, 1]))
+    assert time.tolist() == [0, 3, 3, 7, IMPOSSIBLE]
+    assert chosen.tolist() == [0, 1, 1, 2, 0]
