@@ -1,6 +1,6 @@
 """Solving by rows: one model for each number of stages, and one report over them."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pipeplan_formulations.allocation.bracket import Bracket
 from pipeplan_formulations.allocation.depth_model import depth_model
@@ -11,42 +11,51 @@ from pipeplan_formulations.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.scaling import scale_for
 
 
-def solve_by_depth(
-    solver: MipSolver,
-    problem: ChainAllocation,
-    limits: Limits,
-    hint: Allocation | None = None,
-    progress: Progress | None = None,
-) -> Report[Allocation]:
-    """Solve every depth in turn; T need not exceed the incumbent. ``hint`` is the first one if feasible."""
-    bracket = Bracket(problem, limits, progress)
-    scale = scale_for(problem.largest, solver.bits)
-    bounds: list[int] = []
-    stop = Stop.OPTIMALITY
-    if hint is not None and problem.feasible(hint):
-        bracket.offer(hint)
-    fewest = max(1, len(problem.first) + len(problem.last))
-    for depth in range(fewest, min(problem.layers, int(problem.units.sum()) // problem.widths[0]) + 1):
-        most = bracket.high if bracket.high is not None else problem.largest
-        model = depth_model(problem, depth, scale, -(-most // scale.unit))
-        answer = solver.solve(model.rows, replace(limits, time=bracket.clock.left))
-        if answer.point is not None:
-            stages = model.read(answer.point)
-            if problem.feasible(stages):
-                bracket.offer(stages)
-        if answer.status is not Status.INFEASIBLE:
-            bounds.append(scale.up(answer.bound))
-        if answer.stop not in (Stop.OPTIMALITY, Stop.GAP):
-            stop = answer.stop
-            bounds.append(0)
-            break
-    status, bound = Status.UNKNOWN, min(bounds, default=0)
-    if bracket.high is None and stop is Stop.OPTIMALITY and not bounds:
-        status = Status.INFEASIBLE
-    if bracket.high is not None:
-        bracket.raise_low(min([*bounds, bracket.high]))
-        bound = bracket.low
-        status = Status.OPTIMAL if bound == bracket.high else Status.FEASIBLE
-        stop = Stop.OPTIMALITY if status is Status.OPTIMAL else Stop.GAP if stop is Stop.OPTIMALITY else stop
-    wall, best = bracket.clock.wall, bracket.best
-    return Report(status, stop, bracket.high, bound, wall, solver.name, solver.version(), limits.seed, best)
+@dataclass(frozen=True)
+class ByDepth:
+    """Back end that calls a solver once for each number of stages."""
+
+    solver: MipSolver
+
+    def solve(
+        self,
+        problem: ChainAllocation,
+        limits: Limits,
+        hint: Allocation | None = None,
+        progress: Progress | None = None,
+    ) -> Report[Allocation]:
+        """Minimise T under (1) to (4), or the bottleneck; see `exact.solve` for the parameters."""
+        bracket = Bracket(problem, limits, progress)
+        scale = scale_for(problem.largest, self.solver.bits)
+        bounds: list[int] = []
+        stop = Stop.OPTIMALITY
+        if hint is not None and problem.feasible(hint):
+            bracket.offer(hint)
+        fewest = max(1, len(problem.first) + len(problem.last))
+        for depth in range(fewest, min(problem.layers, int(problem.units.sum()) // problem.widths[0]) + 1):
+            # T need not exceed the incumbent.
+            most = bracket.high if bracket.high is not None else problem.largest
+            model = depth_model(problem, depth, scale, -(-most // scale.unit))
+            answer = self.solver.solve(model.rows, replace(limits, time=bracket.clock.left))
+            if answer.point is not None:
+                stages = model.read(answer.point)
+                if problem.feasible(stages):
+                    bracket.offer(stages)
+            if answer.status is not Status.INFEASIBLE:
+                bounds.append(scale.up(answer.bound))
+            if answer.stop not in (Stop.OPTIMALITY, Stop.GAP):
+                stop = answer.stop
+                bounds.append(0)
+                break
+        status, bound = Status.UNKNOWN, min(bounds, default=0)
+        if bracket.high is None and stop is Stop.OPTIMALITY and not bounds:
+            status = Status.INFEASIBLE
+        if bracket.high is not None:
+            bracket.raise_low(min([*bounds, bracket.high]))
+            bound = bracket.low
+            status = Status.OPTIMAL if bound == bracket.high else Status.FEASIBLE
+            stop = Stop.OPTIMALITY if status is Status.OPTIMAL else Stop.GAP if stop is Stop.OPTIMALITY else stop
+        wall, best = bracket.clock.wall, bracket.best
+        return Report(
+            status, stop, bracket.high, bound, wall, self.solver.name, self.solver.version(), limits.seed, best
+        )
