@@ -25,8 +25,8 @@ class ByDepth:
         progress: Progress | None = None,
     ) -> Report[Allocation]:
         """Minimise T under (1) to (4), or the bottleneck; see `exact.solve` for the parameters."""
-        bracket = Bracket(problem, limits, progress)
-        scale = scale_for(problem.largest, self.solver.bits)
+        solver, bracket = self.solver, Bracket(problem, limits, progress)
+        scale = scale_for(problem.largest, solver.bits)
         bounds: list[int] = []
         stop = Stop.OPTIMALITY
         if hint is not None and problem.feasible(hint):
@@ -36,7 +36,7 @@ class ByDepth:
             # T need not exceed the incumbent.
             most = bracket.high if bracket.high is not None else problem.largest
             model = depth_model(problem, depth, scale, -(-most // scale.unit))
-            answer = self.solver.solve(model.rows, replace(limits, time=bracket.clock.left))
+            answer = solver.solve(model.rows, replace(limits, time=bracket.clock.left))
             if answer.point is not None:
                 stages = model.read(answer.point)
                 if problem.feasible(stages):
@@ -56,6 +56,4 @@ class ByDepth:
             status = Status.OPTIMAL if bound == bracket.high else Status.FEASIBLE
             stop = Stop.OPTIMALITY if status is Status.OPTIMAL else Stop.GAP if stop is Stop.OPTIMALITY else stop
         wall, best = bracket.clock.wall, bracket.best
-        return Report(
-            status, stop, bracket.high, bound, wall, self.solver.name, self.solver.version(), limits.seed, best
-        )
+        return Report(status, stop, bracket.high, bound, wall, solver.name, solver.version(), limits.seed, best)

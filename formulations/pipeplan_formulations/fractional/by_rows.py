@@ -13,8 +13,6 @@ from pipeplan_formulations.scaling import Scale, scale_for
 
 STEP = 2e-6
 """How far real shares may be from what they stand for: CBC's tolerance, and the eight digits that it writes."""
-
-
 PARTS = 2**10
 """Parts of each layer for solvers of integers."""
 
@@ -43,19 +41,17 @@ class ByRows:
 
         ``bound`` is one that the caller knows already. The solver gets no start (see docs/bounds.md).
         """
-        parts = self.parts
+        solver, parts = self.solver, self.parts
         clock, low = Clock(limits), max(problem.lower_bound(), bound)
         found = [hint] if hint is not None and problem.feasible(hint) else []
-        scale = scale_for(problem.largest * parts, self.solver.bits) if parts else Scale()
+        scale = scale_for(problem.largest * parts, solver.bits) if parts else Scale()
         model = linear_model(problem, scale.unit, 0 if parts else low, parts)
-        answer = self.solver.solve(model, replace(limits, time=clock.left))
+        answer = solver.solve(model, replace(limits, time=clock.left))
 
         def report(
             status: Status, stop: Stop, value: int | None, bound: int, best: Positions | None
         ) -> Report[Positions]:
-            return Report(
-                status, stop, value, bound, clock.wall, self.solver.name, self.solver.version(), limits.seed, best
-            )
+            return Report(status, stop, value, bound, clock.wall, solver.name, solver.version(), limits.seed, best)
 
         if answer.status is Status.INFEASIBLE and not found:
             return report(Status.INFEASIBLE, Stop.OPTIMALITY, None, low, None)

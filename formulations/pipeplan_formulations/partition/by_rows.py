@@ -39,16 +39,14 @@ class ByRows:
         ValueError
             If the partition of ``start`` breaks (1), or its objective is not the partition's.
         """
-        clock, scale = Clock(limits), scale_for(problem.largest, self.solver.bits)
-        first = _checked(problem, start) or exact.solve(
-            problem, replace(limits, time=limits.time * SHARE), hint, progress
-        )
+        solver, clock = self.solver, Clock(limits)
+        scale, first = scale_for(problem.largest, solver.bits), _checked(problem, start)
+        if first is None:
+            first = exact.solve(problem, replace(limits, time=limits.time * SHARE), hint, progress)
 
         def report(status: Status, stop: Stop, bound: int, best: Boundaries | None) -> Report[Boundaries]:
             value = None if best is None else problem.evaluate(best)
-            return Report(
-                status, stop, value, bound, clock.wall, self.solver.name, self.solver.version(), limits.seed, best
-            )
+            return Report(status, stop, value, bound, clock.wall, solver.name, solver.version(), limits.seed, best)
 
         if first.stop is Stop.INTERRUPT or (problem.paths and first.status is Status.OPTIMAL):
             return report(first.status, first.stop, first.bound, first.solution)
@@ -67,7 +65,7 @@ class ByRows:
             if (told.best is None or value < told.best) and problem.feasible(boundaries):
                 told.tell(value, told.bound)
 
-        answer = self.solver.solve(
+        answer = solver.solve(
             model,
             replace(limits, time=clock.left),
             None if first.solution is None else model.point(problem, first.solution, high),
