@@ -1,16 +1,20 @@
 """Contiguous layers of a chain, with devices of several kinds, to a pipeline of any depth and widths."""
 
-from pipeplan_formulations.allocation import cbc, cpsat, exact
+from pipeplan_formulations.allocation import exact
 from pipeplan_formulations.allocation.instance import ChainAllocation, Flight
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
+from pipeplan_formulations.allocation.suffix_bounds.by_depth import ByDepth
 from pipeplan_formulations.allocation.suffix_bounds.suffix import frontier
 from pipeplan_formulations.common.backends import Backend, backend_of
+from pipeplan_formulations.common.mip.cbc import CBC
+from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report
 
 __all__ = ["BACKENDS", "Allocation", "ChainAllocation", "Flight", "ModeKey", "Place", "frontier", "solve"]
 
+cpsat, cbc = ByDepth(CPSAT), ByDepth(CBC)
 BACKENDS: dict[str, Backend[ChainAllocation, Allocation]] = {"exact": exact, "cpsat": cpsat, "cbc": cbc}
-"""The ways to solve the problem, one module each, by name. The solvers are for small instances."""
+"""The ways to solve the problem, by name. The solvers are for small instances."""
 
 
 def solve(

@@ -1,4 +1,4 @@
-"""Back ends of a problem: modules with one ``solve`` each, looked up by name.
+"""Back ends of a problem: modules or objects with one ``solve`` each, looked up by name.
 
 Importing them loads no solver; `solvers` does so when a model is written for it.
 """
@@ -13,9 +13,10 @@ Solution = TypeVar("Solution")
 
 
 class Backend(Protocol[Problem, Solution]):
-    """A module that solves a problem.
+    """A module or object that solves a problem.
 
-    To add one, write a module with this ``solve`` and name it in ``BACKENDS`` of the problem's package.
+    To add one, write a module with this ``solve`` and name it in ``BACKENDS`` of the problem's package. To add a solver
+    of linear models, write a `MipSolver` beside those in `common.mip`, and name it in ``BACKENDS`` as they are.
     """
 
     def solve(

@@ -13,7 +13,7 @@ A subclass states the shapes that it uses in `LayerTables.SHAPES`. Tables that a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -131,6 +131,10 @@ class LayerTables:
                 raise ValueError(f"{name} has shape {array.shape}, expected {nearest}")
             if array.size and array.min() < 0:
                 raise ValueError(f"{name} holds a negative number: {int(array.min())}")
+
+    def tables(self) -> dict[str, Any]:
+        """The tables that all subclasses have, by name."""
+        return {table.name: getattr(self, table.name) for table in fields(LayerTables)}
 
     def of_rows(self, rows: list[int]) -> dict[str, Any]:
         """The arrays of `SHAPES` with an axis of rows, on some of the rows only, by name."""

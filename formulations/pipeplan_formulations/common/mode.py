@@ -9,7 +9,6 @@ many of them a replica holds depends on the *flow* behind the stage, the replica
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,10 @@ Array = NDArray[np.int64]
 
 def _one() -> Array:
     return np.ones(1, np.int64)
+
+
+def _none() -> Array:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -53,40 +56,29 @@ class Mode:
     flow: int = field(default=1, kw_only=True)
     limit: int = field(default=UNLIMITED, kw_only=True)
     in_flight: Array = field(default_factory=_one, kw_only=True)
-    most_in_flight: Array | None = field(default=None, kw_only=True)
+    most_in_flight: Array = field(default_factory=_none, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.limit < 0 or self.flow < 0:
             raise ValueError(f"mode {self.name!r}: neither the limit {self.limit} nor the flow {self.flow} is below 0")
-        for counts in (self.in_flight, self.in_flight if self.most_in_flight is None else self.most_in_flight):
+        if not self.most_in_flight.size:
+            object.__setattr__(self, "most_in_flight", self.in_flight)
+        for counts in (self.in_flight, self.most_in_flight):
             if not len(counts) or (np.diff(counts) < 0).any():
                 raise ValueError(f"mode {self.name!r}: what is in flight never falls as more flows behind")
         if min(self.takes, default=0) < 0 or not any(self.takes):
             raise ValueError(f"mode {self.name!r} takes {self.takes}; a stage takes at least one device")
 
-    @overload
-    def flying(self, behind: int) -> int: ...
-    @overload
-    def flying(self, behind: Array) -> Array: ...
-    def flying(self, behind: int | Array) -> int | Array:
+    def flying(self, behind: int) -> int:
         """Fewest micro-batches that a replica holds where ``behind`` flows behind the stage."""
-        return _at(self.in_flight, behind)
+        return int(self.in_flight.take(behind, mode="clip"))
 
-    @overload
-    def most_flying(self, behind: int) -> int: ...
-    @overload
-    def most_flying(self, behind: Array) -> Array: ...
-    def most_flying(self, behind: int | Array) -> int | Array:
+    def most_flying(self, behind: int) -> int:
         """Most micro-batches that a replica may hold where ``behind`` flows behind the stage."""
-        return _at(self.in_flight if self.most_in_flight is None else self.most_in_flight, behind)
+        return int(self.most_in_flight.take(behind, mode="clip"))
 
     @cached_property
     def steps(self) -> tuple[tuple[int, int], ...]:
         """``(behind, in flight)`` at every flow behind at which more is in flight than just below it."""
         change = [0, *(int(i) + 1 for i in np.flatnonzero(np.diff(self.in_flight)))]
         return tuple((behind, int(self.in_flight[behind])) for behind in change)
-
-
-def _at(counts: Array, behind: int | Array) -> int | Array:
-    found = counts[np.minimum(behind, len(counts) - 1)]
-    return int(found) if isinstance(behind, int) else found

@@ -1,15 +1,23 @@
 """A row of layers to a row of devices, where a layer may be divided between neighbours."""
 
+from dataclasses import replace
+from functools import partial
+
 from pipeplan_formulations.common.backends import Backend, backend_of
+from pipeplan_formulations.common.mip.cbc import CBC, solve_cbc
+from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report
-from pipeplan_formulations.fractional import cbc, cpsat, exact
+from pipeplan_formulations.fractional import exact
+from pipeplan_formulations.fractional.by_rows import PARTS, ByRows
 from pipeplan_formulations.fractional.instance import FractionalPartition, Positions
 from pipeplan_formulations.fractional.rounding import rounded
 
 __all__ = ["BACKENDS", "FractionalPartition", "Positions", "rounded", "solve"]
 
+cpsat = ByRows(CPSAT, PARTS)
+cbc = ByRows(replace(CBC, solve=partial(solve_cbc, preprocess=False)))
 BACKENDS: dict[str, Backend[FractionalPartition, Positions]] = {"exact": exact, "cbc": cbc, "cpsat": cpsat}
-"""The ways to solve the problem, one module each, by name."""
+"""The ways to solve the problem, by name."""
 
 
 def solve(

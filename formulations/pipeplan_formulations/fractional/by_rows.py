@@ -1,7 +1,7 @@
 """The fractional chain partition problem by a solver of rows: places are integers, shares real or parts of a layer."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.mip.model import MipSolver
@@ -13,46 +13,61 @@ from pipeplan_formulations.fractional.rounding import nudged
 
 STEP = 2e-6
 """How far real shares may be from what they stand for: CBC's tolerance, and the eight digits that it writes."""
+PARTS = 2**10
+"""Parts of each layer for solvers of integers."""
 
 
-def solve_by_rows(
-    solver: MipSolver,
-    problem: FractionalPartition,
-    limits: Limits,
-    hint: Positions | None,
-    progress: Progress | None,
-    bound: int,
-    parts: int = 0,
-) -> Report[Positions]:
-    """Minimise T; see `exact.solve` for the first parameters.
+@dataclass(frozen=True)
+class ByRows:
+    """Back end that builds the rows of `linear` and calls a solver.
 
-    ``bound`` is one that the caller knows already; for ``parts`` see `linear`. The solver gets no start (see
-    docs/bounds.md); its solution is judged on the real rows.
+    With ``parts`` shares are whole numbers of so many parts of a layer. The rows leave out what rounding to parts may
+    add, so the solver's bound holds for real shares. What it finds is judged on the real rows; between the two lies
+    about one part in ``parts``.
     """
-    clock, low = Clock(limits), max(problem.lower_bound(), bound)
-    found = [hint] if hint is not None and problem.feasible(hint) else []
-    scale = scale_for(problem.largest * parts, solver.bits) if parts else Scale()
-    model = linear_model(problem, scale.unit, 0 if parts else low, parts)
-    answer = solver.solve(model, replace(limits, time=clock.left))
 
-    def report(status: Status, stop: Stop, value: int | None, bound: int, best: Positions | None) -> Report[Positions]:
-        return Report(status, stop, value, bound, clock.wall, solver.name, solver.version(), limits.seed, best)
+    solver: MipSolver
+    parts: int = 0
 
-    if answer.status is Status.INFEASIBLE and not found:
-        return report(Status.INFEASIBLE, Stop.OPTIMALITY, None, low, None)
-    if answer.point is not None:
-        positions = nudged(problem, model.positions(answer.point), 1 / parts if parts else STEP)
-        found += [positions] if positions is not None else []
-    stop, bound = (Stop.ERROR, low) if answer.status is Status.INFEASIBLE else (answer.stop, answer.bound)
-    bound = max(low, math.ceil(bound * scale.unit / model.whole - 0.5))
-    if not found:
-        return report(Status.UNKNOWN, stop, None, bound, None)
-    best = min(found, key=problem.evaluate)
-    proved = answer.status is Status.OPTIMAL and limits.gap == 0
-    value = max(bound if proved else low, whole(problem.evaluate(best)))
-    bound = min(bound, value)
-    if progress is not None:
-        progress(value, bound)
-    if bound == value:
-        return report(Status.OPTIMAL, Stop.OPTIMALITY, value, bound, best)
-    return report(Status.FEASIBLE, stop, value, bound, best)
+    def solve(
+        self,
+        problem: FractionalPartition,
+        limits: Limits,
+        hint: Positions | None = None,
+        progress: Progress | None = None,
+        bound: int = 0,
+    ) -> Report[Positions]:
+        """Minimise T; see `exact.solve` for the first parameters.
+
+        ``bound`` is one that the caller knows already. The solver gets no start (see docs/bounds.md).
+        """
+        solver, parts = self.solver, self.parts
+        clock, low = Clock(limits), max(problem.lower_bound(), bound)
+        found = [hint] if hint is not None and problem.feasible(hint) else []
+        scale = scale_for(problem.largest * parts, solver.bits) if parts else Scale()
+        model = linear_model(problem, scale.unit, 0 if parts else low, parts)
+        answer = solver.solve(model, replace(limits, time=clock.left))
+
+        def report(
+            status: Status, stop: Stop, value: int | None, bound: int, best: Positions | None
+        ) -> Report[Positions]:
+            return Report(status, stop, value, bound, clock.wall, solver.name, solver.version(), limits.seed, best)
+
+        if answer.status is Status.INFEASIBLE and not found:
+            return report(Status.INFEASIBLE, Stop.OPTIMALITY, None, low, None)
+        if answer.point is not None:
+            positions = nudged(problem, model.positions(answer.point), 1 / parts if parts else STEP)
+            found += [positions] if positions is not None else []
+        stop, bound = (Stop.ERROR, low) if answer.status is Status.INFEASIBLE else (answer.stop, answer.bound)
+        bound = max(low, math.ceil(bound * scale.unit / model.whole - 0.5))
+        if not found:
+            return report(Status.UNKNOWN, stop, None, bound, None)
+        best = min(found, key=problem.evaluate)
+        proved = answer.status is Status.OPTIMAL and limits.gap == 0
+        value = max(bound if proved else low, whole(problem.evaluate(best)))
+        bound = min(bound, value)
+        if progress is not None:
+            progress(value, bound)
+        if bound == value:
+            return report(Status.OPTIMAL, Stop.OPTIMALITY, value, bound, best)
+        return report(Status.FEASIBLE, stop, value, bound, best)

@@ -1,6 +1,6 @@
 """The bottleneck partition of a graph by a solver of rows, begun from the warm start."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pipeplan_formulations.common.bracket import Bracket
@@ -13,17 +13,19 @@ from pipeplan_formulations.graph.prefix import prefix_model
 from pipeplan_formulations.graph.warm import after_warm_start, open_bracket
 
 
-def solve_by_rows(
-    solver: MipSolver,
-    problem: GraphPartition,
-    limits: Limits,
-    hint: Stages | None = None,
-    progress: Progress | None = None,
-) -> Report[Stages]:
-    """Minimise T under (1) to (3); see `exact.solve` for the parameters."""
-    bracket = open_bracket(problem, limits, progress, hint)
-    stop = after_warm_start(problem, bracket, partial(search, solver=solver))
-    return bracket.report(stop, solver.name, solver.version())
+@dataclass(frozen=True)
+class ByRows:
+    """Back end that builds the rows of `prefix` and calls a solver."""
+
+    solver: MipSolver
+
+    def solve(
+        self, problem: GraphPartition, limits: Limits, hint: Stages | None = None, progress: Progress | None = None
+    ) -> Report[Stages]:
+        """Minimise T under (1) to (3); see `exact.solve` for the parameters."""
+        bracket = open_bracket(problem, limits, progress, hint)
+        stop = after_warm_start(problem, bracket, partial(search, solver=self.solver))
+        return bracket.report(stop, self.solver.name, self.solver.version())
 
 
 def search(problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver, seconds: float | None = None) -> Stop:

@@ -1,15 +1,19 @@
 """Contiguous layers of a chain to the stages of a pipeline."""
 
 from pipeplan_formulations.common.backends import Backend, backend_of
+from pipeplan_formulations.common.mip.cbc import CBC
+from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report
-from pipeplan_formulations.partition import cbc, cpsat, exact
+from pipeplan_formulations.partition import exact
+from pipeplan_formulations.partition.by_rows import ByRows
 from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
 from pipeplan_formulations.partition.parts import PathCut, Tie, Wire
 
 __all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "Wire", "solve"]
 
+cpsat, cbc = ByRows(CPSAT), ByRows(CBC)
 BACKENDS: dict[str, Backend[ChainPartition, Boundaries]] = {"cpsat": cpsat, "cbc": cbc, "exact": exact}
-"""The ways to solve the problem, one module each, by name."""
+"""The ways to solve the problem, by name."""
 
 
 def solve(

@@ -14,73 +14,81 @@ SHARE = 1 / 3
 """Part of the time limit that the dynamic programme may use."""
 
 
-def solve_by_rows(
-    solver: MipSolver,
-    problem: ChainPartition,
-    limits: Limits,
-    hint: Boundaries | None = None,
-    progress: Progress | None = None,
-    start: Report[Boundaries] | None = None,
-) -> Report[Boundaries]:
-    """Minimise T under (1) to (8); see `exact.solve` for the other parameters.
+@dataclass(frozen=True)
+class ByRows:
+    """Back end that builds the rows of `linear` and calls a solver."""
 
-    The search begins from ``start``, a report on the same problem; by default the dynamic programme's, which bounds
-    the problem without (6). If its partition is worth that bound with (6) too, all is said. Where there is no (6)
-    the solver checks the claim from its own model.
+    solver: MipSolver
 
-    Raises
-    ------
-    ValueError
-        If the partition of ``start`` breaks (1), or its objective is not the partition's.
-    """
-    clock, scale = Clock(limits), scale_for(problem.largest, solver.bits)
-    first = _checked(problem, start) or exact.solve(problem, replace(limits, time=limits.time * SHARE), hint, progress)
+    def solve(
+        self,
+        problem: ChainPartition,
+        limits: Limits,
+        hint: Boundaries | None = None,
+        progress: Progress | None = None,
+        start: Report[Boundaries] | None = None,
+    ) -> Report[Boundaries]:
+        """Minimise T under (1) to (8); see `exact.solve` for the other parameters.
 
-    def report(status: Status, stop: Stop, bound: int, best: Boundaries | None) -> Report[Boundaries]:
-        value = None if best is None else problem.evaluate(best)
-        return Report(status, stop, value, bound, clock.wall, solver.name, solver.version(), limits.seed, best)
+        The search begins from ``start``, a report on the same problem; by default the dynamic programme's, which bounds
+        the problem without (6). If its partition is worth that bound with (6) too, all is said. Where there is no (6)
+        the solver checks the claim from its own model.
 
-    if first.stop is Stop.INTERRUPT or (problem.paths and first.status is Status.OPTIMAL):
-        return report(first.status, first.stop, first.bound, first.solution)
-    # The rows round down, so that the scaled value of the start is at most that of the unscaled one, rounded up.
-    high = -(-(first.objective if first.objective is not None else problem.largest) // scale.unit)
-    low = 0 if first.status is Status.INFEASIBLE else min(scale.down(first.bound), high)
-    model = linear_model(problem, scale, low, high)
-    if model is None:
-        return report(Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
+        Raises
+        ------
+        ValueError
+            If the partition of ``start`` breaks (1), or its objective is not the partition's.
+        """
+        solver, clock = self.solver, Clock(limits)
+        scale, first = scale_for(problem.largest, solver.bits), _checked(problem, start)
+        if first is None:
+            first = exact.solve(problem, replace(limits, time=limits.time * SHARE), hint, progress)
 
-    told = _Told(progress, first.objective, first.bound)
+        def report(status: Status, stop: Stop, bound: int, best: Boundaries | None) -> Report[Boundaries]:
+            value = None if best is None else problem.evaluate(best)
+            return Report(status, stop, value, bound, clock.wall, solver.name, solver.version(), limits.seed, best)
 
-    def on_solution(point: list[float]) -> None:
-        boundaries = model.boundaries(point, problem.layers)
-        value = problem.evaluate(boundaries)
-        if (told.best is None or value < told.best) and problem.feasible(boundaries):
-            told.tell(value, told.bound)
+        if first.stop is Stop.INTERRUPT or (problem.paths and first.status is Status.OPTIMAL):
+            return report(first.status, first.stop, first.bound, first.solution)
+        # The rows round down, so that the scaled value of the start is at most that of the unscaled one, rounded up.
+        high = -(-(first.objective if first.objective is not None else problem.largest) // scale.unit)
+        low = 0 if first.status is Status.INFEASIBLE else min(scale.down(first.bound), high)
+        model = linear_model(problem, scale, low, high)
+        if model is None:
+            return report(Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
 
-    answer = solver.solve(
-        model,
-        replace(limits, time=clock.left),
-        None if first.solution is None else model.point(problem, first.solution, high),
-        None if progress is None else on_solution,
-        None if progress is None else lambda bound: told.tell(told.best, scale.up(bound)),
-    )
-    found = [first.solution] if first.solution is not None else []
-    if answer.status is Status.INFEASIBLE and not found:
-        return report(Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
-    if answer.status is Status.INFEASIBLE:
-        return report(Status.FEASIBLE, Stop.ERROR, problem.lower_bound(), found[0])
-    if answer.point is not None:
-        boundaries = model.boundaries(answer.point, problem.layers)
-        # Bytes beyond the solver's integers are rounded down in (1), so that it may overfill a stage.
-        found += [boundaries] if problem.feasible(boundaries) else []
-    bound = max(first.bound, scale.up(answer.bound))
-    if not found:
-        return report(Status.UNKNOWN, answer.stop, bound, None)
-    best = min(found, key=problem.evaluate)
-    value = problem.evaluate(best)
-    if bound >= value:
-        return report(Status.OPTIMAL, Stop.OPTIMALITY, value, best)
-    return report(Status.FEASIBLE, answer.stop, bound, best)
+        told = _Told(progress, first.objective, first.bound)
+
+        def on_solution(point: list[float]) -> None:
+            boundaries = model.boundaries(point, problem.layers)
+            value = problem.evaluate(boundaries)
+            if (told.best is None or value < told.best) and problem.feasible(boundaries):
+                told.tell(value, told.bound)
+
+        answer = solver.solve(
+            model,
+            replace(limits, time=clock.left),
+            None if first.solution is None else model.point(problem, first.solution, high),
+            None if progress is None else on_solution,
+            None if progress is None else lambda bound: told.tell(told.best, scale.up(bound)),
+        )
+        found = [first.solution] if first.solution is not None else []
+        if answer.status is Status.INFEASIBLE and not found:
+            return report(Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
+        if answer.status is Status.INFEASIBLE:
+            return report(Status.FEASIBLE, Stop.ERROR, problem.lower_bound(), found[0])
+        if answer.point is not None:
+            boundaries = model.boundaries(answer.point, problem.layers)
+            # Bytes beyond the solver's integers are rounded down in (1), so that it may overfill a stage.
+            found += [boundaries] if problem.feasible(boundaries) else []
+        bound = max(first.bound, scale.up(answer.bound))
+        if not found:
+            return report(Status.UNKNOWN, answer.stop, bound, None)
+        best = min(found, key=problem.evaluate)
+        value = problem.evaluate(best)
+        if bound >= value:
+            return report(Status.OPTIMAL, Stop.OPTIMALITY, value, best)
+        return report(Status.FEASIBLE, answer.stop, bound, best)
 
 
 def _checked(problem: ChainPartition, start: Report[Boundaries] | None) -> Report[Boundaries] | None:

@@ -138,7 +138,7 @@ class Frame:
         counts = problem.modes[kind][problem.widths.index(width)]
         possible = np.arange(width, most + 1)
         found = {}
-        least, largest = counts.flying(possible - width), counts.most_flying(possible - width)
+        least, largest = (each.take(possible - width) for each in (counts.in_flight, counts.most_in_flight))
         for k in range(int(least.min(initial=1)), int(largest.max(initial=0)) + 1):
             reached = possible[(least <= k) & (k <= largest)]
             if not len(reached):

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
-from pipeplan_formulations.common.mode import Mode
 
 
 class Grid:
@@ -54,16 +53,14 @@ class Grid:
     @cached_property
     def flight(self) -> list[Array]:
         """The least k for each width (in the order of ``widths``) and usage of a stage; at least 1."""
-        return [np.maximum(mode.flying(self._behind(mode)), 1) for mode in self._problem.modes[0]]
+        modes = self._problem.modes[0]
+        return [np.maximum(mode.in_flight.take(self.total - mode.flow, mode="clip"), 1) for mode in modes]
 
     @cached_property
     def most(self) -> list[Array]:
         """The largest k for each width and usage of a stage; at least 1."""
-        return [np.maximum(mode.most_flying(self._behind(mode)), 1) for mode in self._problem.modes[0]]
-
-    def _behind(self, mode: Mode) -> Array:
-        """Flow behind a stage of the mode, by usage from the stage on; 0 where that has less than the stage."""
-        return np.maximum(self.total - mode.flow, 0)
+        modes = self._problem.modes[0]
+        return [np.maximum(mode.most_in_flight.take(self.total - mode.flow, mode="clip"), 1) for mode in modes]
 
     @cached_property
     def partial(self) -> list[int]:

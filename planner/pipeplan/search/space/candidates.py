@@ -180,28 +180,20 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
     """
     chain, two_lanes = candidate.chain, candidate.family.two_lanes
     alike = len({group[0].kind.name for group in chain.groups}) == 1
-    tables = (chain.saved, chain.output, chain.workspace, chain.forward_workspace)
-    saved, output, workspace, beside = (table[0] if alike else table for table in tables)
+    tables = chain.tables()
+    tables["limit"] = np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0))
+    beside = chain.forward_workspace
+    if alike:
+        tables |= {name: tables[name][0] for name in ("saved", "output", "workspace")}
+        beside = beside[0]
     return ChainPartition(
-        forward=chain.forward,
-        backward=chain.backward,
-        update=chain.update,
-        reduce=chain.reduce,
-        reduce_base=chain.reduce_base,
-        send=chain.send,
+        **tables,
+        beside=beside if two_lanes else None,
         send_back=chain.send,
         link=chain.send,
-        latency=chain.latency,
-        resident=chain.resident,
-        saved=saved,
-        output=output,
-        recomputable=chain.recomputable,
         received=chain.boundary,
-        workspace=workspace,
-        beside=beside if two_lanes else None,
         in_flight=np.array(held, dtype=np.int64),
         warm_up=np.array(warm_up, dtype=np.int64),
-        limit=np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0)),
         micro_batches=candidate.micro_batches,
         samples=candidate.samples,
         link_counts=chain.link_counts(candidate.micro_batches),
