@@ -2,8 +2,8 @@
 
 from pipeplan_formulations.allocation import exact
 from pipeplan_formulations.allocation.instance import ChainAllocation, Flight
+from pipeplan_formulations.allocation.mip.by_depth import ByDepth
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
-from pipeplan_formulations.allocation.suffix_bounds.by_depth import ByDepth
 from pipeplan_formulations.allocation.suffix_bounds.suffix import frontier
 from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.mip.cbc import CBC
