@@ -26,8 +26,8 @@ from pipeplan.costs.pricing import assemble, price
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.placed import Placement, loop, vee
 from pipeplan.search.scheduling import find
+from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import written
-from pipeplan.search.scheduling.judge import Judge
 from pipeplan.simulate import simulate
 from pipeplan_executor import describe_machine, run
 from pipeplan_formulations.common.report import Limits
@@ -71,7 +71,7 @@ def contestants(model: Model, cluster: Cluster, where: str, memory: int) -> Iter
     """The fastest families with joined and with split backwards, and what is found of either kind."""
     boundaries, pipeline = on_devices(model, cluster, PLACEMENTS[where])
     pipeline = replace(pipeline, limits=(memory,) * PROCESSES)
-    judges = {split: Judge(pipeline) for split in (False, True)}
+    judges = {split: Evaluator(pipeline) for split in (False, True)}
     for each in written(pipeline, MICRO_BATCHES, (True,) * len(pipeline.stages)):
         if not each.two_lanes:
             judges[splits(each)].offer(each)

@@ -13,7 +13,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.search.intra_layer.balanced import balanced
 from pipeplan.search.intra_layer.channels import channels
-from pipeplan.search.intra_layer.judge import judge
+from pipeplan.search.intra_layer.evaluate import evaluate
 from pipeplan.search.intra_layer.line import Line
 from pipeplan.search.intra_layer.space import lines
 from pipeplan.search.result import Result
@@ -81,7 +81,7 @@ def slow_links() -> None:
         cluster = replace(fast, nodes=(replace(node, link=link),))
         every = lines(model, cluster, job)
         plain, coarse = (
-            min(judge(line, cut).value for line in every if (cut := _cut(line, balancer)))
+            min(evaluate(line, cut).value for line in every if (cut := _cut(line, balancer)))
             for balancer in (BALANCERS["chain-minmax"], BALANCERS["bapipe"])
         )
         best = _solve(model, cluster, replace(job, intra_layer=True))
@@ -92,7 +92,9 @@ def slow_links() -> None:
 def _cells(model: Model, cluster: Cluster, where: str) -> list[str]:
     job = Job(BATCH, replicas=(1,), schedules=("1f1b-as",))
     every = lines(model, cluster, job)
-    greedy = min((judge(line, cut).value for line in every if (cut := _cut(line, BALANCERS["bapipe"]))), default=None)
+    greedy = min(
+        (evaluate(line, cut).value for line in every if (cut := _cut(line, BALANCERS["bapipe"]))), default=None
+    )
     alone = _alone(model, every)
     whole = _solve(model, cluster, Job(BATCH))
     best = _solve(model, cluster, replace(job, intra_layer=True))
@@ -109,7 +111,7 @@ def _alone(model: Model, every: list[Line]) -> int | None:
     parts = channels(model)
     equal = [(line, cut) for line in every if (cut := balanced(line))]
     real = [(line, cut) for line, shares in equal if (cut := rounded(line.problem, shares, parts))]
-    return min((judge(line, cut).value for line, cut in real), default=None)
+    return min((evaluate(line, cut).value for line, cut in real), default=None)
 
 
 def _cut(line: Line, balancer: Balancer) -> Positions | None:

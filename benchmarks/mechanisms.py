@@ -52,7 +52,7 @@ def without_placements(node: PlacementsNode, _: object) -> object:
 choice = import_module("pipeplan.search.robust.choice")
 OFF: Mapping[str, tuple[Any, str, Callable[..., object]] | None] = {
     "all": None,
-    "no targets": (TargetSchedule, "next_below", lambda _, prover, __: at_once(prover)),
+    "no targets": (TargetSchedule, "next_below", lambda _, search, __: at_once(search)),
     "no placements": (PlacementsNode, "advance", without_placements),
     "no relatives": (choice, "relatives", lambda *_: iter(())),
     "no roomier": (choice, "roomier", lambda *_: iter(())),

@@ -116,8 +116,8 @@ def contestants(model: Model, cluster: Cluster) -> list[Contestant]:
     result = solve(model, cluster, batch=BATCH, time_limit=SOLVE_SECONDS)
     plans = [("pipeplan", result.plan)]
     for row in ranked(result.baselines.values()):
-        if row.judged is not None and not row.outside:
-            plans.append((row.name, draft(model, cluster, result.job, row.judged, result.bound)))
+        if row.evaluated is not None and not row.outside:
+            plans.append((row.name, draft(model, cluster, result.job, row.evaluated, result.bound)))
     for label, wishes in (
         ("two stages", {"depths": (PROCESSES,), "replicas": (1,)}),
         ("two stages, all layers recomputed", {"depths": (PROCESSES,), "replicas": (1,), "recompute": "full"}),

@@ -14,8 +14,8 @@ from pipeplan.costs.pricing import assemble, price
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.schedules.placed import Placement, loop, vee
 from pipeplan.search.scheduling import as_schedule, find, floor_problem
+from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import written
-from pipeplan.search.scheduling.judge import Judge
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.schedule import solve
 
@@ -34,7 +34,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for model, size, where in ROWS:
         pipeline = evenly(model, size, PLACEMENTS[where])
-        judge = Judge(pipeline)
+        judge = Evaluator(pipeline)
         split = (True,) * len(pipeline.stages)
         for schedule in written(pipeline, MICRO_BATCHES, split):
             judge.offer(schedule)

@@ -17,7 +17,7 @@ from pipeplan.costs.sources import sources
 from pipeplan.search import opened
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
-from pipeplan.search.branch_and_bound import OnProgress, Prover
+from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
 from pipeplan.search.build_plan import draft
 from pipeplan.search.heuristics import Baseline, baselines
 from pipeplan.search.infeasible import overfull
@@ -55,7 +55,7 @@ def solve(
     workers: int = 2,
     seed: int = 0,
     robust: Robust | float | str | None = None,
-    watch: OnProgress = lambda *_: None,
+    on_progress: OnProgress = lambda *_: None,
     example_inputs: Any = None,
     **wishes: Any,
 ) -> Result:
@@ -82,8 +82,8 @@ def solve(
         Times vary by so much (``0.05``, ``'5%'``, or more of it in a `Robust`): after the search, the plans tried are
         compared in sampled steps, and that of the least mean or quantile is the answer. The bound stays that of the
         undisturbed step.
-    watch : callable
-        ``watch(incumbent, bound, open)`` in nanoseconds, whenever something improved.
+    on_progress : callable
+        ``on_progress(incumbent, bound, open)`` in nanoseconds, whenever something improved.
     example_inputs : tensor or tuple of tensors, optional
         For a torch module: one batch, whose first axis counts samples.
     **wishes
@@ -123,83 +123,88 @@ def solve(
         _check_robust(job)
     model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
     if job.intra_layer:
-        whole = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, watch=watch)
-        return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, watch)
+        whole = partial(
+            solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, on_progress=on_progress
+        )
+        return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress)
     space = Space(model, cluster, job)
     if space.impossible or overfull(space):
         raise InfeasibleError(why_infeasible(space, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
     searching = replace(limits, time=clock.left - compared)
-    prover = Prover(searching, watch, cluster=cluster, backend=backend, outside=space.outside)
+    search = PlanSearch(searching, on_progress, cluster=cluster, backend=backend, outside=space.outside)
     rows: Mapping[str, Baseline] = {}
     try:
         with interruptible():
             for node in opened(space):
-                prover.push(node)
+                search.push(node)
             for late in any_orders(space):
-                prover.defer(late)
+                search.defer(late)
         if space.large:  # heuristics' plans are late there, and would close little
-            prover.run(reserve=prover.limits.time * FOR_HEURISTICS)
+            search.run(reserve=search.limits.time * FOR_HEURISTICS)
         with interruptible():
             rows = baselines(
                 space,
-                prover.limits.time * FOR_HEURISTICS,
-                prover.submit,
-                known=prover.incumbent is not None,
-                at_most=max(prover.rest, 0.0) / 2 + prover.slack,
-                affords=prover.affords,
+                search.limits.time * FOR_HEURISTICS,
+                search.submit,
+                known=search.incumbent is not None,
+                at_most=max(search.rest, 0.0) / 2 + search.slack,
+                affords=search.affords,
             )
-        prover.run(reserve=prover.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
-        if prover.stop is not Stop.INTERRUPT:
-            prover.resume()
-            prover.run()
+        search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
+        if search.stop is not Stop.INTERRUPT:
+            search.resume()
+            search.run()
     except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
-        prover.stop = Stop.INTERRUPT
+        search.stop = Stop.INTERRUPT
     except BeyondIntegersError as error:
         raise InputError(
             f"a step of {job.batch} samples takes too long to be counted in nanoseconds ({error}); ask about fewer"
         ) from error
 
-    if prover.incumbent is None:
-        if prover.stop in (Stop.TIME, Stop.INTERRUPT):
-            raise UndecidedError(prover.stop, prover.bound, prover.unaffordable)
-        if not prover.refuted and prover.unaffordable is not None:
-            raise UndecidedError(Stop.TIME, prover.bound, prover.unaffordable)
-        if not prover.refuted:
+    if search.incumbent is None:
+        if search.stop in (Stop.TIME, Stop.INTERRUPT):
+            raise UndecidedError(search.stop, search.bound, search.unaffordable)
+        if not search.refuted and search.unaffordable is not None:
+            raise UndecidedError(Stop.TIME, search.bound, search.unaffordable)
+        if not search.refuted:
             raise PipeplanError(
                 f"no plan was found, and it is not proved that none fits: no plan that does takes less than "
-                f"{format_time(prover.bound)}; ask for fewer choices (--depths, --replicas, --schedules)"
+                f"{format_time(search.bound)}; ask for fewer choices (--depths, --replicas, --schedules)"
             )
-        raise InfeasibleError(why_infeasible(space, max(prover.left, FOR_REASONS * time_limit)))
-    chosen, choice = prover.incumbent, None
+        raise InfeasibleError(why_infeasible(space, max(search.left, FOR_REASONS * time_limit)))
+    chosen, choice = search.incumbent, None
     if question is not None:
-        tried = [*prover.tried, *(row.judged for row in rows.values() if row.judged is not None and not row.outside)]
-        finish = prover.pace.finish(prover.incumbent.candidate)
-        rest = Clock(Limits(time=max(clock.left - max(finish - prover.slack, 0.0), 0.0)))
+        tried = [
+            *search.tried,
+            *(row.evaluated for row in rows.values() if row.evaluated is not None and not row.outside),
+        ]
+        finish = search.pace.finish(search.incumbent.candidate)
+        rest = Clock(Limits(time=max(clock.left - max(finish - search.slack, 0.0), 0.0)))
         try:
-            choice = choose(space, prover.incumbent, tried, prover.bound, question, seed, rest)
-            prover.stop = Stop.TIME if choice is None else prover.stop
+            choice = choose(space, search.incumbent, tried, search.bound, question, seed, rest)
+            search.stop = Stop.TIME if choice is None else search.stop
         except KeyboardInterrupt:
-            prover.stop = Stop.INTERRUPT
-        chosen = prover.incumbent if choice is None else choice.chosen
+            search.stop = Stop.INTERRUPT
+        chosen = search.incumbent if choice is None else choice.chosen
     with nearly_done():
-        plan = draft(model, cluster, job, chosen, prover.bound)
+        plan = draft(model, cluster, job, chosen, search.bound)
         validate_plan(plan, model, cluster)
         return Result(
             plan=plan,
             timeline=chosen.timeline,
             job=job,
-            status=Status.OPTIMAL if prover.bound == chosen.value else Status.FEASIBLE,
-            stop=prover.stop,
+            status=Status.OPTIMAL if search.bound == chosen.value else Status.FEASIBLE,
+            stop=search.stop,
             value=chosen.value,
-            bound=prover.bound,
+            bound=search.bound,
             wall=clock.wall,
             backend=backend,
-            searched=searched(space, prover.opened),
+            searched=searched(space, search.opened),
             costs=sources(model, cluster, space.sizes),
             baselines=rows,
-            runners_up=prover.ranking(),
+            runners_up=search.ranking(),
             robust=choice,
         )
 

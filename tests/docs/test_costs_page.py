@@ -14,7 +14,7 @@ from helpers.shared_data import ROOT
 from pipeplan import Cluster, Job, Model, Result, solve
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import OPTIMIZER_STATE
-from pipeplan.core.timeline import Flight, Span
+from pipeplan.core.timeline import Span, TransferSpan
 from pipeplan.costs.layers import ITEM_SIZE, layer_costs, optimizer_bytes
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.job_file import job_from_data
@@ -157,7 +157,7 @@ def test_time_lines_are_the_simulated_ones(example: int) -> None:
     def row(span: Span) -> tuple[str, int, int]:
         return f"{span.action} on d{plan.ranks[span.device]}", span.start, span.end
 
-    def sent(flight: Flight) -> tuple[str, int, int, int]:
+    def sent(flight: TransferSpan) -> tuple[str, int, int, int]:
         kind = "F" if flight.source < flight.target else "B"
         return f"{flight.source}{kind}{flight.micro_batch}", flight.start, flight.end, flight.arrival
 
@@ -166,7 +166,7 @@ def test_time_lines_are_the_simulated_ones(example: int) -> None:
     streams = plan.pipeline.overlap is Overlap.STREAM
     ready = {name.partition(" ")[0]: begin if streams else end for name, begin, end in actions}
     tensors = [(cells[0], *map(number, cells[1:])) for cells in table(text, "tensor")]
-    assert sorted((name, *times) for name, _, *times in tensors) == sorted(map(sent, timeline.flights))
+    assert sorted((name, *times) for name, _, *times in tensors) == sorted(map(sent, timeline.transfers))
     assert [ready[name] for name, *_ in tensors] == [told for _, told, *_ in tensors]
     for line in plan.schedule.as_text():
         assert f"`{line}`" in " ".join(text.split())

@@ -81,7 +81,7 @@ def as_simulated(schedule: Schedule, pipeline: Pipeline, problem: PipelineSchedu
     row = hardest(rows, pipeline, schedule.micro_batches)
     seen: Counter[tuple[Kind, int]] = Counter()
     passed: list[Op] = []
-    for flight in simulate(schedule, pipeline).flights:
+    for flight in simulate(schedule, pipeline).transfers:
         kind: Kind = "A" if flight.target > flight.source else "G"
         if flight.micro_batch % rows.count == row and (kind, flight.source) in problem.sent.values():
             passed.append(Op(kind, flight.source, seen[kind, flight.source]))

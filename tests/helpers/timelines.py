@@ -1,7 +1,7 @@
 """Time lines drawn by hand, small enough to check with a pencil."""
 
 from pipeplan.core.schedule import Action
-from pipeplan.core.timeline import Flight, Span, Step, Timeline
+from pipeplan.core.timeline import Span, Step, Timeline, TransferSpan
 
 MS = 10**6
 GIB = 2**30
@@ -23,7 +23,7 @@ def two_stages() -> Timeline:
     ways = [(0, 1, 0, 2, 3), (0, 1, 1, 4, 5), (1, 0, 0, 9, 10), (1, 0, 1, 15, 16)]
     return Timeline(
         spans=tuple(Span(device, 0, Action.parse(text), a * MS, b * MS) for device, text, a, b in rows),
-        flights=tuple(Flight(s, t, m, 0, a * MS, b * MS, b * MS + 1000) for s, t, m, a, b in ways),
+        transfers=tuple(TransferSpan(s, t, m, 0, a * MS, b * MS, b * MS + 1000) for s, t, m, a, b in ways),
         memory=(
             (Step(0, 2 * GIB), Step(2 * MS, 3 * GIB), Step(14 * MS, 2 * GIB), Step(20 * MS, GIB)),
             (Step(0, GIB), Step(3 * MS, 2 * GIB), Step(15 * MS, GIB)),

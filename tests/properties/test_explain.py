@@ -74,7 +74,7 @@ def test_nothing_is_busy_for_longer_than_the_step(seed: int) -> None:
     case = random_case(seed)
     setting = setting_of(case.schedule, case.pipeline)
     taken: dict[str, int] = {}
-    for flight in setting.timeline.flights:
+    for flight in setting.timeline.transfers:
         for name in setting.transfer(flight).resources:
             taken[name] = taken.get(name, 0) + setting.transfer(flight).occupancy
     for use in uses(setting):

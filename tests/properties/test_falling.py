@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from helpers.allocations import backwards, brute_force, chain_allocations, drains, every_allocation, right_sides, wished
 from pipeplan.schedules import FAMILIES, first_deadlock
-from pipeplan.search.space.in_flight import Box, between
+from pipeplan.search.space.in_flight import InFlightBox, between
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, exact
 from pipeplan_formulations.allocation.falling import excesses, falls
@@ -39,7 +39,7 @@ def test_what_falls_never_deadlocks(replicas: list[int], micro_batches: int, dat
     rooms = data.draw(st.lists(st.integers(0, 40), min_size=len(replicas), max_size=len(replicas)))
     drawn = tuple(data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True))
     shares = [-(-micro_batches // r) for r in replicas]
-    for counts in (least, most, Box.of(replicas, micro_batches).filled(rooms)):
+    for counts in (least, most, InFlightBox.of(replicas, micro_batches).filled(rooms)):
         assert falls(replicas, shares, least, counts)
     for counts in (least, most, drawn):
         assert not falls(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None
@@ -50,7 +50,7 @@ def test_what_falls_never_deadlocks(replicas: list[int], micro_batches: int, dat
 def test_parts_of_a_box_hold_all_counts_that_fall(replicas: list[int], micro_batches: int, seed: int) -> None:
     """However a box is split, each row of counts that falls is in just one part, and no end of a part can be spared."""
     random = Random(seed)
-    boxes = [Box.of(replicas, micro_batches)]
+    boxes = [InFlightBox.of(replicas, micro_batches)]
     every = sorted(boxes[0].counts())
     for _ in range(random.randint(1, 4)):
         wide = [box for box in boxes if box.low != box.high]

@@ -11,7 +11,7 @@ from pipeplan import solve
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job
 from pipeplan.search.intra_layer.balanced import balanced
-from pipeplan.search.intra_layer.judge import judge
+from pipeplan.search.intra_layer.evaluate import evaluate
 from pipeplan.search.intra_layer.space import lines
 from pipeplan.simulate import simulate
 
@@ -44,7 +44,7 @@ def test_no_shares_are_simulated_below_their_bound(case, data) -> None:
         st.lists(st.floats(0, len(model.layers)), min_size=line.chain.stages - 1, max_size=line.chain.stages - 1)
     )
     positions = (0.0, *sorted(inner), float(len(model.layers)))
-    judged = judge(line, positions)
+    judged = evaluate(line, positions)
     assert judged.value >= judged.line.problem.evaluate(judged.positions) * (1 - 1e-9) - line.rounding
     assert simulate(judged.schedule, judged.pipeline).makespan == judged.value
 

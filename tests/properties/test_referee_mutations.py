@@ -11,7 +11,7 @@ from pipeplan.costs.network import Ring
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes.aggregate import AggregateNode
-from pipeplan.search.nodes.device_groups import ShapeNode
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
@@ -76,11 +76,11 @@ def test_a_gate_that_stands_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     assert "outside what was asked" in noticed(lambda document: "order" in document["job"])
 
 
-@pytest.mark.parametrize("kind", [ShapeNode, FamilyNode, AggregateNode])
+@pytest.mark.parametrize("kind", [DeviceGroupsNode, FamilyNode, AggregateNode])
 def test_a_node_that_forgets_what_it_leaves_is_noticed(monkeypatch: pytest.MonkeyPatch, kind: type[Node]) -> None:
     """Without the bound of what is left unexamined the answer is called optimal where it is not."""
     advance = kind.advance
-    monkeypatch.setattr(kind, "advance", lambda self, prover: Step(advance(self, prover).nodes, None))
+    monkeypatch.setattr(kind, "advance", lambda self, search: Step(advance(self, search).nodes, None))
     if kind is AggregateNode:
         monkeypatch.setattr(space, "FEW", 0)
         monkeypatch.setattr(layouts, "SMALL_CELLS", 0)

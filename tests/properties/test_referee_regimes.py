@@ -12,7 +12,7 @@ from pipeplan.search.graph.node import GraphNode
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes import tied_copies as copies
 from pipeplan.search.nodes.aggregate import AggregateNode, PlacementsNode, TargetSchedule
-from pipeplan.search.nodes.device_groups import RestNode
+from pipeplan.search.nodes.device_groups import RemainingGroupsNode
 from pipeplan.search.space import in_flight as flights
 from pipeplan.search.space.in_flight import Box
 from pipeplan.search.space.space import Space
@@ -118,7 +118,10 @@ REGIMES = {
     ),
     "many shapes": Regime(Space, "_more_than", ((space, "MANY", 0),), when=lambda own, many: own[1] == 0 and many),
     "shapes without number": Regime(
-        RestNode, "advance", (AGGREGATES, (shapes, "LOT", 2)), suits=lambda own: own["job"].get("order") == "given"
+        RemainingGroupsNode,
+        "advance",
+        (AGGREGATES, (shapes, "LOT", 2)),
+        suits=lambda own: own["job"].get("order") == "given",
     ),
     "no solver": Regime(family_node.FamilyNode, "advance", ((family_node, "CELLS", 0),), exact=False, suits=step),
     "many stages of tied weights": Regime(

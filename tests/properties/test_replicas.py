@@ -117,4 +117,4 @@ def test_one_stage_of_many_replicas_is_data_parallelism() -> None:
     stage = pipeline.stages[0]
     timeline = simulate(FAMILIES["1f1b-sno"].write((4,), 8), pipeline)
     assert timeline.makespan == 2 * (stage.forward + stage.backward) + stage.reduce + stage.update
-    assert pipeline.overlap in Overlap and not timeline.flights
+    assert pipeline.overlap in Overlap and not timeline.transfers

@@ -15,7 +15,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan.core.timeline import Flight, Span, Timeline
+from pipeplan.core.timeline import Span, Timeline, TransferSpan
 from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.schedules import FAMILIES
 from pipeplan.simulate import longest_path, makespan, simulate
@@ -33,7 +33,7 @@ def moments(timeline: Timeline, pipeline: Pipeline) -> dict[Moment, int]:
         found |= {(a, "start"): span.start, (a, "end"): span.end}
         if span.action.kind is R:
             assert found.setdefault(meeting(span.action, pipeline), span.start) == span.start
-    for flight in timeline.flights:
+    for flight in timeline.transfers:
         kinds = (F,) if flight.source < flight.target else (B, DX)
         senders = [Action(kind, flight.source, flight.micro_batch, flight.slice) for kind in kinds]
         sender = next((home[a], a) for a in senders if a in home)
@@ -80,10 +80,10 @@ def test_the_critical_path_explains_the_makespan(seed: int) -> None:
     assert isinstance(last, Span) and last.end == timeline.makespan
     streams = case.pipeline.overlap is Overlap.STREAM
     for a, b in pairwise(path):
-        touching = {a.end} | ({a.arrival} if isinstance(a, Flight) else set())
-        if streams and isinstance(b, Flight):
+        touching = {a.end} | ({a.arrival} if isinstance(a, TransferSpan) else set())
+        if streams and isinstance(b, TransferSpan):
             ways = chain(*case.pipeline.transfers, *case.pipeline.returns)
-            touching |= {a.start + w.occupancy for w in ways} if isinstance(a, Flight) else {a.start}
+            touching |= {a.start + w.occupancy for w in ways} if isinstance(a, TransferSpan) else {a.start}
             assert b.start in touching or b.end in touching
         else:
             assert b.start in touching

@@ -90,8 +90,8 @@ def _contestants(model: Model, cluster: Cluster, comparison: Comparison) -> list
     balanced = ranked(
         row for result in comparison.results.values() for row in result.baselines.values() if not row.outside
     )
-    if balanced and balanced[0].judged is not None:
-        plans.append((balanced[0].name, draft(model, cluster, best.job, balanced[0].judged, comparison.bound)))
+    if balanced and balanced[0].evaluated is not None:
+        plans.append((balanced[0].name, draft(model, cluster, best.job, balanced[0].evaluated, comparison.bound)))
     return plans
 
 

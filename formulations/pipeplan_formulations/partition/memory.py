@@ -122,7 +122,7 @@ class Recomputing:
         return self._options(s).choose(a, b, flight, spare)
 
     def _table(self, s: int, width: int) -> Array:
-        """Floors of stage s that are known: rows are starts, columns lengths less one."""
+        """LowerBounds of stage s that are known: rows are starts, columns lengths less one."""
         known = self._floors.get(s)
         if known is None or known.shape[1] < width:
             wider = np.full((self._problem.layers, width), UNKNOWN)

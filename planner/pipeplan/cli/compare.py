@@ -25,13 +25,13 @@ def run(options: Namespace) -> int:
 
     model = read_model(options)
     cluster = read_cluster(options, model)
-    with solving(quiet=options.json) as watch:
+    with solving(quiet=options.json) as on_progress:
         comparison = compare(
             model,
             cluster,
             read_job(options, model),
             **limits(options),
-            watch=watch,
+            on_progress=on_progress,
         )
     if options.json:
         print(json.dumps(as_json(comparison), indent=2))

@@ -81,13 +81,13 @@ def _question(options: Namespace) -> "Explanation | Remedies":
             print(f"trying  {what}", file=sys.stderr)
 
     try:
-        with solving(quiet=options.json) as watch:
+        with solving(quiet=options.json) as on_progress:
             result = solve(
                 model,
                 cluster,
                 job=job,
                 **limits(options),
-                watch=watch,
+                on_progress=on_progress,
             )
     except InfeasibleError:
         found = remedies(model, cluster, job, time_limit=options.each, **each, progress=tell)

@@ -42,11 +42,11 @@ def run_published(options: Namespace) -> int:
 
     case, how = read_published(options), limits(options)
     backend = "auto" if options.backend == "cpsat" else options.backend
-    with solving(quiet=options.json) as watch:
+    with solving(quiet=options.json) as on_progress:
         report = graph.solve(
             case.problem,
             Limits(how["time_limit"], how["gap"], how["workers"], how["seed"]),
-            progress=lambda value, bound: watch(
+            progress=lambda value, bound: on_progress(
                 None if value is None else round(value * case.unit * 1e9), round(bound * case.unit * 1e9), 1
             ),
             backend=backend,

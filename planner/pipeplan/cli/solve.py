@@ -54,14 +54,14 @@ def run(options: Namespace) -> int:
     model = read_model(options)
     cluster = read_cluster(options, model)
     job = read_job(options, model)
-    with solving(quiet=options.json) as watch:
+    with solving(quiet=options.json) as on_progress:
         result = solve(
             model,
             cluster,
             job=job,
             **limits(options),
             robust=robust,
-            watch=watch,
+            on_progress=on_progress,
         )
     show(json.dumps(result.as_json(), indent=2) if options.json else result, options, "output")
     if options.output:

@@ -140,7 +140,7 @@ class Device:
         return f"d{self.index} {self.kind.name} (node {self.node})"
 
 
-Groups = tuple[tuple[Device, ...], ...]
+StageDevices = tuple[tuple[Device, ...], ...]
 """The devices of each stage, one per replica."""
 
 

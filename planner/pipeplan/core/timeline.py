@@ -18,7 +18,7 @@ class Span(NamedTuple):
     end: int
 
 
-class Flight(NamedTuple):
+class TransferSpan(NamedTuple):
     """A tensor on its way from one stage to a neighbour.
 
     Its first byte leaves at ``start``, its last one at ``end``, and it is there at ``arrival``. Its wires are busy from
@@ -49,19 +49,19 @@ class Timeline:
     ----------
     spans : tuple of Span
         In order of start.
-    flights : tuple of Flight
+    transfers : tuple of TransferSpan
         In order of start; transfers inside one device are absent.
     memory : tuple of tuple of Step
         One line a device.
-    critical : tuple of Span or Flight
+    critical : tuple of Span or TransferSpan
         A longest path: each item could not start before the one ahead of it had ended (or, where tensors stream,
         before it had started); the last one ends at ``makespan``.
     """
 
     spans: tuple[Span, ...]
-    flights: tuple[Flight, ...]
+    transfers: tuple[TransferSpan, ...]
     memory: tuple[tuple[Step, ...], ...]
-    critical: tuple[Span | Flight, ...]
+    critical: tuple[Span | TransferSpan, ...]
 
     @cached_property
     def makespan(self) -> int:

@@ -8,7 +8,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.core.cluster import Cluster, Device, DeviceKind, Groups, Link
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Layer, LayerCost, Model
@@ -110,7 +110,7 @@ class Prices:
         return _array([state[layer.parameters] for layer in self.model.layers])
 
     def shared(
-        self, groups: Groups, tables: "Sequence[Table]", rings: Sequence[Ring], shares: Array
+        self, groups: StageDevices, tables: "Sequence[Table]", rings: Sequence[Ring], shares: Array
     ) -> tuple[SharedWeights, ...]:
         """What the model's ties cost on a row of stages; optimiser state is divided by ``shares``, shape (S,)."""
         index = {name: i for i, name in enumerate(self.model.names)}
@@ -142,7 +142,7 @@ class Prices:
         """Layers of which the search may decide that they are computed again."""
         return np.full(len(self.model.layers), self.job.recompute is Recompute.CHOOSE)
 
-    def chain(self, groups: Groups, micro_batch: int) -> Chain:
+    def chain(self, groups: StageDevices, micro_batch: int) -> Chain:
         """The model's layers on a row of stages."""
         tables = [self.table(group[0].kind, micro_batch) for group in groups]
         shares = np.array([len(group) if self.job.zero1 else 1 for group in groups], np.int64)[:, None]

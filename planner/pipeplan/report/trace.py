@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.core.schedule import Kind
-from pipeplan.core.timeline import Flight, Span, Timeline
+from pipeplan.core.timeline import Span, Timeline, TransferSpan
 from pipeplan.io.atomic import write_whole
 from pipeplan.report.plot.colours import STYLES, TRANSFER
 
@@ -69,7 +69,7 @@ def _process(
         yield _named("thread_name", process, thread, name=name + (" second lane" if lane else ""))
         yield _named("thread_sort_index", process, thread, sort_index=thread)
     ends = _ends(timeline)
-    links = {flight: _link(flight, ends) for flight in timeline.flights}
+    links = {flight: _link(flight, ends) for flight in timeline.transfers}
     beyond = 1 + 2 * (1 + max((span.device for span in timeline.spans), default=0))
     threads = {link: number for number, link in enumerate(sorted(set(links.values())), start=beyond)}
     pairs = Counter(link[:2] for link in threads)
@@ -79,7 +79,7 @@ def _process(
         yield _named("thread_sort_index", process, thread, sort_index=thread)
     for span in timeline.spans:
         yield _slice(process, span)
-    for flight in timeline.flights:
+    for flight in timeline.transfers:
         thread = threads[links[flight]]
         yield _transfer(process, flight, thread)
         yield from _arrow(process, flight, thread, ends, arrows)
@@ -116,7 +116,7 @@ def _slice(process: int, span: Span) -> Event:
     )
 
 
-def _transfer(process: int, flight: Flight, thread: int) -> Event:
+def _transfer(process: int, flight: TransferSpan, thread: int) -> Event:
     return _event(
         "X",
         f"{TRANSFER.label} {flight.micro_batch}",
@@ -139,7 +139,7 @@ def _ends(timeline: Timeline) -> dict[Tensor, Span]:
     }
 
 
-def _maker_and_reader(flight: Flight, ends: dict[Tensor, Span]) -> tuple[Span | None, Span | None]:
+def _maker_and_reader(flight: TransferSpan, ends: dict[Tensor, Span]) -> tuple[Span | None, Span | None]:
     forward = flight.source < flight.target
     maker, reader = (
         ends.get((stage, forward, flight.micro_batch, flight.slice)) for stage in (flight.source, flight.target)
@@ -147,7 +147,7 @@ def _maker_and_reader(flight: Flight, ends: dict[Tensor, Span]) -> tuple[Span | 
     return maker, reader
 
 
-def _link(flight: Flight, ends: dict[Tensor, Span]) -> Link:
+def _link(flight: TransferSpan, ends: dict[Tensor, Span]) -> Link:
     """Between which devices a tensor travels; −1 stands for one that is not on the time line."""
     maker, reader = _maker_and_reader(flight, ends)
     source, target = (-1 if span is None else span.device for span in (maker, reader))
@@ -155,7 +155,7 @@ def _link(flight: Flight, ends: dict[Tensor, Span]) -> Link:
 
 
 def _arrow(
-    process: int, flight: Flight, thread: int, ends: dict[Tensor, Span], arrows: Iterator[int]
+    process: int, flight: TransferSpan, thread: int, ends: dict[Tensor, Span], arrows: Iterator[int]
 ) -> Iterator[Event]:
     """From the action that makes the tensor, through its transfer, to the action that reads it."""
     maker, reader = _maker_and_reader(flight, ends)

@@ -14,7 +14,7 @@ from itertools import groupby
 from pipeplan.core.job import Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
-from pipeplan.search.nodes.device_groups import RestNode, ShapeNode
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode, RemainingGroupsNode
 from pipeplan.search.space.space import Space
 
 __all__ = ["one_by_one", "opened"]
@@ -35,11 +35,11 @@ def opened(space: Space) -> Iterator[Node]:
     if space.few:
         for size in space.sizes:
             for groups, bound in space.shapes(size):
-                yield ShapeNode(bound, space, groups, size)
+                yield DeviceGroupsNode(bound, space, groups, size)
         return
     if space.job.order is Order.GIVEN:
         for size in space.sizes:
-            yield RestNode(space.floors(size).together(space.cluster), space, size)
+            yield RemainingGroupsNode(space.floors(size).together(space.cluster), space, size)
         return
     from pipeplan.search.nodes.aggregate import AggregateNode, PlacementsNode  # only larger clusters need it
     from pipeplan.search.nodes.aggregate_problem import floor, layouts

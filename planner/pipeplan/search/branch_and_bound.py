@@ -23,12 +23,12 @@ from typing import Any
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.costs.chain import Boundaries
-from pipeplan.search.evaluate import MOST, Judged, Pace, actions, judge
+from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions, evaluate
 from pipeplan.search.space.candidates import Candidate
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 
-__all__ = ["Node", "OnProgress", "Prover", "Step", "Turn"]
+__all__ = ["Node", "OnProgress", "PlanSearch", "Step", "Turn"]
 
 SLACK, LEAST_SLACK = 0.05, 0.5
 """Part of the time limit, and seconds at least, beyond it in which the answer may be written."""
@@ -60,7 +60,7 @@ class Node(ABC):
         return Turn.BY_BOUND
 
     @abstractmethod
-    def advance(self, prover: "Prover") -> Step["Node"]:
+    def advance(self, search: "PlanSearch") -> Step["Node"]:
         """Look at some of the plans below the node; return what is left of it then."""
 
     def learn(self, report: Report[Any]) -> bool:
@@ -80,7 +80,7 @@ class Node(ABC):
 
 
 @dataclass(kw_only=True, eq=False)
-class Prover(BranchAndBound[Node, Judged]):
+class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     """The state of one search. ``limits`` and ``on_progress`` are those of `BranchAndBound`.
 
     Attributes
@@ -89,7 +89,7 @@ class Prover(BranchAndBound[Node, Judged]):
     backend : {'cpsat', 'cbc', 'exact'}
         Solver of the partition problems.
     outside : callable
-        ``outside(judged)`` says why a plan is no answer to the question; None if it is one.
+        ``outside(evaluated)`` says why a plan is no answer to the question; None if it is one.
     pace : Pace
     unaffordable : float or None
         The fewest seconds that a plan takes which was left out as there was no time to simulate and to check it.
@@ -97,13 +97,13 @@ class Prover(BranchAndBound[Node, Judged]):
 
     cluster: Cluster
     backend: str = "cpsat"
-    outside: Callable[[Judged], str | None] = lambda _: None
+    outside: Callable[[EvaluatedPlan], str | None] = lambda _: None
     pace: Pace = field(default_factory=Pace)
     unaffordable: float | None = None
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
     _deferred: list[Node] = field(default_factory=list, init=False)
     _reserve: float = field(default=0.0, init=False)
-    _best: dict[str, Judged] = field(default_factory=dict, init=False)
+    _best: dict[str, EvaluatedPlan] = field(default_factory=dict, init=False)
 
     @property
     def open(self) -> int:
@@ -127,13 +127,13 @@ class Prover(BranchAndBound[Node, Judged]):
         return max(SLACK * self.limits.time, LEAST_SLACK)
 
     @property
-    def tried(self) -> list[Judged]:
+    def tried(self) -> list[EvaluatedPlan]:
         """The best plan under each label, best first."""
-        return sorted(self._best.values(), key=lambda judged: judged.value)
+        return sorted(self._best.values(), key=lambda evaluated: evaluated.value)
 
     def ranking(self, most: int = 5) -> tuple[tuple[str, int], ...]:
         """The labels and values of the best of those."""
-        return tuple((judged.label, judged.value) for judged in self.tried[:most])
+        return tuple((evaluated.label, evaluated.value) for evaluated in self.tried[:most])
 
     def affords(self, candidate: Candidate) -> bool:
         """Whether a plan of this candidate can still be simulated, written and checked."""
@@ -147,14 +147,14 @@ class Prover(BranchAndBound[Node, Judged]):
         """Limits for a part of the search that takes so many seconds."""
         return Limits(time, ACCURACY * self.limits.gap, self.limits.workers, self.limits.seed)
 
-    def submit(self, judged: Judged) -> None:
+    def submit(self, evaluated: EvaluatedPlan) -> None:
         """Record a simulated plan, unless it lies outside the question; the best one is the incumbent."""
-        if self.outside(judged) is not None:
+        if self.outside(evaluated) is not None:
             return
-        known = self._best.get(judged.label)
-        if known is None or judged.value < known.value:
-            self._best[judged.label] = judged
-        self.improve(judged, judged.value)
+        known = self._best.get(evaluated.label)
+        if known is None or evaluated.value < known.value:
+            self._best[evaluated.label] = evaluated
+        self.improve(evaluated, evaluated.value)
 
     def submit_all(self, candidates: Iterable[Candidate], boundaries: Boundaries) -> None:
         """Simulate a partition under those candidates that it fits and whose bounds lie below the incumbent.
@@ -171,8 +171,8 @@ class Prover(BranchAndBound[Node, Judged]):
                 return
             if self.affords(every[key]):
                 with self.pace.simulating(every[key]):
-                    judged = judge(self.cluster, every[key], boundaries)
-                self.submit(judged)
+                    evaluated = evaluate(self.cluster, every[key], boundaries)
+                self.submit(evaluated)
 
     def defer(self, node: Node) -> None:
         """Keep a node aside until `resume`; its bound counts meanwhile."""

@@ -1,4 +1,4 @@
-"""From a judged partition to the Plan that leaves the house."""
+"""From a evaluated partition to the Plan that leaves the house."""
 
 from itertools import pairwise
 
@@ -8,18 +8,18 @@ from pipeplan.core.model import Model
 from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
-from pipeplan.search.evaluate import Judged
+from pipeplan.search.evaluate import EvaluatedPlan
 
 
-def draft(model: Model, cluster: Cluster, job: Job, judged: Judged, bound: int) -> Plan:
-    """The plan of a judged partition, with the bound that was proved.
+def draft(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPlan, bound: int) -> Plan:
+    """The plan of a evaluated partition, with the bound that was proved.
 
     For the bottleneck objective ``step_time`` is the largest stage load, as everywhere.
     """
-    candidate = judged.candidate
+    candidate = evaluated.candidate
     chain = candidate.chain
-    pipeline = judged.pipeline
-    spans = list(enumerate(pairwise(judged.boundaries)))
+    pipeline = evaluated.pipeline
+    spans = list(enumerate(pairwise(evaluated.boundaries)))
     return Plan(
         model=model.name,
         fingerprint=model.fingerprint,
@@ -28,18 +28,18 @@ def draft(model: Model, cluster: Cluster, job: Job, judged: Judged, bound: int) 
         micro_batch=chain.micro_batch,
         micro_batches=candidate.micro_batches,
         optimizer=job.optimizer,
-        stages=tuple(_stage(judged, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
-        schedule=judged.schedule,
+        stages=tuple(_stage(evaluated, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
+        schedule=evaluated.schedule,
         ranks=tuple(device.index for device in chain.devices),
-        step_time=judged.value,
+        step_time=evaluated.value,
         bound=bound,
         pipeline=pipeline,
         zero1=job.zero1,
     )
 
 
-def _stage(judged: Judged, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:
-    candidate = judged.candidate
+def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:
+    candidate = evaluated.candidate
     chain = candidate.chain
     in_flight = candidate.in_flight[s]
     again = range(a, b) if job.recompute is Recompute.FULL else candidate.problem.recompute(s, a, b) or ()

@@ -33,7 +33,7 @@ MOST = 20_000_000
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluatedPlan:
     """A partition of a candidate with its value (nanoseconds)."""
 
     cluster: Cluster
@@ -62,15 +62,15 @@ class Judged:
         return simulate(self.schedule, self.pipeline)
 
 
-def judge(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> Judged:
+def evaluate(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> EvaluatedPlan:
     """Simulate the candidate's schedule on these boundaries, which leave no stage empty.
 
     For the bottleneck objective the value is the largest stage load.
     """
     if candidate.objective is Objective.BOTTLENECK:
-        return Judged(cluster, candidate, boundaries, largest_load(cluster, candidate, boundaries))
+        return EvaluatedPlan(cluster, candidate, boundaries, largest_load(cluster, candidate, boundaries))
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
-    return Judged(cluster, candidate, boundaries, makespan(candidate.schedule(pipeline), pipeline))
+    return EvaluatedPlan(cluster, candidate, boundaries, makespan(candidate.schedule(pipeline), pipeline))
 
 
 def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:

@@ -14,7 +14,7 @@ from pipeplan.baselines.partitioners import BALANCERS, NotApplicable
 from pipeplan.baselines.planners import STRUCTURES, unlike
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Boundaries
-from pipeplan.search.evaluate import Judged, judge, overflow
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate, overflow
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 
@@ -38,24 +38,24 @@ class Baseline:
     """
 
     name: str
-    judged: Judged | None
+    evaluated: EvaluatedPlan | None
     why: str = ""
     outside: str = ""
 
     @property
     def value(self) -> int | None:
         """Nanoseconds; None without a plan."""
-        return None if self.judged is None else self.judged.value
+        return None if self.evaluated is None else self.evaluated.value
 
     @property
     def label(self) -> str:
         """Depth, micro-batches and family of the plan, for people."""
-        return "" if self.judged is None else self.judged.label
+        return "" if self.evaluated is None else self.evaluated.label
 
     @property
     def peaks(self) -> tuple[int, ...]:
         """Peak bytes of each device."""
-        return () if self.judged is None else self.judged.timeline.peaks
+        return () if self.evaluated is None else self.evaluated.timeline.peaks
 
 
 @dataclass
@@ -71,7 +71,7 @@ Proposals = Iterator[tuple[Candidate, Boundaries]]
 def baselines(
     space: Space,
     seconds: float,
-    report: Callable[[Judged], None] = lambda _: None,
+    report: Callable[[EvaluatedPlan], None] = lambda _: None,
     *,
     known: bool = False,
     at_most: float = inf,
@@ -96,7 +96,7 @@ def baselines(
     found: dict[str, Baseline] = {}
 
     def enter(name: str, proposals: Callable[[_Why, float], Proposals]) -> None:
-        some = known or any(baseline.judged for baseline in found.values())
+        some = known or any(baseline.evaluated for baseline in found.values())
         until = min(end, last) if some else last
         if time.monotonic() >= until:
             found[name] = Baseline(name, None, LATE)
@@ -176,10 +176,10 @@ def _best_of(
     space: Space,
     proposals: Proposals,
     why: _Why,
-    report: Callable[[Judged], None],
+    report: Callable[[EvaluatedPlan], None],
     end: float,
     affords: Callable[[Candidate], bool],
-) -> Judged | None:
+) -> EvaluatedPlan | None:
     """Simulate those whose bounds promise most, until none is below the best value or ``end`` (seconds) has come.
 
     Those that answer the question come first; of others one is looked for where none of these fits.
@@ -195,7 +195,7 @@ def _best_of(
         beyond = space.unasked(candidate, boundaries) is not None
         bound = candidate.problem.evaluate(boundaries)
         promising.append((beyond, bound, sum(candidate.in_flight), number, candidate, boundaries))
-    best: Judged | None = None
+    best: EvaluatedPlan | None = None
     inside = False
     for beyond, bound, _, _, candidate, boundaries in sorted(promising, key=lambda entry: entry[:4]):
         if (best is not None and (bound >= best.value or (beyond and inside))) or time.monotonic() >= end:
@@ -203,9 +203,9 @@ def _best_of(
         if not affords(candidate):
             why.text = LONG
             continue
-        judged = judge(space.cluster, candidate, boundaries)
+        evaluated = evaluate(space.cluster, candidate, boundaries)
         inside = inside or not beyond
-        report(judged)
-        if best is None or judged.value < best.value:
-            best = judged
+        report(evaluated)
+        if best is None or evaluated.value < best.value:
+            best = evaluated
     return best

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from pipeplan.core.cluster import Groups
+from pipeplan.core.cluster import StageDevices
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.chain import UNLIMITED
@@ -154,7 +154,7 @@ def _frugal(space: Space, until: float = inf) -> Iterator[Candidate]:
             yield least
 
 
-def _listed(space: Space, size: int, until: float) -> Iterator[tuple[Groups, int]]:
+def _listed(space: Space, size: int, until: float) -> Iterator[tuple[StageDevices, int]]:
     """The first shapes, as many as part of the time allows."""
     began = time.monotonic()
     end = began + LISTING * (until - began)

@@ -26,7 +26,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline, Transfer
 from pipeplan.core.schedule import Kind, Schedule
-from pipeplan.core.timeline import Flight, Span, Timeline
+from pipeplan.core.timeline import Span, Timeline, TransferSpan
 from pipeplan.costs.chain import Array
 from pipeplan.simulate import longest_path
 from pipeplan_formulations.partition import PathCut
@@ -113,7 +113,7 @@ def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | Non
 
 
 def _as_cut(
-    critical: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule, surplus: Surplus | None = None
+    critical: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Schedule, surplus: Surplus | None = None
 ) -> PathCut:
     path = _read(critical, pipeline, schedule)
     if any(path.input_gradient) or any(path.weight_gradient):
@@ -145,7 +145,7 @@ def read_path(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Pat
     return _read(timeline.critical, pipeline, schedule)
 
 
-def _read(path: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule) -> Path:
+def _read(path: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Schedule) -> Path:
     actions = {kind: [0] * len(pipeline.stages) for kind in Kind}
     boundaries = range(len(pipeline.stages) - 1)
     turns: list[tuple[int, int]] = []
@@ -159,7 +159,7 @@ def _read(path: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule)
         if not _left_with_its_action(item, before, pipeline.overlap):
             sends[way][link] += 1
             turns.append((link, item.micro_batch % pipeline.periods[link]))
-        if isinstance(after, Flight) and _wire(after, pipeline) != _wire(item, pipeline):
+        if isinstance(after, TransferSpan) and _wire(after, pipeline) != _wire(item, pipeline):
             raise PlanError("the critical path holds two transfers that share a wire; simulate with share=False")
         if isinstance(after, Span) and _read_by(item, after):  # not a sender that waited
             latencies[way][link] += 1
@@ -178,7 +178,7 @@ def _read(path: Sequence[Span | Flight], pipeline: Pipeline, schedule: Schedule)
     )
 
 
-def _wire(flight: Flight, pipeline: Pipeline) -> tuple[int, int, int]:
+def _wire(flight: TransferSpan, pipeline: Pipeline) -> tuple[int, int, int]:
     period = pipeline.periods[min(flight.source, flight.target)]
     return flight.source, flight.target, flight.micro_batch % period
 
@@ -193,30 +193,30 @@ def _count(actions: dict[Kind, list[int]], span: Span, two_lanes: bool) -> None:
         actions[other][stage] += 1
 
 
-def _sent_by(flight: Flight, span: Span) -> bool:
+def _sent_by(flight: TransferSpan, span: Span) -> bool:
     action = span.action
     same = (action.stage, action.micro_batch, action.slice) == (flight.source, flight.micro_batch, flight.slice)
     return same and action.kind in _kinds(flight)
 
 
-def _read_by(flight: Flight, span: Span) -> bool:
+def _read_by(flight: TransferSpan, span: Span) -> bool:
     action = span.action
     same = (action.stage, action.micro_batch, action.slice) == (flight.target, flight.micro_batch, flight.slice)
     return same and action.kind in _kinds(flight)
 
 
-def _kinds(flight: Flight) -> tuple[Kind, ...]:
+def _kinds(flight: TransferSpan) -> tuple[Kind, ...]:
     """What makes and what reads the tensor."""
     return (Kind.FORWARD,) if flight.source < flight.target else (Kind.BACKWARD, Kind.INPUT_GRADIENT)
 
 
-def _only_started(span: Span, after: Span | Flight | None, overlap: Overlap) -> bool:
+def _only_started(span: Span, after: Span | TransferSpan | None, overlap: Overlap) -> bool:
     """Where tensors stream, an action may matter only by its start: its tensor's first byte left then."""
-    streams = overlap is Overlap.STREAM and isinstance(after, Flight) and _sent_by(after, span)
-    return streams and isinstance(after, Flight) and after.end != span.end
+    streams = overlap is Overlap.STREAM and isinstance(after, TransferSpan) and _sent_by(after, span)
+    return streams and isinstance(after, TransferSpan) and after.end != span.end
 
 
-def _left_with_its_action(flight: Flight, before: Span | Flight | None, overlap: Overlap) -> bool:
+def _left_with_its_action(flight: TransferSpan, before: Span | TransferSpan | None, overlap: Overlap) -> bool:
     """Where tensors stream, a tensor may leave the moment its action ends, whatever its size."""
     streams = overlap is Overlap.STREAM and isinstance(before, Span) and _sent_by(flight, before)
     return streams and isinstance(before, Span) and flight.end == before.end

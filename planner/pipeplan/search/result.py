@@ -100,7 +100,7 @@ def in_words(result: Result) -> str:
         lines.append("next best of what was tried:")
         lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
     lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
-    late = [name for name, row in result.baselines.items() if row.judged is None and row.why == LATE]
+    late = [name for name, row in result.baselines.items() if row.evaluated is None and row.why == LATE]
     told = [row for name, row in result.baselines.items() if name not in late]
     lines += [f"  {_heuristic(row, result)}" for row in ranked(told)]
     lines += [f"  not tried, as the time was over: {', '.join(late)}"] if late else []

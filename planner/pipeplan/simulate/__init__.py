@@ -30,9 +30,9 @@ from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
-from pipeplan.core.timeline import Flight, Span, Timeline
+from pipeplan.core.timeline import Span, Timeline, TransferSpan
 from pipeplan.simulate.program import Program, number
-from pipeplan.simulate.results import critical_path, deadlock, flights, memory_lines, spans
+from pipeplan.simulate.results import critical_path, deadlock, memory_lines, spans, transfer_spans
 from pipeplan.simulate.run import Trace, run
 from pipeplan.simulate.structure import NOTHING
 
@@ -64,7 +64,7 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
     ran = tuple(sorted(spans(program, trace, range(len(program.actions))), key=lambda span: span.start))
     return Timeline(
         spans=ran,
-        flights=tuple(sorted(flights(program, trace, senders), key=lambda flight: flight.start)),
+        transfers=tuple(sorted(transfer_spans(program, trace, senders), key=lambda flight: flight.start)),
         memory=memory_lines(ran, pipeline),
         critical=critical_path(program, trace),
     )
@@ -83,7 +83,7 @@ def makespan(schedule: Schedule, pipeline: Pipeline) -> int:
     return max(trace.signals[: len(program.actions)], default=0)
 
 
-def longest_path(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> tuple[Span | Flight, ...]:
+def longest_path(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> tuple[Span | TransferSpan, ...]:
     """The critical path that `simulate` would show, without the rest of its time line.
 
     Raises

@@ -6,7 +6,7 @@ from itertools import groupby, pairwise
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage
 from pipeplan.core.schedule import Kind
-from pipeplan.core.timeline import Flight, Span, Step
+from pipeplan.core.timeline import Span, Step, TransferSpan
 from pipeplan.simulate.program import Program
 from pipeplan.simulate.run import UNKNOWN, Trace
 from pipeplan.simulate.structure import NOTHING, SHOWN
@@ -21,17 +21,17 @@ def spans(program: Program, trace: Trace, numbers: Iterable[int]) -> list[Span]:
     return [Span(homes[i], 0, actions[i], starts[i], ends[i]) for i in numbers]
 
 
-def flights(program: Program, trace: Trace, numbers: Iterable[int]) -> list[Flight]:
+def transfer_spans(program: Program, trace: Trace, numbers: Iterable[int]) -> list[TransferSpan]:
     """The times of the tensors that these actions sent."""
     n, found = len(program.actions), []
     for i in numbers:
         kind, stage, micro_batch, part = program.actions[i]
         target = stage + 1 if kind is Kind.FORWARD else stage - 1
-        found.append(Flight(stage, target, micro_batch, part, trace.left[i], trace.gone[i], trace.signals[n + i]))
+        found.append(TransferSpan(stage, target, micro_batch, part, trace.left[i], trace.gone[i], trace.signals[n + i]))
     return found
 
 
-def critical_path(program: Program, trace: Trace) -> tuple[Span | Flight, ...]:
+def critical_path(program: Program, trace: Trace) -> tuple[Span | TransferSpan, ...]:
     """A longest chain of actions and transfers, first to last: each begins just when the one ahead of it has ended."""
     n = len(program.actions)
     if not n:
@@ -56,7 +56,7 @@ def critical_path(program: Program, trace: Trace) -> tuple[Span | Flight, ...]:
             i = trace.behind[i]
             path.append(n + i)
     ran = iter(spans(program, trace, [i for i in path if i < n]))
-    travelled = iter(flights(program, trace, [i - n for i in path if i >= n]))
+    travelled = iter(transfer_spans(program, trace, [i - n for i in path if i >= n]))
     return tuple(reversed([next(ran) if i < n else next(travelled) for i in path]))
 
 

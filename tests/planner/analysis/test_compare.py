@@ -21,7 +21,7 @@ SPACE = Space(fat_head(), equal_devices(3), Job(2))
 def test_turns_go_on_until_a_plan_is_known() -> None:
     """Without time, heuristics are asked until one of them has a plan, and no further."""
     found = list(baselines(SPACE, 0.0).values())
-    first = next(n for n, one in enumerate(found) if one.judged)
+    first = next(n for n, one in enumerate(found) if one.evaluated)
     assert first > 0
     assert all(one.why != LATE for one in found[:first])
     assert {one.why for one in found[first + 1 :]} == {LATE}
@@ -37,16 +37,16 @@ def test_a_plan_outside_what_was_asked_is_marked() -> None:
     """It may beat the answer, and stands beside it with the reason; without one it would contradict the proof."""
     model, cluster = tiny_chain(), equal_devices(2)
     asked, free = (solve(model, cluster, job=Job(4, depths=depths, replicas=(1,))) for depths in ((1,), ()))
-    judged = free.baselines["chain-minmax"].judged
-    assert judged is not None
-    assert judged.value < asked.value
+    evaluated = free.baselines["chain-minmax"].evaluated
+    assert evaluated is not None
+    assert evaluated.value < asked.value
     why = "it has 2 stages, the job asks for 1"
-    rows = {"chain-minmax": Baseline("chain-minmax", judged, outside=why)}
+    rows = {"chain-minmax": Baseline("chain-minmax", evaluated, outside=why)}
     marked = replace(asked, baselines=rows)
     assert f"outside what was asked: {why}" in str(marked)
     assert marked.as_json()["balancers"]["chain-minmax"]["outside"] == why  # type: ignore[index, call-overload]
     with pytest.raises(ValueError, match="beats the answer"):
-        replace(asked, baselines={"chain-minmax": Baseline("chain-minmax", judged)})
+        replace(asked, baselines={"chain-minmax": Baseline("chain-minmax", evaluated)})
 
 
 def test_a_comparison_marks_it_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 TELLING = """
 import sys
-from pipeplan.search.branch_and_bound import Prover
-submit, found = Prover.submit, []
+from pipeplan.search.branch_and_bound import PlanSearch
+submit, found = PlanSearch.submit, []
 
 def tell(self, judged, *rest):
     submit(self, judged, *rest)
@@ -22,7 +22,7 @@ def tell(self, judged, *rest):
         found.append(judged)
         print("a plan", file=sys.stderr, flush=True)
 
-Prover.submit = tell
+PlanSearch.submit = tell
 from pipeplan.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

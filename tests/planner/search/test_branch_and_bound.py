@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from helpers.instances import equal_devices
-from pipeplan.search.branch_and_bound import Node, Prover, Step
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan_formulations.common.report import Limits, Stop
 
 
@@ -31,65 +31,65 @@ class Scripted(Node):
         """All alike."""
         return ()
 
-    def advance(self, prover: Prover) -> Step[Node]:
+    def advance(self, search: PlanSearch) -> Step[Node]:
         """Tell what it was given."""
         for value in self.offers:
-            prover.submit(Found(value))
+            search.submit(Found(value))
         return self.step
 
 
-def ran(*nodes: Scripted, gap: float = 0.0, **more: object) -> Prover:
+def ran(*nodes: Scripted, gap: float = 0.0, **more: object) -> PlanSearch:
     """A search of these nodes, to its end."""
-    prover = Prover(Limits(10.0, gap), cluster=equal_devices(1), **more)
-    prover.pace.finish = lambda _: 0.0
+    search = PlanSearch(Limits(10.0, gap), cluster=equal_devices(1), **more)
+    search.pace.finish = lambda _: 0.0
     for node in nodes:
-        prover.push(node)
-    prover.run()
-    return prover
+        search.push(node)
+    search.run()
+    return search
 
 
 def test_what_is_left_unexamined_bounds_the_answer() -> None:
     """A node that leaves plans of 5 or more behind keeps a plan of 8 from being proved."""
-    prover = ran(Scripted(1, (8,), Step.leave(5)))
-    assert (prover.value, prover.bound, prover.stop) == (8, 5, Stop.EXHAUSTED)
+    search = ran(Scripted(1, (8,), Step.leave(5)))
+    assert (search.value, search.bound, search.stop) == (8, 5, Stop.EXHAUSTED)
 
 
 def test_the_least_of_all_that_is_left_counts() -> None:
     """Bounds of several nodes, and of nodes below others, are all kept; those above the plan prove it."""
     below = Scripted(4, (), Step.leave(6))
-    prover = ran(Scripted(1, (8,), Step.leave(7, [below])), Scripted(2, (), Step.split([Scripted(9)])))
-    assert prover.bound == 6
+    search = ran(Scripted(1, (8,), Step.leave(7, [below])), Scripted(2, (), Step.split([Scripted(9)])))
+    assert search.bound == 6
     assert ran(Scripted(1, (8,), Step.leave(8))).stop is Stop.OPTIMALITY
 
 
 def test_a_split_loses_nothing_and_adds_nothing() -> None:
     """Where all that is below a node was looked at, the best plan is proved."""
-    prover = ran(Scripted(1, (), Step.split([Scripted(2, (8,)), Scripted(3, (7,))])))
-    assert (prover.value, prover.bound, prover.stop) == (7, 7, Stop.OPTIMALITY)
+    search = ran(Scripted(1, (), Step.split([Scripted(2, (8,)), Scripted(3, (7,))])))
+    assert (search.value, search.bound, search.stop) == (7, 7, Stop.OPTIMALITY)
 
 
 def test_a_plan_that_was_not_asked_for_is_never_the_answer() -> None:
     """The gate is asked of every plan, however good it is."""
-    prover = ran(Scripted(1, (3, 8)), outside=lambda plan: "too good" if plan.value < 5 else None)
-    assert (prover.value, prover.bound) == (8, 8)
-    assert [found.value for found in prover.tried] == [8]
+    search = ran(Scripted(1, (3, 8)), outside=lambda plan: "too good" if plan.value < 5 else None)
+    assert (search.value, search.bound) == (8, 8)
+    assert [found.value for found in search.tried] == [8]
 
 
 @pytest.mark.parametrize(("step", "refuted"), [(Step.nothing(), True), (Step.leave(3), False)])
 def test_that_nothing_fits_is_proved_only_where_nothing_is_left(step: Step, refuted: bool) -> None:
     """A search without a plan that left something unexamined has proved nothing."""
-    prover = ran(Scripted(1, (), step))
-    assert prover.incumbent is None
-    assert prover.refuted is refuted
+    search = ran(Scripted(1, (), step))
+    assert search.incumbent is None
+    assert search.refuted is refuted
 
 
 def test_an_interrupted_node_keeps_its_bound() -> None:
     """What a node had not finished when the search was interrupted is still open."""
 
     class Interrupted(Scripted):
-        def advance(self, prover: Prover) -> Step[Node]:
-            prover.submit(Found(9))
+        def advance(self, search: PlanSearch) -> Step[Node]:
+            search.submit(Found(9))
             raise KeyboardInterrupt
 
-    prover = ran(Interrupted(4))
-    assert (prover.value, prover.bound, prover.stop) == (9, 4, Stop.INTERRUPT)
+    search = ran(Interrupted(4))
+    assert (search.value, search.bound, search.stop) == (9, 4, Stop.INTERRUPT)

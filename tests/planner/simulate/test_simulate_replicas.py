@@ -54,8 +54,8 @@ def test_each_pair_of_replicas_has_its_own_way() -> None:
     ways = tuple(Transfer(1, 10 + m, m, (f"wire {m}",)) for m in range(6))
     pipeline = wide((2, 3), (Stage(1, 1), Stage(1, 1)), ways)
     timeline = simulate(FAMILIES["gpipe"].write((2, 3), 12), pipeline)
-    assert len(timeline.flights) == 24
-    for flight in timeline.flights:
+    assert len(timeline.transfers) == 24
+    for flight in timeline.transfers:
         p = flight.micro_batch % 6
         assert (flight.end - flight.start, flight.arrival - flight.end) == (10 + p, p)
 
@@ -66,7 +66,7 @@ def test_replicas_of_one_node_share_its_card() -> None:
     shared = wide((2, 1), stages, (Transfer(1, 20, 0, ("card",)), Transfer(1, 20, 0, ("card",))))
     apart = wide((2, 1), stages, (Transfer(1, 20, 0, ("card 0",)), Transfer(1, 20, 0, ("card 1",))))
     schedule = FAMILIES["gpipe"].write((2, 1), 2)
-    starts = [[f.start for f in simulate(schedule, each).flights if f.source == 0] for each in (shared, apart)]
+    starts = [[f.start for f in simulate(schedule, each).transfers if f.source == 0] for each in (shared, apart)]
     assert starts == [[5, 25], [5, 5]]
     assert simulate(schedule, shared, share=False) == simulate(schedule, apart)
 

@@ -14,7 +14,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.layers import available_micro_batches, layer_costs, optimizer_bytes
 from pipeplan.search import opened
-from pipeplan.search.branch_and_bound import Prover
+from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.build_plan import draft
 from pipeplan.search.infeasible import overfull
 from pipeplan.search.space.space import Space
@@ -89,15 +89,15 @@ def fit(
     space = Space(model, cluster, job)
     if space.impossible or too_little(space):
         return Fit(None, proved=True)
-    prover = Prover(Limits(time_limit, ANY, workers, seed), cluster=cluster, backend=backend, outside=space.outside)
+    search = PlanSearch(Limits(time_limit, ANY, workers, seed), cluster=cluster, backend=backend, outside=space.outside)
     for node in opened(space):
-        prover.push(node)
-    prover.run()
-    if prover.stop is Stop.INTERRUPT:
+        search.push(node)
+    search.run()
+    if search.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt
-    if prover.incumbent is None:
-        return Fit(None, proved=prover.refuted)
-    return Fit(draft(model, cluster, job, prover.incumbent, prover.bound), proved=True)
+    if search.incumbent is None:
+        return Fit(None, proved=search.refuted)
+    return Fit(draft(model, cluster, job, search.incumbent, search.bound), proved=True)
 
 
 def too_little(space: Space) -> bool:

@@ -14,7 +14,7 @@ from pipeplan.analysis.explain.path import timed
 from pipeplan.analysis.explain.setting import Setting, is_card
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Kind
-from pipeplan.core.timeline import Flight, Span
+from pipeplan.core.timeline import Span, TransferSpan
 from pipeplan.simulate import simulate
 
 GRAIN, FASTER = 10, 9
@@ -124,8 +124,8 @@ def _ways(pipeline: Pipeline) -> tuple[tuple[Transfer, ...], ...]:
 def _on_path(setting: Setting, lever: Lever) -> int:
     """Nanoseconds of the critical path that the lever's work or its wires' tensors take."""
 
-    def own(item: Span | Flight) -> bool:
-        if isinstance(item, Flight):
+    def own(item: Span | TransferSpan) -> bool:
+        if isinstance(item, TransferSpan):
             return not set(lever.wires).isdisjoint(setting.transfer(item).resources)
         reduces = item.action.kind is Kind.REDUCE
         return item.action.stage in lever.stages and reduces == (lever.kind == "reduction")

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 from pipeplan.analysis.explain.outcome import percent
 from pipeplan.analysis.explain.setting import Setting, is_card
 from pipeplan.core.schedule import Kind
-from pipeplan.core.timeline import Flight, Span
+from pipeplan.core.timeline import Span, TransferSpan
 from pipeplan.core.units import format_time
 
 Phase = Literal["fill", "steady", "drain", "end"]
@@ -81,7 +81,7 @@ def portions(setting: Setting) -> tuple[Portion, ...]:
     return tuple(Portion(k[0], k[1], k[2], counts[k], times[k], k[3]) for k in keys)
 
 
-def timed(setting: Setting) -> Iterator[tuple[Span | Flight, Span | Flight | None, int]]:
+def timed(setting: Setting) -> Iterator[tuple[Span | TransferSpan, Span | TransferSpan | None, int]]:
     """Every item of the path, the next one, and how long it lasts until that begins."""
     path = setting.timeline.critical
     around = zip([None, *path[:-1]], path, [*path[1:], None], strict=True)
@@ -91,18 +91,18 @@ def timed(setting: Setting) -> Iterator[tuple[Span | Flight, Span | Flight | Non
         yield item, None if last else path[i + 1], (setting.step if last else starts[i + 1]) - starts[i]
 
 
-def _begin(before: Span | Flight | None, item: Span | Flight, after: Span | Flight | None) -> int:
+def _begin(before: Span | TransferSpan | None, item: Span | TransferSpan, after: Span | TransferSpan | None) -> int:
     """When an item begins to count.
 
     A streamed tensor whose last byte leaves with the end of its action counts from there, unless it matters because
     its first byte took a wire from the next one.
     """
-    if isinstance(item, Flight) and isinstance(before, Span) and not isinstance(after, Flight):
+    if isinstance(item, TransferSpan) and isinstance(before, Span) and not isinstance(after, TransferSpan):
         return before.end if item.end == before.end else item.start
     return item.start
 
 
-def _phases(path: Sequence[Span | Flight], times: Sequence[int]) -> list[Phase]:
+def _phases(path: Sequence[Span | TransferSpan], times: Sequence[int]) -> list[Phase]:
     work: Counter[int] = Counter()
     for item, time in zip(path, times, strict=True):
         if isinstance(item, Span) and item.action.kind.per_micro_batch:
@@ -117,7 +117,7 @@ def _phases(path: Sequence[Span | Flight], times: Sequence[int]) -> list[Phase]:
     ]
     first, last = there[0], there[-1]
 
-    def phase(i: int, item: Span | Flight) -> Phase:
+    def phase(i: int, item: Span | TransferSpan) -> Phase:
         if isinstance(item, Span) and not item.action.kind.per_micro_batch:
             return "end"
         return "fill" if i < first else "steady" if i <= last else "drain"
@@ -125,10 +125,12 @@ def _phases(path: Sequence[Span | Flight], times: Sequence[int]) -> list[Phase]:
     return [phase(i, item) for i, item in enumerate(path)]
 
 
-def _name(setting: Setting, item: Span | Flight, after: Span | Flight | None) -> tuple[str, str, int | None]:
+def _name(
+    setting: Setting, item: Span | TransferSpan, after: Span | TransferSpan | None
+) -> tuple[str, str, int | None]:
     if isinstance(item, Span):
         return WORDS[item.action.kind], setting.stage(item.action.stage), item.action.stage
-    if isinstance(after, Flight):  # the next tensor could not leave before this one had
+    if isinstance(after, TransferSpan):  # the next tensor could not leave before this one had
         shared = set(setting.transfer(item).resources) & set(setting.transfer(after).resources)
         wire = next((name for name in sorted(shared, key=lambda name: (not is_card(name), name))), setting.hop(item))
         return "wait", wire, None

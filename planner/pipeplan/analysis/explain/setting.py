@@ -9,7 +9,7 @@ from typing import Literal
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Transfer
 from pipeplan.core.plan import Plan
-from pipeplan.core.timeline import Flight, Timeline
+from pipeplan.core.timeline import Timeline, TransferSpan
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Setting:
         """``'stage 2 (d3 v100)'``."""
         return f"stage {stage} ({self.devices(stage)})"
 
-    def transfer(self, flight: Flight) -> Transfer:
+    def transfer(self, flight: TransferSpan) -> Transfer:
         """What a tensor's way costs, and which wires it takes."""
         pipeline = self.pipeline
         ways = pipeline.transfers if flight.source < flight.target else pipeline.returns
         boundary = ways[min(flight.source, flight.target)]
         return boundary[flight.micro_batch % len(boundary)]
 
-    def hop(self, flight: Flight) -> str:
+    def hop(self, flight: TransferSpan) -> str:
         """``'d3 → d5'``: from device to device."""
         ends = (self.pipeline.device_of(stage, flight.micro_batch) for stage in (flight.source, flight.target))
         return " → ".join(f"d{self.plan.ranks[rank]}" for rank in ends)
@@ -105,7 +105,7 @@ def uses(setting: Setting) -> tuple[Use, ...]:
 def _devices(setting: Setting) -> Iterator[Use]:
     sending: dict[int, int] = defaultdict(int)
     if setting.pipeline.overlap is Overlap.NONE:
-        for flight in setting.timeline.flights:
+        for flight in setting.timeline.transfers:
             sending[setting.pipeline.device_of(flight.source, flight.micro_batch)] += setting.transfer(flight).occupancy
     for rank in range(setting.pipeline.devices):
         busy = setting.timeline.busy(rank) + sending[rank]
@@ -114,7 +114,7 @@ def _devices(setting: Setting) -> Iterator[Use]:
 
 def _wires(setting: Setting) -> Iterator[Use]:
     busy: dict[str, int] = defaultdict(int)
-    for flight in setting.timeline.flights:
+    for flight in setting.timeline.transfers:
         way = setting.transfer(flight)
         for name in way.resources:
             busy[name] += way.occupancy

@@ -53,7 +53,7 @@ class Structure:
         Schedule families that the peer runs; empty is every one that suits the cluster.
     arrange : callable
         ``arrange(model, cluster, job, micro_batch)`` are the arrangements that the peer may take for micro-batches of
-        so many samples; the best of them, judged like every other plan, is the peer's. Raises `NotApplicable`.
+        so many samples; the best of them, evaluated like every other plan, is the peer's. Raises `NotApplicable`.
     effort : callable
         ``effort(model, cluster)``: about how many numbers it looks at for that.
     """

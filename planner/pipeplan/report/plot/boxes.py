@@ -4,7 +4,7 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
-from pipeplan.core.timeline import Flight, Span, Timeline
+from pipeplan.core.timeline import Span, Timeline, TransferSpan
 from pipeplan.report.plot.colours import FAINT, INK, STYLES, TRANSFER
 
 BOX = 0.78
@@ -98,9 +98,9 @@ def runs(span: Span) -> bool:
     return span.action.kind.per_micro_batch
 
 
-def drawn_transfers(timeline: Timeline) -> list[Flight]:
+def drawn_transfers(timeline: Timeline) -> list[TransferSpan]:
     """The transfers that take time; none where they are so many that their lines would cover the lanes."""
-    seen = [flight for flight in timeline.flights if flight.arrival > flight.start]
+    seen = [flight for flight in timeline.transfers if flight.arrival > flight.start]
     return seen if len(seen) <= _MOST_TRANSFERS else []
 
 

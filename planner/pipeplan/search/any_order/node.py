@@ -11,13 +11,13 @@ from itertools import islice
 
 import numpy as np
 
-from pipeplan.core.cluster import Groups
+from pipeplan.core.cluster import StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.schedules import FAMILIES, Family
 from pipeplan.schedules.family import closing, shares
-from pipeplan.search.branch_and_bound import Node, Prover, Step
-from pipeplan.search.evaluate import judge
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
+from pipeplan.search.evaluate import evaluate
 from pipeplan.search.scheduling.lists import FAMILY, kind_of
 from pipeplan.search.space.candidates import Candidate, partition_problem
 from pipeplan.search.space.device_groups import structures
@@ -41,7 +41,7 @@ class AnyOrderNode(Node):
 
     bound: int
     space: Space
-    groups: Groups
+    groups: StageDevices
     size: int
     _search: "_OrderSearch | None" = field(default=None, repr=False)
 
@@ -50,27 +50,27 @@ class AnyOrderNode(Node):
         """Behind families, deep pipelines first: theirs are the orders that matter."""
         return (2, -len(self.groups))
 
-    def advance(self, prover: Prover) -> Step[Node]:
+    def advance(self, plan_search: PlanSearch) -> Step[Node]:
         """One box of partitions; the node stays open while there are more."""
         begins = self._search is None
-        search = self._search = self._search or _OrderSearch(prover, self._candidate)
+        search = self._search = self._search or _OrderSearch(plan_search, self._candidate)
         if search.open:
-            search.deadline = time.monotonic() + min(prover.left, SLICE)
+            search.deadline = time.monotonic() + min(plan_search.left, SLICE)
             search.step()
         if search.refuted:
             return Step.nothing()
         self.bound = max(self.bound, search.bound)
         if begins and search.open:
-            self._propose(search, prover)
+            self._propose(search, plan_search)
         return Step.split([self]) if search.open else Step.leave(self.bound)
 
-    def _propose(self, search: Search, prover: Prover) -> None:
+    def _propose(self, search: Search, plan_search: PlanSearch) -> None:
         """The incumbent's partition, if it is of this shape, has its orders looked at before others."""
-        best = prover.incumbent
+        best = plan_search.incumbent
         if best is not None:
             chain = best.candidate.chain
             if chain.groups == self.groups and chain.micro_batch == self.size:
-                search.propose(best.boundaries, FOR_INCUMBENT * prover.left)
+                search.propose(best.boundaries, FOR_INCUMBENT * plan_search.left)
 
     @property
     def _candidate(self) -> Candidate:
@@ -82,9 +82,9 @@ class AnyOrderNode(Node):
 class _OrderSearch(Search):
     """The joint search on a candidate: its solutions are simulated, and its cutoff is that of the whole search."""
 
-    def __init__(self, prover: Prover, candidate: Candidate) -> None:
-        self._prover, self._candidate = prover, candidate
-        super().__init__(joint_problem(candidate), prover.precise(0.0), backend=prover.backend)
+    def __init__(self, plan_search: PlanSearch, candidate: Candidate) -> None:
+        self._prover, self._candidate = plan_search, candidate
+        super().__init__(joint_problem(candidate), plan_search.precise(0.0), backend=plan_search.backend)
 
     @property
     def cutoff(self) -> int | None:
@@ -95,7 +95,7 @@ class _OrderSearch(Search):
         """Simulate the orders, and submit the plan."""
         choice, orders = solution
         found = replace(self._candidate, family=found_family(choice, orders))
-        self._prover.submit(judge(self._prover.cluster, found, choice.boundaries))
+        self._prover.submit(evaluate(self._prover.cluster, found, choice.boundaries))
 
 
 def joint_problem(candidate: Candidate) -> JointPipeline:
@@ -139,7 +139,7 @@ def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, order
     return Schedule(FAMILY, tuple(lists))
 
 
-def shapes(space: Space, size: int) -> Iterator[Groups]:
+def shapes(space: Space, size: int) -> Iterator[StageDevices]:
     """Every shape for a micro-batch size in which all stages have the same number of replicas.
 
     Raises
@@ -158,7 +158,7 @@ def shapes(space: Space, size: int) -> Iterator[Groups]:
     yield from found
 
 
-def floor(space: Space, size: int, groups: Groups) -> int:
+def floor(space: Space, size: int, groups: StageDevices) -> int:
     """Nanoseconds: no order on these stages beats it.
 
     Let w_s be what the layers of stage s take, each on its fastest kind of device, a backward as the shorter of B and

@@ -7,8 +7,8 @@ from pipeplan.core.job import Objective, Order
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.pricing import device_room
-from pipeplan.search.branch_and_bound import Node, Prover, Step
-from pipeplan.search.evaluate import judge
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
+from pipeplan.search.evaluate import evaluate
 from pipeplan.search.graph.loads import MOST_WIDTHS, common_link, graph_problem, placed_alike, widths
 from pipeplan.search.space.device_groups import Mode, arrange
 from pipeplan.search.space.space import Space
@@ -95,7 +95,7 @@ class GraphNode(Node):
         """Larger micro-batches later."""
         return (0, self.size)
 
-    def advance(self, prover: Prover) -> Step[Node]:
+    def advance(self, search: PlanSearch) -> Step[Node]:
         """Solve under each family; the node stays open if the time is over before it is solved."""
         bounds: list[int] = []
         late = False
@@ -103,32 +103,32 @@ class GraphNode(Node):
         assert link is not None
         for family in self.space.families:
             problem, ways = graph_problem(self.space, self.size, family, link, self.ways)
-            limits = Limits(max(prover.left, 0.0), prover.limits.gap, prover.limits.workers, prover.limits.seed)
-            backend = prover.backend if prover.backend != "cpsat" else "auto"
-            report = graph.solve(problem, limits, progress=self._progress(prover), backend=backend)
+            limits = Limits(max(search.left, 0.0), search.limits.gap, search.limits.workers, search.limits.seed)
+            backend = search.backend if search.backend != "cpsat" else "auto"
+            report = graph.solve(problem, limits, progress=self._progress(search), backend=backend)
             if report.status is Status.INFEASIBLE:
                 continue
             if report.solution is not None:
-                self._offer(prover, family.name, report.solution, ways)
+                self._offer(search, family.name, report.solution, ways)
             bounds.append(report.bound)
             if report.stop is Stop.INTERRUPT:
                 raise KeyboardInterrupt
             late = late or report.stop is Stop.TIME
-        if late and prover.left <= 0:
+        if late and search.left <= 0:
             self.bound = max(self.bound, min(bounds))
             return Step.split([self])
         return Step((), min(bounds, default=None))
 
-    def _progress(self, prover: Prover) -> Progress:
-        """Tells the prover's watcher of what the solver knows, beside what is known already."""
+    def _progress(self, search: PlanSearch) -> Progress:
+        """Tells the search's watcher of what the solver knows, beside what is known already."""
 
         def tell(value: int | None, bound: int) -> None:
-            known = [each for each in (value, prover.value) if each is not None]
-            prover.on_progress(min(known, default=None), max(bound, self.bound), 1)
+            known = [each for each in (value, search.value) if each is not None]
+            search.on_progress(min(known, default=None), max(bound, self.bound), 1)
 
         return tell
 
-    def _offer(self, prover: Prover, family: str, stages: Stages, ways: Sequence[Mode]) -> None:
+    def _offer(self, search: PlanSearch, family: str, stages: Stages, ways: Sequence[Mode]) -> None:
         """The plan of a solution, read on the model in the order of its stages."""
         groups = arrange(self.space.classes, tuple(ways[stage.mode] for stage in stages))
         assert groups is not None
@@ -136,4 +136,4 @@ class GraphNode(Node):
         job = replace(self.space.job, schedules=(family,))
         for candidate in Space(model, self.space.cluster, job).candidates(groups, self.size):
             if candidate.fits(boundaries):
-                prover.submit(judge(prover.cluster, candidate, boundaries))
+                search.submit(evaluate(search.cluster, candidate, boundaries))

@@ -24,7 +24,7 @@ from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sources import sources
 from pipeplan.search.intra_layer.balanced import balanced
 from pipeplan.search.intra_layer.channels import channels
-from pipeplan.search.intra_layer.judge import JudgedLine, judge, plan
+from pipeplan.search.intra_layer.evaluate import EvaluatedLine, evaluate, plan
 from pipeplan.search.intra_layer.line import Line
 from pipeplan.search.intra_layer.space import asked, lines, require_streams
 from pipeplan.search.path_cuts import find_path_cut
@@ -56,7 +56,7 @@ class LineNode:
 
 
 @dataclass(kw_only=True, eq=False)
-class LineSearch(BranchAndBound[LineNode, JudgedLine]):
+class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
     """Branch and bound over lines; ``value`` begins with that of the best plan known.
 
     Attributes
@@ -76,10 +76,10 @@ class LineSearch(BranchAndBound[LineNode, JudgedLine]):
         for number, line in enumerate(lines):
             self.push(LineNode(_less(line, line.problem.lower_bound()), (number,), line))
 
-    def submit(self, judged: JudgedLine) -> None:
+    def submit(self, evaluated: EvaluatedLine) -> None:
         """Record a simulated plan, unless it lies outside the question."""
-        if self.asked(judged.line):
-            self.improve(judged, judged.value)
+        if self.asked(evaluated.line):
+            self.improve(evaluated, evaluated.value)
 
     def advance(self, node: LineNode) -> Step[LineNode]:
         """Solve a line once more; it stays open unless nothing fits or nothing more can be learned."""
@@ -114,11 +114,11 @@ class LineSearch(BranchAndBound[LineNode, JudgedLine]):
         real = rounded(line.problem, positions, channels(self.model))
         if real is None:
             return False
-        judged = judge(line, real)
-        self.submit(judged)
-        if line.objective is not Objective.STEP or line.family.two_lanes or judged.line is not line:
+        evaluated = evaluate(line, real)
+        self.submit(evaluated)
+        if line.objective is not Objective.STEP or line.family.two_lanes or evaluated.line is not line:
             return False
-        cut = find_path_cut(judged.schedule, judged.pipeline)
+        cut = find_path_cut(evaluated.schedule, evaluated.pipeline)
         if cut in node.paths:
             return False
         node.paths.append(cut)
@@ -139,7 +139,7 @@ def divide(
     cluster: Cluster,
     job: Job,
     limits: Limits,
-    watch: OnProgress,
+    on_progress: OnProgress,
 ) -> Result:
     """The better of the best plan of whole layers and the best one that divides layers.
 
@@ -169,7 +169,7 @@ def divide(
         floor, ended = reason.bound, Stop(reason.stop)
 
     def tell(value: int | None, bound: int, left: int) -> None:
-        watch(value, bound if floor is None else min(floor, bound), left)
+        on_progress(value, bound if floor is None else min(floor, bound), left)
 
     left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
     known = None if whole is None else whole.value

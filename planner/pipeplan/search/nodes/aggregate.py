@@ -4,7 +4,7 @@
 
     PlacementsNode      equal stages, all ways to lie on nodes      one question closes most of them
      └ AggregateNode    one layout at a micro-batch size            asked for ever closer targets
-        └ ShapeNode     its best shape                              (a small one is a tree of all its shapes)
+        └ DeviceGroupsNode     its best shape                              (a small one is a tree of all its shapes)
 
 A large node is asked for something far below the incumbent first, then for less::
 
@@ -19,10 +19,10 @@ To exclude what is much better takes little time, and the bound of all rises tog
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from pipeplan.core.cluster import Groups
-from pipeplan.search.branch_and_bound import ACCURACY, Node, Prover, Step, Turn
+from pipeplan.core.cluster import StageDevices
+from pipeplan.search.branch_and_bound import ACCURACY, Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
-from pipeplan.search.nodes.device_groups import ShapeNode
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import Modes, arrange
 from pipeplan.search.space.in_flight import free_family
@@ -58,9 +58,9 @@ class TargetSchedule:
 
     number: int = 0
 
-    def next_below(self, prover: Prover, bound: int) -> Target:
+    def next_below(self, search: PlanSearch, bound: int) -> Target:
         """The lowest target from here on that lies above the node's bound."""
-        value, gap = prover.value, prover.limits.gap
+        value, gap = search.value, search.limits.gap
         shares = (*(share for share in TARGETS if share > gap), gap)
         last = len(shares) - 1
         if value is None:
@@ -81,9 +81,9 @@ def below(value: int, share: float) -> int:
     return value - int(share * value)
 
 
-def at_once(prover: Prover) -> Target:
+def at_once(search: PlanSearch) -> Target:
     """The last target."""
-    gap, most = prover.limits.gap, prover.cutoff
+    gap, most = search.limits.gap, search.cutoff
     return Target(most, max(gap, CLOSE) if most is None else _accuracy(gap), last=True)
 
 
@@ -140,15 +140,15 @@ class AggregateNode(Node):
             return Turn.EARLY
         return Turn.UNTIL_A_PLAN if len(self.layout.widths) == 1 else Turn.BY_BOUND
 
-    def advance(self, prover: Prover) -> Step[Node]:
+    def advance(self, search: PlanSearch) -> Step[Node]:
         """Ask for something better, simulate it, and open what lies below.
 
         In a large layout that is its best shape; the others are left with the node's bound, unless there is more time
         to raise it. The problem does not know all wishes: where its solution breaks one, the node becomes a tree.
         """
-        target = self._target(prover)
+        target = self._target(search)
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
-        slice_ = min(prover.left / 2, self.slice)  # others have something to do as well
+        slice_ = min(search.left / 2, self.slice)  # others have something to do as well
         report = allocation.solve(problem, Limits(slice_, target.accuracy), cutoff=target.cutoff, known=self.proved)
         if not self.learn(report):
             return Step.nothing()
@@ -159,43 +159,43 @@ class AggregateNode(Node):
             last = target.last or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
         groups = self._groups(self.layout.modes(report.solution))
-        promising = prover.value is None or (report.objective or 0) < prover.value
+        promising = search.value is None or (report.objective or 0) < search.value
         boundaries = (0, *(place.end for place in report.solution))
         candidates = [] if groups is None else self._alike(self.space.candidates(groups, self.size))
         wanted = any(self.space.unasked(candidate, boundaries) is None for candidate in candidates)
         if wanted and promising:
             chosen = _held(candidates, problem.flights(report.solution))
-            prover.submit_all([*candidates, *chosen], boundaries)
+            search.submit_all([*candidates, *chosen], boundaries)
         if self.small:
             return Step.split(list(self._below()))
-        if unfinished and prover.left > FIRST_SLICE:
+        if unfinished and search.left > FIRST_SLICE:
             return Step.split([self])
-        if not unfinished and (not wanted or prover.value is None):  # its best is no plan: others may be one
+        if not unfinished and (not wanted or search.value is None):  # its best is no plan: others may be one
             return Step.split(list(self._below()))
         if not target.last and not unfinished:
             self.targets.passed()
             return Step.split([self])
         nodes: list[Node] = []
         if groups is not None and wanted:
-            nodes.append(ShapeNode(self.bound, self.space, groups, self.size, self.alternating))
+            nodes.append(DeviceGroupsNode(self.bound, self.space, groups, self.size, self.alternating))
         if self.covers:
             nodes.append(AggregateNode(self.bound, self.space, self.layout, self.size, alternating=False))
         return Step.leave(self.bound, nodes)
 
-    def _target(self, prover: Prover) -> Target:
-        return at_once(prover) if self.small else self.targets.next_below(prover, self.bound)
+    def _target(self, search: PlanSearch) -> Target:
+        return at_once(search) if self.small else self.targets.next_below(search, self.bound)
 
     def _below(self) -> Iterator[Node]:
         groups = self._groups(self.last) if self.last else None
         job = self.space.job
         if groups is not None and (not job.depths or len(groups) in job.depths):
-            yield ShapeNode(self.bound, self.space, groups, self.size, None if self.covers else self.alternating)
+            yield DeviceGroupsNode(self.bound, self.space, groups, self.size, None if self.covers else self.alternating)
         deepest = min(max(job.depths, default=len(self.space.model.layers)), len(self.space.model.layers))
         if len(self.last) < deepest:
             for mode in self.layout.before(self.last):
                 yield replace(self, last=(mode, *self.last), targets=replace(self.targets))
 
-    def _groups(self, modes: Modes) -> Groups | None:
+    def _groups(self, modes: Modes) -> StageDevices | None:
         return arrange(self.space.classes, modes, self.layout.tile)
 
     def _alike(self, candidates: list[Candidate]) -> list[Candidate]:
@@ -226,15 +226,15 @@ class PlacementsNode(Node):
         """As of the nodes below it."""
         return Turn.UNTIL_A_PLAN
 
-    def advance(self, prover: Prover) -> Step[Node]:
+    def advance(self, search: PlanSearch) -> Step[Node]:
         """Ask for something better under all placements at once; if there is, ask each. Without a plan, ask one."""
-        if prover.value is None:
+        if search.value is None:
             first, *rest = sorted(self.layouts, key=lambda layout: self._aggregate(layout).rank)
             others = replace(self, layouts=tuple(rest)) if len(rest) > 1 else self._aggregate(*rest)
             return Step.split([self._aggregate(first), others])
-        target = self.targets.next_below(prover, self.bound)
+        target = self.targets.next_below(search, self.bound)
         problem = allocation_problem(self.space, self.size, _best_of(self.layouts), self.alternating)
-        limits = Limits(min(prover.left / 2, FIRST_SLICE / 2), ROUGH * target.accuracy)
+        limits = Limits(min(search.left / 2, FIRST_SLICE / 2), ROUGH * target.accuracy)
         report = allocation.solve(problem, limits, cutoff=target.cutoff, known=self.bound)
         if not self.learn(report):
             return Step.nothing()

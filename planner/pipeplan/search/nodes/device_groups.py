@@ -2,8 +2,8 @@
 
 ::
 
-    listed already      ShapeNode ShapeNode …       each with its own bound
-    still to come       RestNode                    one bound over all of them, which stays until the last one is listed
+    listed already      DeviceGroupsNode DeviceGroupsNode …       each with its own bound
+    still to come       RemainingGroupsNode                    one bound over all of them, until the last one is listed
 
 One dynamic programme bounds all families of a shape at once, with the memory of the family that holds least and the
 warm-up of the one that holds most.
@@ -15,11 +15,11 @@ from itertools import chain, islice
 
 import numpy as np
 
-from pipeplan.core.cluster import Groups
-from pipeplan.search.branch_and_bound import Node, Prover, Step, Turn
-from pipeplan.search.nodes.family import FamilyNode, FlightsNode
+from pipeplan.core.cluster import StageDevices
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
+from pipeplan.search.nodes.family import FamilyNode, InFlightNode
 from pipeplan.search.space.candidates import Candidate, partition_problem
-from pipeplan.search.space.in_flight import Box
+from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import partition
 
@@ -30,7 +30,7 @@ PROMISING = 2
 
 
 @dataclass
-class ShapeNode(Node):
+class DeviceGroupsNode(Node):
     """A shape and a micro-batch size; below it lie the 1F1B families and the others, and then one node a family.
 
     ``alternating``: only 1F1B families, or only the others; all if None.
@@ -38,7 +38,7 @@ class ShapeNode(Node):
 
     bound: int
     space: Space
-    groups: Groups
+    groups: StageDevices
     size: int
     alternating: bool | None = None
 
@@ -47,43 +47,43 @@ class ShapeNode(Node):
         """Fewer stages first."""
         return (1, len(self.groups))
 
-    def advance(self, prover: Prover) -> Step[Node]:
+    def advance(self, search: PlanSearch) -> Step[Node]:
         """Bound all families at once, try the partition found under each, and open what lies below."""
         below = self.space.candidates(self.groups, self.size)
         alike = [each for each in below if each.family.alternates and self.alternating is not False]
         others = [each for each in below if not each.family.alternates and self.alternating is not True]
         if alike and others:
-            return self._within(prover, below, [replace(self, alternating=each) for each in (True, False)])
-        box = Box.of(alike[0].replicas, alike[0].micro_batches) if alike and alike[0].free else None
+            return self._within(search, below, [replace(self, alternating=each) for each in (True, False)])
+        box = InFlightBox.of(alike[0].replicas, alike[0].micro_batches) if alike and alike[0].free else None
         if box is not None and box.size > 1:
             inside = tuple(each for each in alike if each.in_flight in box)
             outside = [each for each in alike if each.in_flight not in box]
-            return Step.split([FlightsNode(self.bound, inside, box), *self._families(outside)])
+            return Step.split([InFlightNode(self.bound, inside, box), *self._families(outside)])
         if len(alike) > 1:
-            return self._within(prover, alike, self._families(alike))
+            return self._within(search, alike, self._families(alike))
         return Step.split(self._families(alike or others))
 
     def _families(self, candidates: list[Candidate]) -> list[FamilyNode]:
         return [FamilyNode(max(self.bound, candidate.floor), candidate) for candidate in candidates]
 
-    def _within(self, prover: Prover, candidates: list[Candidate], below: Sequence[Node]) -> Step[Node]:
+    def _within(self, search: PlanSearch, candidates: list[Candidate], below: Sequence[Node]) -> Step[Node]:
         """What lies below, with a bound on all candidates; nothing if that closes the node.
 
         Two lanes obey (8) too, as each of their backwards takes F + B (docs/bounds.md).
         """
         counts = [candidate.in_flight for candidate in candidates]
         if candidates[0].free:
-            box = Box.of(candidates[0].replicas, candidates[0].micro_batches)
+            box = InFlightBox.of(candidates[0].replicas, candidates[0].micro_batches)
             counts += [box.low, box.high]
         held, warm_up = np.min(counts, axis=0), np.max(counts, axis=0)
         one_lane = min(candidates, key=lambda candidate: candidate.family.two_lanes)  # needs the least workspace
         problem = partition_problem(one_lane, tuple(held.tolist()), tuple(warm_up.tolist()))
-        report = partition.solve(problem, prover.precise(prover.left), backend="exact", cutoff=prover.cutoff)
+        report = partition.solve(problem, search.precise(search.left), backend="exact", cutoff=search.cutoff)
         if not self.learn(report):
             return Step.nothing()
         if report.solution is not None:
-            prover.submit_all(candidates, report.solution)
-        if prover.fathoms(self.bound):
+            search.submit_all(candidates, report.solution)
+        if search.fathoms(self.bound):
             return Step.leave(self.bound)
         for node in below:
             node.bound = max(node.bound, self.bound)
@@ -91,7 +91,7 @@ class ShapeNode(Node):
 
 
 @dataclass
-class EarlyShape(ShapeNode):
+class EarlyDeviceGroups(DeviceGroupsNode):
     """A shape whose plan is worth having early."""
 
     @property
@@ -101,7 +101,7 @@ class EarlyShape(ShapeNode):
 
 
 @dataclass
-class RestNode(Node):
+class RemainingGroupsNode(Node):
     """All shapes at a micro-batch size that are not listed yet; there may be more than there is time for.
 
     Shapes of one width come first, as they are few and good. Of each lot the most promising ones are looked at at once,
@@ -111,7 +111,7 @@ class RestNode(Node):
     bound: int
     space: Space
     size: int
-    _shapes: Iterator[tuple[Groups, int]] | None = field(default=None, repr=False)
+    _shapes: Iterator[tuple[StageDevices, int]] | None = field(default=None, repr=False)
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -123,19 +123,19 @@ class RestNode(Node):
         """Somebody has to find a first plan."""
         return Turn.UNTIL_A_PLAN
 
-    def advance(self, prover: Prover) -> Step[Node]:
+    def advance(self, search: PlanSearch) -> Step[Node]:
         """List some more, unless the time is over."""
-        if prover.left <= 0:
+        if search.left <= 0:
             return Step.split([self])
         self._shapes = self._shapes or self._listed()
         lot = sorted(islice(self._shapes, LOT), key=lambda shape: shape[1])
         nodes: list[Node] = []
         for number, (groups, bound) in enumerate(lot):
-            kind = EarlyShape if number < PROMISING else ShapeNode
+            kind = EarlyDeviceGroups if number < PROMISING else DeviceGroupsNode
             nodes.append(kind(max(bound, self.bound), self.space, groups, self.size))
         return Step.split([*nodes, self] if len(lot) == LOT else nodes)
 
-    def _listed(self) -> Iterator[tuple[Groups, int]]:
+    def _listed(self) -> Iterator[tuple[StageDevices, int]]:
         space = self.space
         if space.job.equal_replicas:
             return space.shapes(self.size)

@@ -24,11 +24,11 @@ from itertools import pairwise
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.pricing import assemble
-from pipeplan.search.branch_and_bound import Node, Prover, Step
-from pipeplan.search.evaluate import judge
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
+from pipeplan.search.evaluate import evaluate
 from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.space.candidates import Candidate, partition_problem
-from pipeplan.search.space.in_flight import Box, free_family
+from pipeplan.search.space.in_flight import InFlightBox, free_family
 from pipeplan.search.space.shared_links import surplus
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Stop
@@ -56,29 +56,29 @@ class FamilyNode(Node):
         """What is nearly done first, then what holds the least."""
         return (-len(self.paths), sum(self.candidate.in_flight))
 
-    def advance(self, prover: Prover) -> Step[Node]:
+    def advance(self, search: PlanSearch) -> Step[Node]:
         """One solve and one simulation; the node stays open unless it is infeasible, solved or beyond help."""
-        slice_ = min(prover.left, self.slice)
+        slice_ = min(search.left, self.slice)
         step = self.candidate.objective is Objective.STEP
         problem = self.candidate.problem.with_paths(tuple(self.paths) if step else ())
-        backend = prover.backend if self.relaxed else "exact"
-        limits, most = prover.precise(slice_), prover.cutoff
+        backend = search.backend if self.relaxed else "exact"
+        limits, most = search.precise(slice_), search.cutoff
         if self.relaxed and backend != "exact" and problem.stages * problem.layers > CELLS:
             return Step.leave(self.bound)
         report = partition.solve(problem, limits, hint=self.best, backend=backend, cutoff=most)
         before = self.bound
         if not self.learn(report):
             return Step.nothing()
-        hopeless = prover.fathoms(self.bound) if report.solution is None else not prover.affords(self.candidate)
+        hopeless = search.fathoms(self.bound) if report.solution is None else not search.affords(self.candidate)
         if hopeless:
             return Step.leave(self.bound)
         first, self.relaxed = not self.relaxed, True
-        new_cut = self._simulate(prover, report.solution) if report.solution is not None else False
-        if report.solution is not None and prover.value is not None and prover.value <= self.bound:
+        new_cut = self._simulate(search, report.solution) if report.solution is not None else False
+        if report.solution is not None and search.value is not None and search.value <= self.bound:
             return Step.leave(self.bound)
         if first or new_cut or self.bound > before:
             return Step.split([self])
-        if report.stop is Stop.TIME and slice_ >= self.slice and prover.left > 0:
+        if report.stop is Stop.TIME and slice_ >= self.slice and search.left > 0:
             self.slice *= 2
             return Step.split([self])
         if report.solution is not None and report.stop is not Stop.TIME:
@@ -110,18 +110,18 @@ class FamilyNode(Node):
             where = where.copy()
             where[:s, b] = where[s:, b - 1] = False
 
-    def _simulate(self, prover: Prover, boundaries: Boundaries) -> bool:
-        """Judge a partition; True if its critical path is a new inequality."""
+    def _simulate(self, search: PlanSearch, boundaries: Boundaries) -> bool:
+        """Evaluator a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         candidate = self.candidate
-        prover.submit(judge(prover.cluster, candidate, boundaries))
-        other = candidate.with_max_in_flight(prover.cluster, boundaries)
-        if other is not None and (prover.value is None or other.problem.evaluate(boundaries) < prover.value):
-            prover.submit(judge(prover.cluster, other, boundaries))
+        search.submit(evaluate(search.cluster, candidate, boundaries))
+        other = candidate.with_max_in_flight(search.cluster, boundaries)
+        if other is not None and (search.value is None or other.problem.evaluate(boundaries) < search.value):
+            search.submit(evaluate(search.cluster, other, boundaries))
         if candidate.objective is not Objective.STEP:
             return False
-        pipeline = assemble(candidate.chain, prover.cluster, boundaries, candidate.recompute(boundaries))
-        slower = partial(surplus, prover.cluster, candidate.chain)
+        pipeline = assemble(candidate.chain, search.cluster, boundaries, candidate.recompute(boundaries))
+        slower = partial(surplus, search.cluster, candidate.chain)
         cut = find_path_cut(candidate.schedule(pipeline), candidate.certain(pipeline), slower)
         if cut in self.paths:
             return False
@@ -130,32 +130,32 @@ class FamilyNode(Node):
 
 
 @dataclass
-class FlightsNode(Node):
+class InFlightNode(Node):
     """A shape, its micro-batch size and a box of counts. ``named``: families with such counts, one at least."""
 
     bound: int
     named: tuple[Candidate, ...]
-    box: Box
+    box: InFlightBox
 
     @property
     def rank(self) -> tuple[int, ...]:
         """Few counts first."""
         return (1, self.named[0].depth, self.box.size)
 
-    def advance(self, prover: Prover) -> Step[Node]:
+    def advance(self, search: PlanSearch) -> Step[Node]:
         """Bound the box, simulate the partition found with as many in flight as fit, and split."""
         least = self._candidate(self.box.low)
         problem = partition_problem(least, self.box.low, self.box.high)
-        report = partition.solve(problem, prover.precise(prover.left), backend="exact", cutoff=prover.cutoff)
+        report = partition.solve(problem, search.precise(search.left), backend="exact", cutoff=search.cutoff)
         if not self.learn(report):
             return Step.nothing()
         fullest = None
         if report.solution is not None:
-            fullest = least.with_max_in_flight(prover.cluster, report.solution, self.box) or least
-            prover.submit_all([fullest, *self.named], report.solution)
-        if prover.fathoms(self.bound):
+            fullest = least.with_max_in_flight(search.cluster, report.solution, self.box) or least
+            search.submit_all([fullest, *self.named], report.solution)
+        if search.fathoms(self.bound):
             return Step.leave(self.bound)
-        if prover.left <= 0:
+        if search.left <= 0:
             return Step.split([self])
         if self.box.few:
             each = [self._candidate(counts) for counts in self.box.counts()]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan.core.perturbation import Robust
-from pipeplan.search.evaluate import Judged
+from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.robust.contenders import distinct, relatives, roomier
 from pipeplan.search.space.space import Space
 from pipeplan.simulate.perturbed.factors import BLOCK
@@ -43,7 +43,7 @@ FINALISTS = 6
 CLEAR = 3.0
 """Standard errors by which a plan must be behind to be left out of it."""
 
-Runs = list[tuple[Judged, Ints]]
+Runs = list[tuple[EvaluatedPlan, Ints]]
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Row:
 
     Attributes
     ----------
-    judged : Judged
-        ``judged.value`` is the undisturbed step.
+    evaluated : EvaluatedPlan
+        ``evaluated.value`` is the undisturbed step.
     samples : int
         How many disturbed steps it has run.
     mean, quantile : Estimate
@@ -62,7 +62,7 @@ class Row:
         By how much its mean lies above that of the chosen plan; both met the same disturbances.
     """
 
-    judged: Judged
+    evaluated: EvaluatedPlan
     samples: int
     mean: Estimate
     quantile: Estimate
@@ -71,7 +71,7 @@ class Row:
     @property
     def value(self) -> int:
         """The undisturbed step."""
-        return self.judged.value
+        return self.evaluated.value
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class Choice:
             raise ValueError("a robust choice compares one plan at least")
 
     @property
-    def chosen(self) -> Judged:
+    def chosen(self) -> EvaluatedPlan:
         """The best plan."""
-        return self.rows[0].judged
+        return self.rows[0].evaluated
 
     @property
     def undisturbed(self) -> Row:
@@ -125,8 +125,8 @@ class Choice:
 
 def choose(
     space: Space,
-    best: Judged,
-    tried: Iterable[Judged],
+    best: EvaluatedPlan,
+    tried: Iterable[EvaluatedPlan],
     bound: int,
     question: Robust,
     seed: int,
@@ -136,9 +136,9 @@ def choose(
 
     Parameters
     ----------
-    best : Judged
+    best : EvaluatedPlan
         The fastest plan if nothing varies.
-    tried : iterable of Judged
+    tried : iterable of EvaluatedPlan
         All others that are known.
     bound : int
         Nanoseconds: no plan of the space takes less undisturbed.
@@ -172,7 +172,7 @@ def choose(
 
     most_samples = max(len(run) for _, run in runs)
 
-    def order(run: tuple[Judged, Ints]) -> tuple[float, int]:
+    def order(run: tuple[EvaluatedPlan, Ints]) -> tuple[float, int]:
         return objective(run[1], question).value, run[0].value
 
     finalists = [run for run in runs if len(run[1]) == most_samples]
@@ -192,7 +192,9 @@ def choose(
     )
 
 
-def steps(plan: Judged, question: Robust, samples: int, seed: int, start: int = 0, clock: Clock | None = None) -> Ints:
+def steps(
+    plan: EvaluatedPlan, question: Robust, samples: int, seed: int, start: int = 0, clock: Clock | None = None
+) -> Ints:
     """Disturbed steps of a plan, from number ``start`` on.
 
     Raises
@@ -215,7 +217,7 @@ def first_round(question: Robust, samples: int) -> int:
 
 
 def race(
-    plans: Sequence[Judged], question: Robust, samples: int, seed: int, runs: Runs, clock: Clock | None = None
+    plans: Sequence[EvaluatedPlan], question: Robust, samples: int, seed: int, runs: Runs, clock: Clock | None = None
 ) -> None:
     """Fill ``runs``, which may hold the first plan's first round already, so that nothing is lost on an interrupt.
 
@@ -266,7 +268,7 @@ def own_wires(space: Space) -> bool:
     return len(space.cluster.nodes) == 1 or len(space.cluster.devices) <= 2
 
 
-def _in_time(plans: Iterable[Judged], clock: Clock) -> Iterator[Judged]:
+def _in_time(plans: Iterable[EvaluatedPlan], clock: Clock) -> Iterator[EvaluatedPlan]:
     """As many as come in half of the time that is left."""
     most = clock.left / 2
     for plan in plans:
@@ -275,7 +277,7 @@ def _in_time(plans: Iterable[Judged], clock: Clock) -> Iterator[Judged]:
             return
 
 
-def _room(plan: Judged, question: Robust, seconds: float) -> tuple[int, int]:
+def _room(plan: EvaluatedPlan, question: Robust, seconds: float) -> tuple[int, int]:
     """Samples, and the most plans: fewer of both where every step of a plan like this one is run by itself."""
     program = number(plan.candidate.schedule(plan.pipeline), plan.pipeline, True)
     if alone_on_wires(program):

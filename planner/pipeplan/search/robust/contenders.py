@@ -20,15 +20,15 @@ from functools import partial
 from math import inf
 from typing import TypeVar
 
-from pipeplan.core.cluster import Groups
+from pipeplan.core.cluster import StageDevices
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.costs.chain import Boundaries
 from pipeplan.schedules import Family
-from pipeplan.search.evaluate import Judged, judge
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.scheduling import as_schedule, schedule_problem, splittable
+from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import written
-from pipeplan.search.scheduling.judge import Judge
 from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import FREE
@@ -50,15 +50,15 @@ LARGEST = 50_000
 """Actions of a step, with backwards split, up to which that is tried."""
 
 
-def distinct(plans: Iterable[Judged]) -> list[Judged]:
+def distinct(plans: Iterable[EvaluatedPlan]) -> list[EvaluatedPlan]:
     """The plans, fastest first; of equal ones the first."""
-    found: dict[object, Judged] = {}
-    for judged in plans:
-        found.setdefault(_identity(judged), judged)
-    return sorted(found.values(), key=lambda judged: judged.value)
+    found: dict[object, EvaluatedPlan] = {}
+    for evaluated in plans:
+        found.setdefault(_identity(evaluated), evaluated)
+    return sorted(found.values(), key=lambda evaluated: evaluated.value)
 
 
-def relatives(space: Space, plans: list[Judged], limit: float = inf) -> Iterator[Judged]:
+def relatives(space: Space, plans: list[EvaluatedPlan], limit: float = inf) -> Iterator[EvaluatedPlan]:
     """The best partitions of these plans under the space's other schedules and micro-batch sizes that they fit.
 
     A search looks for one best plan. As soon as it has one, it leaves out those that only promise as much. Among them
@@ -72,32 +72,32 @@ def relatives(space: Space, plans: list[Judged], limit: float = inf) -> Iterator
     """
     seen: set[object] = set()
     left = ACTIONS
-    for judged in plans:
-        boundaries, partition = judged.boundaries, _partition(judged)
+    for evaluated in plans:
+        boundaries, partition = evaluated.boundaries, _partition(evaluated)
         if partition in seen:
             continue
         seen.add(partition)
         if len(seen) > PARTITIONS:
             return
-        for candidate in _variants(space, judged):
+        for candidate in _variants(space, evaluated):
             if candidate.problem.evaluate(boundaries) > limit:
                 continue
             left -= 2 * candidate.micro_batches * candidate.depth
             if left < 0:
                 return
-            yield judge(space.cluster, candidate, boundaries)
+            yield evaluate(space.cluster, candidate, boundaries)
 
 
-def _variants(space: Space, judged: Judged) -> Iterator[Candidate]:
+def _variants(space: Space, evaluated: EvaluatedPlan) -> Iterator[Candidate]:
     """The plan's own micro-batch size first, then the others that leave no replica without work."""
-    chain = judged.candidate.chain
+    chain = evaluated.candidate.chain
     others = [size for size in space.sizes if size != chain.micro_batch]
     for size in (chain.micro_batch, *others):
         if max(chain.replicas) <= space.job.batch // size:
-            yield from _orders(space, chain.groups, size, judged.boundaries)
+            yield from _orders(space, chain.groups, size, evaluated.boundaries)
 
 
-def _orders(space: Space, groups: Groups, size: int, boundaries: Boundaries) -> Iterator[Candidate]:
+def _orders(space: Space, groups: StageDevices, size: int, boundaries: Boundaries) -> Iterator[Candidate]:
     """Every family of the space that the partition fits, and 1F1B with as much in flight as fits."""
     fitting = [candidate for candidate in space.candidates(groups, size) if candidate.fits(boundaries)]
     others = [candidate.with_max_in_flight(space.cluster, boundaries) for candidate in fitting]
@@ -105,20 +105,20 @@ def _orders(space: Space, groups: Groups, size: int, boundaries: Boundaries) -> 
     yield from every.values()
 
 
-def _identity(judged: Judged) -> object:
+def _identity(evaluated: EvaluatedPlan) -> object:
     """What two offers of one plan have in common. 1F1B's counts say what it writes, whatever family asks for them."""
-    candidate, family = judged.candidate, judged.candidate.family
+    candidate, family = evaluated.candidate, evaluated.candidate.family
     order: object = FREE if family.alternates and not family.two_lanes else family
-    return _partition(judged), candidate.recompute(judged.boundaries), candidate.in_flight, order
+    return _partition(evaluated), candidate.recompute(evaluated.boundaries), candidate.in_flight, order
 
 
-def _partition(judged: Judged) -> object:
-    chain = judged.candidate.chain
+def _partition(evaluated: EvaluatedPlan) -> object:
+    chain = evaluated.candidate.chain
     groups = tuple(tuple(device.index for device in group) for group in chain.groups)
-    return groups, chain.micro_batch, judged.boundaries
+    return groups, chain.micro_batch, evaluated.boundaries
 
 
-def roomier(space: Space, plan: Judged, spread: float) -> Iterator[Judged]:
+def roomier(space: Space, plan: EvaluatedPlan, spread: float) -> Iterator[EvaluatedPlan]:
     """The plan's partition under other orders that fit; nothing unless any order may be chosen there.
 
     Parameters
@@ -158,7 +158,7 @@ def _roomy_orders(pipeline: Pipeline, micro_batches: int, spread: float) -> Iter
             yield as_schedule(found[1], pipeline, micro_batches)
 
 
-def _with_lists(space: Space, candidate: Candidate, boundaries: Boundaries, schedule: Schedule) -> Judged | None:
+def _with_lists(space: Space, candidate: Candidate, boundaries: Boundaries, schedule: Schedule) -> EvaluatedPlan | None:
     """The plan with these lists, unless they need more memory than there is."""
     counts = in_flight(schedule, candidate.depth)
     lists = replace(schedule, family=FAMILY)
@@ -168,8 +168,8 @@ def _with_lists(space: Space, candidate: Candidate, boundaries: Boundaries, sche
     other = replace(candidate, family=family, free=False)
     if not other.fits(boundaries):
         return None
-    plan = judge(space.cluster, other, boundaries)
-    return plan if Judge(plan.pipeline).fits(other.schedule(plan.pipeline)) else None
+    plan = evaluate(space.cluster, other, boundaries)
+    return plan if Evaluator(plan.pipeline).fits(other.schedule(plan.pipeline)) else None
 
 
 def in_flight(schedule: Schedule, stages: int) -> tuple[int, ...]:

@@ -41,8 +41,8 @@ def as_json(choice: Choice) -> dict[str, object]:
         "mean_bound_s": None if choice.mean_bound is None else choice.mean_bound / 1e9,
         "plans": [
             {
-                "plan": row.judged.label,
-                "layers": [b - a for a, b in pairwise(row.judged.boundaries)],
+                "plan": row.evaluated.label,
+                "layers": [b - a for a, b in pairwise(row.evaluated.boundaries)],
                 "step_time_s": row.value / 1e9,
                 "samples": row.samples,
                 "mean_s": row.mean.value / 1e9,
@@ -77,9 +77,9 @@ def _with_error(estimate: Estimate, undisturbed: int) -> str:
 
 
 def _plan(row: Row) -> str:
-    layers = [b - a for a, b in pairwise(row.judged.boundaries)]
+    layers = [b - a for a, b in pairwise(row.evaluated.boundaries)]
     told = f", layers {'-'.join(map(str, layers))}" if 1 < len(layers) <= FEW else ""
-    return f"{row.judged.label}{told}"
+    return f"{row.evaluated.label}{told}"
 
 
 def _reach(choice: Choice) -> str:

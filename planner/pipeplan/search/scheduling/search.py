@@ -14,8 +14,8 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.validate import validate_schedule
 from pipeplan.search.scheduling.asked import Asked, Side, asked, crowded, sides
+from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import written
-from pipeplan.search.scheduling.judge import Judge
 from pipeplan.search.scheduling.lists import as_orders, as_schedule
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
@@ -111,7 +111,7 @@ def find(
         The stages whose backwards may be split. Those whose I and W have no times stay joined.
     starts : sequence of Schedule
         Schedules of the pipeline to begin from. Those that do not fit are ignored, and those with two lanes where
-        devices have one and may be slower with it (`Judge.comparable`).
+        devices have one and may be slower with it (`Evaluator.comparable`).
     cutoff : int, optional
         Nanoseconds: the search ends where it is proved that no schedule takes less.
 
@@ -137,7 +137,7 @@ class _Search:
         self._pipeline, self._micro_batches = pipeline, micro_batches
         self._limits, self._clock, self._cutoff = limits, Clock(limits), cutoff
         self._sides = sides(pipeline, micro_batches, split)
-        self._judge = Judge(pipeline)
+        self._evaluator = Evaluator(pipeline)
 
     def run(self, starts: Sequence[Schedule]) -> Stop:
         """Search until something says stop."""
@@ -145,7 +145,7 @@ class _Search:
             stages, placement, tied = len(self._pipeline.stages), self._pipeline.placement, self._pipeline.tied
             validate_schedule(schedule, stages, self._micro_batches, placement, tied)
         for schedule in (*starts, *written(self._pipeline, self._micro_batches, self._sides[0].least.split)):
-            self._judge.offer(schedule)
+            self._evaluator.offer(schedule)
         if not self._possible:
             return Stop.OPTIMALITY
         every = (question for side in self._possible for question in asked(self._pipeline, self._micro_batches, side))
@@ -159,13 +159,13 @@ class _Search:
 
     def found(self, stop: Stop) -> Found:
         """The answer as it stands."""
-        value, bound = self._judge.value, self._bound
+        value, bound = self._evaluator.value, self._bound
         status = Status.FEASIBLE
         if value is None:
             status = Status.UNKNOWN if self._possible else Status.INFEASIBLE
         elif value == bound:
             status, stop = Status.OPTIMAL, Stop.OPTIMALITY
-        return Found(self._judge.best, value, bound, status, stop)
+        return Found(self._evaluator.best, value, bound, status, stop)
 
     def _ask(self, question: Asked, until: float) -> bool:
         """Everybody about one instance, until so many seconds are left; whether somebody wants it to end."""
@@ -221,7 +221,7 @@ class _Search:
     def _hint(self, problem: PipelineSchedule) -> Orders | None:
         """The best known of the problem's orders."""
         best: tuple[int, Orders] | None = None
-        for schedule in self._judge.kept:
+        for schedule in self._evaluator.kept:
             orders = as_orders(schedule, self._pipeline, problem)
             value = None if orders is None else evaluate(problem, orders)
             if orders is not None and value is not None and (best is None or value < best[0]):
@@ -229,12 +229,12 @@ class _Search:
         return None if best is None else best[1]
 
     def _offer(self, orders: Orders, side: Side) -> None:
-        self._judge.offer(as_schedule(orders, self._pipeline, self._micro_batches, two_lanes=side.two_lanes))
-        self._judge.polish()
+        self._evaluator.offer(as_schedule(orders, self._pipeline, self._micro_batches, two_lanes=side.two_lanes))
+        self._evaluator.polish()
 
     def _promises(self, side: Side) -> bool:
         """Whether there may be something better than what is known."""
-        return self._judge.value is None or side.bound < self._judge.value
+        return self._evaluator.value is None or side.bound < self._evaluator.value
 
     @property
     def _possible(self) -> list[Side]:
@@ -247,7 +247,7 @@ class _Search:
 
     @property
     def _close(self) -> bool:
-        value = self._judge.value
+        value = self._evaluator.value
         if self._cutoff is not None and self._bound >= self._cutoff:
             return True
         return value is not None and value - self._bound <= self._limits.gap * value

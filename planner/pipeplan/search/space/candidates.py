@@ -18,7 +18,7 @@ from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.costs.pricing import assemble
 from pipeplan.schedules import Family
 from pipeplan.search.space.constraints import Mask
-from pipeplan.search.space.in_flight import FREE, Box, free_family
+from pipeplan.search.space.in_flight import FREE, InFlightBox, free_family
 from pipeplan_formulations.partition import ChainPartition, Wire
 
 
@@ -126,7 +126,7 @@ class Candidate:
         return self.problem.holds(boundaries)
 
     def with_max_in_flight(
-        self, cluster: Cluster, boundaries: Boundaries, among: Box | None = None
+        self, cluster: Cluster, boundaries: Boundaries, among: InFlightBox | None = None
     ) -> "Candidate | None":
         """The candidate with as many micro-batches in flight as fit; None if that is nothing new.
 
@@ -141,7 +141,7 @@ class Candidate:
             left = limit - pipeline.runtime[device] - stage.resident - stage.workspace
             rooms.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
             device += replicas
-        counts = (among or Box.of(self.replicas, self.micro_batches)).filled(rooms)
+        counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).filled(rooms)
         if counts == self.in_flight:
             return None
         other = replace(self, family=free_family(counts))

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.core.cluster import Cluster, Device, Groups
+from pipeplan.core.cluster import Cluster, Device, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
@@ -12,7 +12,7 @@ from pipeplan.core.wording import hint
 Mask = NDArray[np.bool_]
 
 
-class Wishes:
+class Constraints:
     """The job's wishes as masks over cuts and over layers on stages.
 
     Attributes
@@ -115,7 +115,7 @@ class Wishes:
                         "one of the wishes"
                     )
 
-    def where(self, groups: Groups) -> Mask:
+    def where(self, groups: StageDevices) -> Mask:
         """Whether layer i may lie on stage s, shape (S, n): a pinned one on stages that its device takes part in."""
         mask = np.ones((len(groups), len(self._index)), np.bool_)
         for layer, where in self._pins:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 
-from pipeplan.core.cluster import Cluster, Device, DeviceKind, Groups, Link
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, StageDevices
 from pipeplan.core.job import Job, Order
 
 
@@ -68,7 +68,7 @@ def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
     return tuple(DeviceClass(own[0].kind, link, tuple(own)) for (_, link), own in found.items())
 
 
-def arrange(classes: tuple[DeviceClass, ...], modes: Modes, tile: int | None = None) -> Groups | None:
+def arrange(classes: tuple[DeviceClass, ...], modes: Modes, tile: int | None = None) -> StageDevices | None:
     """Devices for the modes; None where the nodes do not hold the tiles. Without a tile, each class's next devices.
 
     A class that leaves devices unused and reaches over several nodes begins in the middle of its first node, so that
@@ -107,7 +107,7 @@ def distinct_tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int
     return tuple(tile for tile in tiles(classes, replicas) if not all(packed(tile, each) for each in classes))
 
 
-def structures(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[Groups]:
+def structures(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[StageDevices]:
     """Every shape that the job allows: packed, and with each tile where all stages have the same replicas.
 
     A stage has no more replicas than there are micro-batches, and no fewer layers than one.
@@ -175,7 +175,7 @@ def _used(each: DeviceClass, count: int) -> tuple[Device, ...]:
     return each.devices[end - count : end]
 
 
-def _listed(cluster: Cluster, modes: Modes) -> Groups:
+def _listed(cluster: Cluster, modes: Modes) -> StageDevices:
     """The cluster's devices one after the other."""
     groups, start = [], 0
     for mode in modes:
@@ -184,7 +184,7 @@ def _listed(cluster: Cluster, modes: Modes) -> Groups:
     return tuple(groups)
 
 
-def _tiled(classes: tuple[DeviceClass, ...], modes: Modes, tile: int) -> Groups | None:
+def _tiled(classes: tuple[DeviceClass, ...], modes: Modes, tile: int) -> StageDevices | None:
     """None where a class's nodes do not hold the tiles, or the tiles do not fill them."""
     replicas = modes[0].replicas
     groups: list[tuple[Device, ...]] = []

@@ -32,7 +32,7 @@ def free_family(in_flight: tuple[int, ...]) -> Family:
 
 
 @dataclass(frozen=True)
-class Box:
+class InFlightBox:
     """In-flight counts that fall along the pipeline, each between ``low`` and ``high``.
 
     Attributes
@@ -50,11 +50,11 @@ class Box:
     high: tuple[int, ...]
 
     @staticmethod
-    def of(replicas: Sequence[int], micro_batches: int) -> "Box":
+    def of(replicas: Sequence[int], micro_batches: int) -> "InFlightBox":
         """All that the search looks at: from SNO's counts to SO's."""
         least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
         most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
-        return Box(tuple(replicas), micro_batches, least, least, tuple(map(max, least, most)))
+        return InFlightBox(tuple(replicas), micro_batches, least, least, tuple(map(max, least, most)))
 
     @property
     def size(self) -> int:
@@ -101,18 +101,18 @@ class Box:
                 allowed = min(allowed, count * width - units)
         return tuple(counts)
 
-    def split(self, stage: int, count: int) -> list["Box"]:
+    def split(self, stage: int, count: int) -> list["InFlightBox"]:
         """Those with at most ``count`` on the stage, and those with more; empty ones are left out."""
         below = replace(self, high=_put(self.high, stage, count))
         above = replace(self, low=_put(self.low, stage, count + 1))
         return [box for part in (below, above) if (box := part.tight()) is not None]
 
-    def halves(self) -> list["Box"]:
+    def halves(self) -> list["InFlightBox"]:
         """The box cut in the middle of its widest range."""
         stage = max(range(len(self.low)), key=lambda s: self.high[s] - self.low[s])
         return self.split(stage, (self.low[stage] + self.high[stage]) // 2)
 
-    def tight(self) -> "Box | None":
+    def tight(self) -> "InFlightBox | None":
         """The box without ends that no row has which falls; None if nothing is left.
 
         No stage has more excess than those before it may have, unless SNO holds as many; and none has less than one
@@ -141,7 +141,7 @@ def between(replicas: Sequence[int], micro_batches: int) -> list[Family] | None:
 
     More than `FEW` choices are many. What it means to fall is told in `pipeplan_formulations.allocation.falling`.
     """
-    box = Box.of(replicas, micro_batches)
+    box = InFlightBox.of(replicas, micro_batches)
     return [free_family(counts) for counts in box.counts()] if box.few else None
 
 

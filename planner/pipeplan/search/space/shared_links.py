@@ -16,14 +16,14 @@ from math import lcm
 
 import numpy as np
 
-from pipeplan.core.cluster import Cluster, Device, Groups, Link, Overlap
+from pipeplan.core.cluster import Cluster, Device, Link, Overlap, StageDevices
 from pipeplan.costs.chain import Array, Chain
 from pipeplan.costs.network import transfer
 from pipeplan_formulations.partition import Wire
 
 
 def wires(
-    cluster: Cluster, groups: Groups, micro_batches: int, occupancy: Callable[[int, Link], Array]
+    cluster: Cluster, groups: StageDevices, micro_batches: int, occupancy: Callable[[int, Link], Array]
 ) -> tuple[Wire, ...]:
     """The wires of every link that is not all inside one node, and of neighbouring links together.
 

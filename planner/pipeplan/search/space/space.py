@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from pipeplan.core.cluster import Cluster, DeviceKind, Groups, Overlap
+from pipeplan.core.cluster import Cluster, DeviceKind, Overlap, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective, Order
 from pipeplan.core.model import Model
@@ -16,12 +16,12 @@ from pipeplan.costs.chain import Array, Boundaries
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
-from pipeplan.search.evaluate import Judged, overflow
+from pipeplan.search.evaluate import EvaluatedPlan, overflow
 from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.candidates import Candidate, in_flight
-from pipeplan.search.space.constraints import Wishes
+from pipeplan.search.space.constraints import Constraints
 from pipeplan.search.space.device_groups import DeviceClass, all_modes, device_classes, structures
-from pipeplan.search.space.in_flight import FREE, Box, between
+from pipeplan.search.space.in_flight import FREE, InFlightBox, between
 from pipeplan.search.space.shared_links import wires
 from pipeplan_formulations.partition import Wire
 
@@ -58,7 +58,7 @@ class Space:
     def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
         self.model, self.cluster, self.job = model, cluster, job
         self.prices = Prices(model, cluster, job)
-        self.wishes = Wishes(model, cluster, job)
+        self.wishes = Constraints(model, cluster, job)
         kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
         sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
         self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
@@ -72,14 +72,14 @@ class Space:
         # An endless pipeline takes as long however many micro-batches are in flight: the fewest are best.
         names = tuple(dict.fromkeys(names if step else (LEANEST if name == FREE else name for name in names)))
         self.families = tuple(family(name) for name in names if name != FREE)
-        self._floors: dict[int, Floors] = {}
+        self._floors: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
             self._check_micro_batches(count, kinds)
         _check_lanes(self.families, cluster)
 
     @property
     def impossible(self) -> str | None:
-        """Why no plan is as it is wished, whatever it costs; see `Wishes.impossible`."""
+        """Why no plan is as it is wished, whatever it costs; see `Constraints.impossible`."""
         return self.wishes.impossible(self.job.batch // min(self.sizes))
 
     def _check_micro_batches(self, count: int, kinds: list[DeviceKind]) -> None:
@@ -109,15 +109,15 @@ class Space:
         return (*(each.name for each in self.families), *chosen)
 
     @property
-    def row(self) -> Groups:
+    def row(self) -> StageDevices:
         """What balancers cut: the deepest pipeline without replicas, on devices as listed; empty if none is asked."""
         if self.job.replicas and 1 not in self.job.replicas:
             return ()
         return tuple((device,) for device in self.cluster.devices[: self.deepest])
 
-    def outside(self, judged: Judged) -> str | None:
+    def outside(self, evaluated: EvaluatedPlan) -> str | None:
         """Why a plan is no answer to the question, in words; None if it is one."""
-        candidate, boundaries = judged.candidate, judged.boundaries
+        candidate, boundaries = evaluated.candidate, evaluated.boundaries
         beyond = self.unasked(candidate, boundaries)
         return overflow(candidate, boundaries) if beyond is None and not candidate.holds(boundaries) else beyond
 
@@ -154,9 +154,9 @@ class Space:
             return True
         if not self.free or not candidate.family.alternates:
             return False
-        return candidate.in_flight in Box.of(candidate.replicas, candidate.micro_batches)
+        return candidate.in_flight in InFlightBox.of(candidate.replicas, candidate.micro_batches)
 
-    def shapes(self, size: int) -> Iterator[tuple[Groups, int]]:
+    def shapes(self, size: int) -> Iterator[tuple[StageDevices, int]]:
         """Every shape for a micro-batch size, with a bound on the step (or bottleneck) that costs next to nothing."""
         count = self.job.batch // size
         floors = self.floors(size)
@@ -168,10 +168,10 @@ class Space:
         """Devices that are alike."""
         return device_classes(self.cluster)
 
-    def floors(self, size: int) -> "Floors":
+    def floors(self, size: int) -> "LowerBounds":
         """Bounds that cost nothing, for a micro-batch size."""
         if size not in self._floors:
-            self._floors[size] = Floors(self, size)
+            self._floors[size] = LowerBounds(self, size)
         return self._floors[size]
 
     @cached_property
@@ -188,7 +188,7 @@ class Space:
         modes = all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // self.sizes[0])
         return next(islice(modes, most, None), None) is not None
 
-    def candidates(self, groups: Groups, size: int, free: bool = True) -> list[Candidate]:
+    def candidates(self, groups: StageDevices, size: int, free: bool = True) -> list[Candidate]:
         """The shape at that size under every family.
 
         With ``free`` that includes 1F1B with the in-flight counts between SNO's and SO's, if these are few.
@@ -225,7 +225,7 @@ class Space:
         return [min(alike, key=holds) for alike in lanes if alike]
 
 
-class Floors:
+class LowerBounds:
     """Bounds at one micro-batch size, from each layer's fastest kind of device.
 
     Let x_s be the work of stage s as its layers would take on their fastest kind, M_s the micro-batches of its busiest

@@ -8,8 +8,8 @@ from helpers.instances import equal_devices, model_of
 from pipeplan import load_cluster, load_model
 from pipeplan.core.cluster import Link
 from pipeplan.core.job import Job
-from pipeplan.search.branch_and_bound import Prover
-from pipeplan.search.evaluate import judge
+from pipeplan.search.branch_and_bound import PlanSearch
+from pipeplan.search.evaluate import evaluate
 from pipeplan.search.graph import graph_nodes
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
@@ -49,7 +49,7 @@ def test_a_question_stays_open_where_time_ends() -> None:
     model, cluster = model_of([7, 2, 2, 9], [0] * 4), equal_devices(3)
     space = Space(model, cluster, Job(batch=4, objective="bottleneck"))
     (node,) = graph_nodes(space)
-    step = node.advance(Prover(Limits(0.0), cluster=cluster))
+    step = node.advance(PlanSearch(Limits(0.0), cluster=cluster))
     assert (list(step.nodes), step.rest) == ([node], None)
     assert node.bound <= solve(model, cluster, job=space.job).value
 
@@ -65,4 +65,4 @@ def test_the_plan_for_a_step_has_no_smaller_load() -> None:
     space = Space(model, cluster, Job(batch=64, objective="bottleneck"))
     (candidate,) = space.candidates(groups, plan.micro_batch)
     assert least.status is Status.OPTIMAL
-    assert least.value <= judge(cluster, candidate, boundaries).value
+    assert least.value <= evaluate(cluster, candidate, boundaries).value

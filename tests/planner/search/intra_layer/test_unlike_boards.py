@@ -9,7 +9,7 @@ from pipeplan.core.cluster import Cluster, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.search.intra_layer.balanced import balanced
-from pipeplan.search.intra_layer.judge import judge
+from pipeplan.search.intra_layer.evaluate import evaluate
 from pipeplan.search.intra_layer.line import Line
 from pipeplan.search.intra_layer.space import lines
 from pipeplan.solve import solve
@@ -24,7 +24,7 @@ def _orders(model: Model, cluster: Cluster, job: Job = JOB) -> dict[str, Line]:
 
 def _whole(line: Line, boundaries: tuple[int, ...]) -> int:
     """Step time of whole layers, with weights on chip where they fit."""
-    return judge(line, tuple(map(float, boundaries))).value
+    return evaluate(line, tuple(map(float, boundaries))).value
 
 
 def test_the_order_of_best_balance_is_not_the_best_order() -> None:
@@ -40,7 +40,7 @@ def test_the_order_of_best_balance_is_not_the_best_order() -> None:
     balance = min(every, key=lambda name: max(stage_loads(every[name].chain, cuts[name])))
     steps = {name: _whole(line, cuts[name]) for name, line in every.items()}
     assert min(steps.values()) < steps[balance]
-    divided = {name: judge(line, balanced(line)).value for name, line in every.items()}
+    divided = {name: evaluate(line, balanced(line)).value for name, line in every.items()}
     assert min(divided.values()) < 0.95 * divided[balance]
 
 

@@ -46,7 +46,7 @@ def test_small_micro_batches_even_out_what_varies() -> None:
     assert (plain.plan.micro_batch, chosen.plan.micro_batch) == (4, 1)
     assert chosen.value > plain.value == chosen.bound
     assert chosen.robust is not None
-    means = {row.judged.candidate.chain.micro_batch: row.mean for row in chosen.robust.rows}
+    means = {row.evaluated.candidate.chain.micro_batch: row.mean for row in chosen.robust.rows}
     for size, mean in means.items():  # gradients are summed and parameters updated in next to no time
         assert mean.value == pytest.approx(by_hand(size, 16 // size, 0.3), rel=0.02)
     assert by_hand(1, 16, 0.3) < by_hand(4, 4, 0.3)
@@ -59,7 +59,7 @@ def test_the_robust_choice_is_right_by_a_separate_large_sample() -> None:
     assert len(result.robust.rows) > 2
     found = []
     for row in result.robust.rows:
-        candidate, pipeline = row.judged.candidate, row.judged.pipeline
+        candidate, pipeline = row.evaluated.candidate, row.evaluated.pipeline
         found.append(step_times(candidate.schedule(pipeline), pipeline, Robust(0.2), samples=20_000, seed=12345))
     first, *others = found
     for other in others:
@@ -90,8 +90,8 @@ def test_where_any_order_is_searched_roomier_ones_take_part() -> None:
     wishes: dict[str, Any] = {"batch": 12, "depths": (3,), "replicas": (1,), "schedules": ("any",), "time_limit": 10}
     result = solve(model, equal_devices(3, link=Link(10**6)), robust="10%", **wishes)
     assert result.robust is not None
-    assert len({row.judged.candidate.schedule(row.judged.pipeline).orders for row in result.robust.rows}) > 1
-    chosen, plain = result.robust.chosen, result.robust.undisturbed.judged
+    assert len({row.evaluated.candidate.schedule(row.evaluated.pipeline).orders for row in result.robust.rows}) > 1
+    chosen, plain = result.robust.chosen, result.robust.undisturbed.evaluated
     steps = [
         step_times(each.candidate.schedule(each.pipeline), each.pipeline, Robust(0.1), samples=4000, seed=99)
         for each in (chosen, plain)
@@ -112,7 +112,7 @@ def test_a_seed_repeats_the_choice() -> None:
     def table(seed: int) -> object:
         choice = answers(robust="10%", seed=seed).robust
         assert choice is not None
-        return [(row.judged.label, row.mean, row.quantile, row.behind) for row in choice.rows]
+        return [(row.evaluated.label, row.mean, row.quantile, row.behind) for row in choice.rows]
 
     assert table(1) == table(1)
     assert table(1) != table(2)

@@ -5,7 +5,7 @@ import pytest
 from helpers.fpga_lines import board, line_cluster, model_of, one_line
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import Job
-from pipeplan.search.intra_layer.judge import judge
+from pipeplan.search.intra_layer.evaluate import evaluate
 
 JOB = Job(4, micro_batches=(4,), schedules=("1f1b-as",))
 
@@ -14,7 +14,7 @@ def test_a_divided_layer_is_paid_in_proportion() -> None:
     """A quarter of a layer takes a quarter of its time and bytes; its input passes whole, its output in part."""
     model = model_of([4000, 8000, 4000], output=[10, 40, 20], parameters=[8, 16, 8])
     line = one_line(model, line_cluster([board(), board()], bandwidth=10**9), JOB)
-    judged = judge(line, (0.0, 1.25, 3.0))
+    judged = evaluate(line, (0.0, 1.25, 3.0))
     left, right = judged.pipeline.stages
     assert (left.forward, right.forward) == (6000, 10_000)
     assert (left.backward, right.backward) == (12_000, 20_000)
@@ -29,14 +29,14 @@ def test_whole_positions_are_ordinary_cuts() -> None:
     """At a whole position nothing but the ordinary crossing bytes passes."""
     model = model_of([4000, 8000, 4000], output=[10, 40, 20])
     line = one_line(model, line_cluster([board(), board()]), JOB)
-    assert [judge(line, (0.0, p, 3.0)).pipeline.transfers[0][0].size for p in (1.0, 2.0)] == [10, 40]
+    assert [evaluate(line, (0.0, p, 3.0)).pipeline.transfers[0][0].size for p in (1.0, 2.0)] == [10, 40]
 
 
 def test_weights_that_do_not_fit_on_chip_are_streamed() -> None:
     """The same stage is slower by the traffic of its weights where the chip is a byte too small."""
     model = model_of([10, 10], output=0, parameters=1000)
     fits, short = (
-        judge(one_line(model, line_cluster([board(on_chip=size)]), Job(4, micro_batches=(4,))), (0.0, 2.0))
+        evaluate(one_line(model, line_cluster([board(on_chip=size)]), Job(4, micro_batches=(4,))), (0.0, 2.0))
         for size in (4000, 3999)
     )
     assert fits.pipeline.stages[0].forward == 20
@@ -47,8 +47,8 @@ def test_weights_that_do_not_fit_on_chip_are_streamed() -> None:
 def test_an_empty_stage_is_left_out() -> None:
     """A device without a share takes no part, and the line is as fast as the shorter one."""
     model = model_of([4000, 8000])
-    three = judge(one_line(model, line_cluster([board()] * 3, latency=50), JOB), (0.0, 1.0, 1.0, 2.0))
-    two = judge(one_line(model, line_cluster([board()] * 2, latency=50), JOB), (0.0, 1.0, 2.0))
+    three = evaluate(one_line(model, line_cluster([board()] * 3, latency=50), JOB), (0.0, 1.0, 1.0, 2.0))
+    two = evaluate(one_line(model, line_cluster([board()] * 2, latency=50), JOB), (0.0, 1.0, 2.0))
     assert three.value == two.value
     assert [device.index for device in three.line.chain.devices] == [0, 2]
 
@@ -58,7 +58,7 @@ def test_equal_shares_take_the_step_of_equal_stages(family: str) -> None:
     """(M + N − 1) units of F + B for 1F1B-AS, (M + 2 N − 1) for FBP-AS, one layer divided among all devices."""
     model = model_of([9000], output=0, parameters=0)
     job = Job(6, micro_batches=(6,), schedules=(family,))
-    judged = judge(one_line(model, line_cluster([board()] * 3), job), (0.0, 1 / 3, 2 / 3, 1.0))
+    judged = evaluate(one_line(model, line_cluster([board()] * 3), job), (0.0, 1 / 3, 2 / 3, 1.0))
     units = {"1f1b-as": 6 + 3 - 1, "fbp-as": 6 + 2 * 3 - 1}[family]
     assert judged.value == units * 9000
     assert [stage.forward for stage in judged.pipeline.stages] == [3000] * 3

@@ -23,7 +23,7 @@ NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
-class JudgedLine:
+class EvaluatedLine:
     """A line with its shares and their value (nanoseconds), and what that was read from."""
 
     line: Line
@@ -34,7 +34,7 @@ class JudgedLine:
     schedule: Schedule
 
 
-def judge(line: Line, positions: Positions) -> JudgedLine:
+def evaluate(line: Line, positions: Positions) -> EvaluatedLine:
     """Simulate the line's schedule on these shares. Empty stages shorten the line.
 
     For the bottleneck objective the value is the largest stage load per sample, and the time line shows one step.
@@ -49,7 +49,7 @@ def judge(line: Line, positions: Positions) -> JudgedLine:
     else:
         sends = [way.occupancy for own in pipeline.transfers for way in own]
         value = -(-max([stage.total(Kind.FORWARD, Kind.BACKWARD) for stage in pipeline.stages] + sends) // line.per)
-    return JudgedLine(line, positions, value, timeline, pipeline, schedule)
+    return EvaluatedLine(line, positions, value, timeline, pipeline, schedule)
 
 
 def without_empty_stages(line: Line, positions: Positions) -> tuple[Line, Positions]:
@@ -61,10 +61,10 @@ def without_empty_stages(line: Line, positions: Positions) -> tuple[Line, Positi
     return line.select(kept), (positions[0], *ends, positions[-1])
 
 
-def plan(model: Model, job: Job, judged: JudgedLine, bound: int) -> Plan:
-    """The plan of a judged line, with the bound that was proved."""
-    line, chain = judged.line, judged.line.chain
-    shares = line.problem.shares(judged.positions)
+def plan(model: Model, job: Job, evaluated: EvaluatedLine, bound: int) -> Plan:
+    """The plan of a evaluated line, with the bound that was proved."""
+    line, chain = evaluated.line, evaluated.line.chain
+    shares = line.problem.shares(evaluated.positions)
     return Plan(
         model=model.name,
         fingerprint=model.fingerprint,
@@ -73,12 +73,12 @@ def plan(model: Model, job: Job, judged: JudgedLine, bound: int) -> Plan:
         micro_batch=chain.micro_batch,
         micro_batches=line.micro_batches,
         optimizer=job.optimizer,
-        stages=tuple(_plan_stage(judged, s, row) for s, row in enumerate(shares)),
-        schedule=judged.schedule,
+        stages=tuple(_plan_stage(evaluated, s, row) for s, row in enumerate(shares)),
+        schedule=evaluated.schedule,
         ranks=tuple(device.index for device in chain.devices),
-        step_time=judged.value,
+        step_time=evaluated.value,
         bound=bound,
-        pipeline=judged.pipeline,
+        pipeline=evaluated.pipeline,
     )
 
 
@@ -116,8 +116,8 @@ def _stage(line: Line, s: int, row: NDArray[np.float64], streamed: bool, receive
     )
 
 
-def _plan_stage(judged: JudgedLine, s: int, row: NDArray[np.float64]) -> PlanStage:
-    line, chain, priced = judged.line, judged.line.chain, judged.pipeline.stages[s]
+def _plan_stage(evaluated: EvaluatedLine, s: int, row: NDArray[np.float64]) -> PlanStage:
+    line, chain, priced = evaluated.line, evaluated.line.chain, evaluated.pipeline.stages[s]
     touched = [i for i, share in enumerate(row.tolist()) if share > NOTHING]
     in_flight = line.in_flight[s]
     return PlanStage(

@@ -12,7 +12,7 @@ from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.simulate import makespan
 
 
-class Judge:
+class Evaluator:
     """Keeps the best of what it is offered.
 
     Attributes
@@ -41,10 +41,10 @@ class Judge:
         """
         same = schedule.orders, schedule.two_lanes
         if same not in self._values:
-            self._values[same] = self._judged(schedule)
+            self._values[same] = self._evaluated(schedule)
         return self._values[same]
 
-    def _judged(self, schedule: Schedule) -> int | None:
+    def _evaluated(self, schedule: Schedule) -> int | None:
         if not self.fits(schedule) or not self.comparable(schedule):
             return None
         value = makespan(schedule, self._pipeline)
