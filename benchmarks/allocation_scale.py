@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
-from pipeplan_formulations.allocation.suffix_bounds.floor import ground, open_bracket
+from pipeplan_formulations.allocation.suffix_bounds.refinement import open_bracket, relaxation
 from pipeplan_formulations.common.report import Limits
 
 MICRO_BATCHES = 512
@@ -76,7 +76,7 @@ def main() -> None:
         reference = textbook(layers, sum(units) if sum(units) < layers else layers)
         problem = instance(layers, units, widths, tight)
         bracket = open_bracket(problem, Limits())
-        ground(problem, bracket)
+        relaxation(problem, bracket)
         assert bracket.high is not None
         first, gap_first = bracket.clock.wall, 1 - bracket.low / bracket.high
         report = allocation.solve(problem, Limits(time=60))

@@ -6,8 +6,8 @@ All times are analytic estimates from operation counts and data sheets (datasets
 from dataclasses import replace
 
 from pipeplan import load_cluster, load_model
-from pipeplan.baselines.partitioners import BALANCERS, Balancer
-from pipeplan.baselines.partitioners.balancer import NotApplicable
+from pipeplan.baselines.partitioners import PARTITIONERS, Partitioner
+from pipeplan.baselines.partitioners.partitioner import NotApplicable
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
@@ -82,7 +82,7 @@ def slow_links() -> None:
         every = lines(model, cluster, job)
         plain, coarse = (
             min(evaluate(line, cut).value for line in every if (cut := _cut(line, balancer)))
-            for balancer in (BALANCERS["chain-minmax"], BALANCERS["bapipe"])
+            for balancer in (PARTITIONERS["chain-minmax"], PARTITIONERS["bapipe"])
         )
         best = _solve(model, cluster, replace(job, intra_layer=True))
         times = map(_milliseconds, (plain, coarse, _alone(model, every), best.value))
@@ -93,7 +93,7 @@ def _cells(model: Model, cluster: Cluster, where: str) -> list[str]:
     job = Job(BATCH, replicas=(1,), schedules=("1f1b-as",))
     every = lines(model, cluster, job)
     greedy = min(
-        (evaluate(line, cut).value for line in every if (cut := _cut(line, BALANCERS["bapipe"]))), default=None
+        (evaluate(line, cut).value for line in every if (cut := _cut(line, PARTITIONERS["bapipe"]))), default=None
     )
     alone = _alone(model, every)
     whole = _solve(model, cluster, Job(BATCH))
@@ -114,7 +114,7 @@ def _alone(model: Model, every: list[Line]) -> int | None:
     return min((evaluate(line, cut).value for line, cut in real), default=None)
 
 
-def _cut(line: Line, balancer: Balancer) -> Positions | None:
+def _cut(line: Line, balancer: Partitioner) -> Positions | None:
     """A balancer's cut, whose weights lie on chip wherever they fit; None where it has none."""
     try:
         cut = tuple(map(float, balancer.balance(line.chain, line.micro_batches)))

@@ -13,7 +13,7 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.costs.pricing import assemble, price
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.schedules.placed import Placement, loop, vee
-from pipeplan.search.scheduling import as_schedule, find, floor_problem
+from pipeplan.search.scheduling import as_schedule, find, relaxed_problem
 from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import written
 from pipeplan_formulations.common.report import Limits
@@ -39,7 +39,7 @@ def main() -> None:
         for schedule in written(pipeline, MICRO_BATCHES, split):
             judge.offer(schedule)
         families = judge.value
-        free = solve(floor_problem(pipeline, MICRO_BATCHES).unshared, Limits(time=SECONDS))
+        free = solve(relaxed_problem(pipeline, MICRO_BATCHES).unshared, Limits(time=SECONDS))
         orders = free.solution
         blind = None if orders is None else judge.offer(as_schedule(orders, pipeline, MICRO_BATCHES))
         found = find(pipeline, MICRO_BATCHES, Limits(time=SECONDS))

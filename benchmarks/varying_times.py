@@ -2,7 +2,7 @@
 
 What a plan promises differs from what is measured for two reasons: actions take longer than profiled, and they vary, so
 that ranks wait for each other. To see the second one alone, the plan's pipeline gets the actions' measured means. Its
-step on paper is then too short by what variation costs, and the mean of disturbed steps, with the spreads that were
+step on paper is then too short by what variation costs, and the mean of perturbed steps, with the spreads that were
 measured, should not be. Nothing else should run meanwhile.
 """
 
@@ -63,7 +63,7 @@ def main() -> None:
         for row in rows:
             row.timelines.append(run(row.plan, name, steps=STEPS, device="cpu").timeline)
     print(f"{MODEL}, batch {BATCH}, micro-batches of {SIZE}, {PROCESSES} stages; typical steps of {ROUNDS} runs")
-    print("  schedule   spread  devices'    as planned   with measured means   disturbed   measured")
+    print("  schedule   spread  devices'    as planned   with measured means   perturbed   measured")
     for row in rows:
         pipeline, robust = with_means(row), spreads(row.groups())
         still = makespan(row.plan.schedule, pipeline)

@@ -81,7 +81,7 @@ def solve(
     robust : Robust, float or str, optional
         Times vary by so much (``0.05``, ``'5%'``, or more of it in a `Robust`): after the search, the plans tried are
         compared in sampled steps, and that of the least mean or quantile is the answer. The bound stays that of the
-        undisturbed step.
+        nominal step.
     on_progress : callable
         ``on_progress(incumbent, bound, open)`` in nanoseconds, whenever something improved.
     example_inputs : tensor or tuple of tensors, optional
@@ -212,7 +212,7 @@ def solve(
 def _check_robust(job: Job) -> None:
     if job.objective is not Objective.STEP:
         raise InputError(
-            "a robust choice compares disturbed steps, and the bottleneck has none; ask for the objective 'step'"
+            "a robust choice compares perturbed steps, and the bottleneck has none; ask for the objective 'step'"
         )
     if job.intra_layer:
         raise InputError("a robust choice knows plans of whole layers only; leave out robust or intra_layer")

@@ -21,7 +21,7 @@ from pipeplan.io.job_file import job_from_data
 from pipeplan.io.model_file import model_from_data
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.space.device_groups import Mode, arrange, device_classes
-from pipeplan.search.space.in_flight import Box
+from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan_formulations.common.report import Status
 
 PAGE = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
@@ -198,7 +198,7 @@ def test_families_hold_what_the_page_says() -> None:
     """In-flight counts of the example shape, those that the free 1F1B chooses from included, and where each suits."""
     text, shape, count = section("\n## Lists of actions\n"), (2, 1, 1), 8
     known = {name: ", ".join(map(str, each.in_flight(shape, count))) for name, each in FAMILIES.items()}
-    known["1f1b"] = " or ".join(", ".join(map(str, counts)) for counts in Box.of(shape, count).counts())
+    known["1f1b"] = " or ".join(", ".join(map(str, counts)) for counts in InFlightBox.of(shape, count).counts())
     rows = [row for row in table(text, "family") if len(row) == 2]
     assert {name.strip("`"): told for name, told in rows} == known
     suits = {row[0].strip("`"): row[3] for row in table(text, "family") if len(row) == 4}

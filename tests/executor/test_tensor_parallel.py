@@ -18,7 +18,7 @@ from pipeplan_executor.cli.run import as_text
 from pipeplan_executor.optim.optimise import StageOptimizer
 from pipeplan_executor.optim.reduction import Parts
 from pipeplan_executor.sharding import TensorParallel
-from pipeplan_executor.sharding.cuts import Cut, find_cuts
+from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.split import Fitted, fit
 from pipeplan_executor.train.pipeline import check_world
@@ -63,8 +63,8 @@ def fitted(plan: Plan) -> Fitted:
 
 def test_one_name_is_enough_where_layers_share(fitted: Fitted) -> None:
     """A parameter is cut under each of its names, whichever one matches; negative axes count from the end."""
-    cuts = find_cuts(fitted.blank, fitted.workload.shards, TensorParallel(2, {"3.weight": -1}), member=1)
-    assert cuts == dict.fromkeys(("0.weight", "3.weight"), Cut((10, 6), 1, 2, 1))
+    cuts = find_shards(fitted.blank, fitted.workload.shards, TensorParallel(2, {"3.weight": -1}), member=1)
+    assert cuts == dict.fromkeys(("0.weight", "3.weight"), ParameterShard((10, 6), 1, 2, 1))
     assert cuts["0.weight"].offsets == (0, 3)
 
 
@@ -110,7 +110,7 @@ def test_members_keep_their_parts(fitted: Fitted, origin: str, tmp_path: Path) -
     whole = values_of(fitted.blank, own, names, seed=3, weights=file)
     parts = []
     for member in range(2):
-        cuts = find_cuts(fitted.blank, fitted.workload.shards, TensorParallel(2, shards), member)
+        cuts = find_shards(fitted.blank, fitted.workload.shards, TensorParallel(2, shards), member)
         found = values_of(fitted.blank, own, names, seed=3, weights=file, cuts=cuts)
         assert all(torch.equal(found[name], cut.of(whole[name])) for name, cut in cuts.items())
         assert all(torch.equal(found[name], whole[name]) for name in set(names) - set(cuts))

@@ -27,7 +27,7 @@ def every_allocation(problem: ChainAllocation) -> Iterator[Allocation]:
 
 def with_flights(problem: ChainAllocation, stages: Allocation) -> Iterator[Allocation]:
     """The stages themselves; where in-flight counts are a choice, with every one that falls along the pipeline."""
-    if problem.flight != "falling":
+    if problem.flight != "non_increasing":
         yield stages
         return
     least, most = (
@@ -249,7 +249,7 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
         unit=draw(st.sampled_from([1, 1, 2])),
         overlap=draw(st.sampled_from(["none", "copy", "stream"])),
         objective=draw(st.sampled_from(["step", "step", "step", "bottleneck"])),
-        flight=draw(st.sampled_from(["sno", "so", "fbp", "full", "falling", "falling"])),
+        flight=draw(st.sampled_from(["sno", "so", "fbp", "full", "non_increasing", "non_increasing"])),
         alternating=(alternating := draw(st.booleans())),
         phases=not alternating and draw(st.booleans()),
         first=tuple(draw(modes) for _ in range(forced[0])),

@@ -15,7 +15,7 @@ def test_ctrl_c_hands_back_the_incumbent() -> None:
         if incumbent is not None:
             raise KeyboardInterrupt
 
-    result = solve(fat_head(), equal_devices(3), batch=16, watch=impatient)
+    result = solve(fat_head(), equal_devices(3), batch=16, on_progress=impatient)
     assert result.stop is Stop.INTERRUPT
     assert 0 < result.bound <= result.value
 

@@ -187,7 +187,7 @@ def makespan(problem: ChainAllocation, stages: Allocation, shared: bool) -> int:
     """Of the family that holds as many micro-batches as the problem says."""
     pipeline = laid_out(problem, stages, shared)
     held = tuple(problem.flights(stages))
-    if problem.flight == "falling":
+    if problem.flight == "non_increasing":
         assert first_deadlock(pipeline.replicas, held) is None
         schedule = one_forward_one_backward(pipeline.replicas, problem.micro_batches, held)
     else:

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.chains import make_chain
-from pipeplan.baselines.partitioners import BALANCERS, NotApplicable, preferred_family
-from pipeplan.baselines.partitioners.balancer import stage_loads
+from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable, preferred_family
 from pipeplan.baselines.partitioners.bapipe import one_forward_one_backward, stage_bytes
+from pipeplan.baselines.partitioners.partitioner import stage_loads
 from pipeplan.core.cluster import Overlap
 from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.schedules import FAMILIES
@@ -51,7 +51,7 @@ def partitions(chain: Chain) -> list[Boundaries]:
 @given(chains(), st.integers(1, 8))
 def test_boundaries_are_well_formed(chain: Chain, micro_batches: int) -> None:
     """A balancer returns S + 1 plain integers that rise from 0 to n, or says why it does not."""
-    for name, balancer in BALANCERS.items():
+    for name, balancer in PARTITIONERS.items():
         try:
             boundaries = balancer.balance(chain, micro_batches)
         except NotApplicable as reason:
@@ -69,7 +69,7 @@ def test_boundaries_are_well_formed(chain: Chain, micro_batches: int) -> None:
 def test_chain_minmax_is_the_best_of_all_partitions(chain: Chain) -> None:
     """Its largest stage load is the least over every partition, enumerated."""
     best = min(max(stage_loads(chain, boundaries)) for boundaries in partitions(chain))
-    assert max(stage_loads(chain, BALANCERS["chain-minmax"].balance(chain, 4))) == best
+    assert max(stage_loads(chain, PARTITIONERS["chain-minmax"].balance(chain, 4))) == best
 
 
 @settings(max_examples=300, deadline=None)
@@ -83,7 +83,7 @@ def test_pipedream_is_the_best_of_all_filled_partitions(chain: Chain) -> None:
 
     filled = [edges for edges in partitions(chain) if len(set(edges)) == chain.stages + 1]
     try:
-        chosen = BALANCERS["pipedream"].balance(chain, 4)
+        chosen = PARTITIONERS["pipedream"].balance(chain, 4)
     except NotApplicable:
         assert not filled
         return
@@ -94,8 +94,8 @@ def test_pipedream_is_the_best_of_all_filled_partitions(chain: Chain) -> None:
 @given(chains(most_layers=16, most_stages=6), st.integers(1, 8))
 def test_nothing_beats_chain_minmax(chain: Chain, micro_batches: int) -> None:
     """No balancer has a smaller largest stage load: the plain problem is solved."""
-    best = max(stage_loads(chain, BALANCERS["chain-minmax"].balance(chain, micro_batches)))
-    for name, balancer in BALANCERS.items():
+    best = max(stage_loads(chain, PARTITIONERS["chain-minmax"].balance(chain, micro_batches)))
+    for name, balancer in PARTITIONERS.items():
         try:
             boundaries = balancer.balance(chain, micro_batches)
         except NotApplicable:
@@ -110,7 +110,7 @@ def test_bapipe_keeps_its_promises(chain: Chain, micro_batches: int) -> None:
     from pipeplan.baselines.partitioners.bapipe import target
 
     try:
-        boundaries = BALANCERS["bapipe"].balance(chain, micro_batches)
+        boundaries = PARTITIONERS["bapipe"].balance(chain, micro_batches)
     except NotApplicable:
         return
     depth = len(set(boundaries)) - 1
@@ -125,5 +125,5 @@ def test_bapipe_keeps_its_promises(chain: Chain, micro_batches: int) -> None:
 @given(chains(), st.integers(1, 8))
 def test_the_preferred_family_suits_the_devices(chain: Chain, micro_batches: int) -> None:
     """The schedule that the BaPipe-style balancer prefers is one made for devices that overlap as these do."""
-    boundaries = BALANCERS["chain-minmax"].balance(chain, micro_batches)
+    boundaries = PARTITIONERS["chain-minmax"].balance(chain, micro_batches)
     assert chain.overlap in FAMILIES[preferred_family(chain, micro_batches, boundaries)].suits

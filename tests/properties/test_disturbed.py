@@ -1,4 +1,4 @@
-"""Disturbed steps: two ways to run them agree, nothing is disturbed without a spread, and no mean beats the means."""
+"""Perturbed steps: two ways to run them agree, nothing is perturbed without a spread, and no mean beats the means."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from pipeplan.simulate.perturbed.factors import Factors
 from pipeplan.simulate.perturbed.lockstep import last_ends
 from pipeplan.simulate.perturbed.replay import replayed
 from pipeplan.simulate.perturbed.sequence import alone_on_wires, follows
-from pipeplan.simulate.perturbed.times import Times, disturbed
+from pipeplan.simulate.perturbed.times import Times, perturbed
 from pipeplan.simulate.program import number
 
 SEEDS = st.integers(0, 10**6)
@@ -25,7 +25,7 @@ WIDE = Robust(0.4, 0.3)
 
 
 def steps(case: Case, samples: int, seed: int = 0) -> list[int]:
-    """Disturbed steps of a case."""
+    """Perturbed steps of a case."""
     return step_times(case.schedule, case.pipeline, WIDE, samples=samples, seed=seed).tolist()
 
 
@@ -36,14 +36,14 @@ def test_all_samples_at_once_equal_the_event_loop(seed: int) -> None:
     case = random_case(seed, shared_wires=False)
     program = number(case.schedule, case.pipeline, True)
     assert alone_on_wires(program)
-    times = disturbed(program, Factors(WIDE.spread, WIDE.device_spread, seed, 0), range(case.pipeline.devices))
+    times = perturbed(program, Factors(WIDE.spread, WIDE.device_spread, seed, 0), range(case.pipeline.devices))
     assert last_ends(program, follows(program), times)[:5].tolist() == replayed(program, times, 5).tolist()
 
 
 @given(SEEDS)
 @settings(max_examples=150, deadline=None)
 def test_without_a_spread_every_step_is_the_simulated_one(seed: int) -> None:
-    """Spread 0 is the undisturbed step, on shared wires too."""
+    """Spread 0 is the nominal step, on shared wires too."""
     case = random_case(seed)
     found = step_times(case.schedule, case.pipeline, Robust(0.0), samples=2)
     assert set(found.tolist()) == {makespan(case.schedule, case.pipeline)}
@@ -68,7 +68,7 @@ def test_the_step_is_a_convex_function_of_the_times(seed: int) -> None:
     case = random_case(seed, shared_wires=False)
     program = number(case.schedule, case.pipeline, True)
     order = follows(program)
-    times = disturbed(program, Factors(WIDE.spread, WIDE.device_spread, seed, 0), range(case.pipeline.devices))
+    times = perturbed(program, Factors(WIDE.spread, WIDE.device_spread, seed, 0), range(case.pipeline.devices))
     assert last_ends(program, order, times).sum() >= last_ends(program, order, summed(times))[0]
 
 
@@ -83,7 +83,7 @@ def test_times_are_rounded_up_and_slow_devices_slow_all_they_compute() -> None:
     pipeline = line(2, 1000, 2000, occupancy=100, latency=7)
     program = number(FAMILIES["1f1b-sno"].write((1, 1), 3), pipeline, True)
     factors = Factors(0.2, 0.3, 5, 0)
-    times = disturbed(program, factors, (4, 6))
+    times = perturbed(program, factors, (4, 6))
     slow, own = factors.of_device(6), factors.of_actions(6, Kind.BACKWARD, 3)
     way = factors.of_transfers(6, 4, 3)
     for m in range(3):
@@ -96,10 +96,10 @@ def test_times_are_rounded_up_and_slow_devices_slow_all_they_compute() -> None:
 @given(SEEDS)
 @settings(max_examples=50, deadline=None)
 def test_a_collective_takes_as_long_on_every_replica(seed: int) -> None:
-    """Replicas that reduce together end together in every disturbed step."""
+    """Replicas that reduce together end together in every perturbed step."""
     case = random_case(seed)
     program = number(case.schedule, case.pipeline, True)
-    times = disturbed(program, Factors(0.4, 0.4, seed, 0), range(case.pipeline.devices))
+    times = perturbed(program, Factors(0.4, 0.4, seed, 0), range(case.pipeline.devices))
     for together in program.collectives:
         if len({program.durations[i] for i in together}) == 1:
             assert (times.durations[together] == times.durations[together[0]]).all()
@@ -118,11 +118,11 @@ def test_factors_have_mean_one_and_the_spread_asked_for(spread: float, seed: int
 
 def test_a_shared_card_may_make_disturbed_steps_faster_on_average() -> None:
     """Who is ready first takes the card, which may be the wrong order where nothing varies: then the mean lies below
-    the undisturbed step, and a bound on that is none on the mean. With wires of their own it does not."""
+    the nominal step, and a bound on that is none on the mean. With wires of their own it does not."""
     schedule = FAMILIES["1f1b-sno"].write((1,) * 4, 4)
 
     def excess(card: str | None) -> float:
-        """Mean over undisturbed, and 1 less, in standard errors."""
+        """Mean over nominal, and 1 less, in standard errors."""
         pipeline = line(4, 10_000, 10_000, occupancy=5_000, resource=card)
         found = step_times(schedule, pipeline, Robust(0.05), samples=400) / makespan(schedule, pipeline) - 1
         return float(found.mean() / (found.std() / len(found) ** 0.5))

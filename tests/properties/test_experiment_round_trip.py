@@ -10,8 +10,8 @@ from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
 from pipeplan.analysis.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
 from pipeplan.analysis.sweep.experiment_file import read_experiment, write_experiment
 from pipeplan.analysis.sweep.record import Figures, Record
-from pipeplan.baselines.partitioners import BALANCERS
-from pipeplan.baselines.planners import STRUCTURES
+from pipeplan.baselines.partitioners import PARTITIONERS
+from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.job import Job
 
 # words that YAML could take for something else are as good as any
@@ -51,7 +51,7 @@ experiments = st.builds(
         st.integers(1, 9),
         st.integers(0, 99),
     ),
-    st.lists(st.sampled_from([*BALANCERS, *STRUCTURES]), max_size=3).map(tuple),
+    st.lists(st.sampled_from([*PARTITIONERS, *PLANNERS]), max_size=3).map(tuple),
     words,
 )
 figures = st.builds(Figures, st.none() | whole, st.lists(whole, max_size=3).map(tuple), word, word)

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from helpers.explained import setting_of
 from helpers.random_schedules import random_case
-from pipeplan.analysis.explain.levers import fall, groups, levers, possible, together
 from pipeplan.analysis.explain.path import portions
+from pipeplan.analysis.explain.sensitivities import fall, groups, possible, sensitivities, together
 from pipeplan.analysis.explain.setting import uses
 
 seeds = st.integers(0, 2**32)
@@ -32,10 +32,13 @@ def test_what_is_not_on_the_path_does_not_bind(seed: int) -> None:
     case = random_case(seed, shared_wires=False)
     assume(not case.schedule.two_lanes)  # whose split backwards are rounded to whole nanoseconds
     setting = setting_of(case.schedule, case.pipeline)
-    named = {(lever.kind, lever.name, lever.stages): lever.fall for lever in levers(setting)}
-    for lever in possible(setting):
-        alone = fall(setting, [lever])
-        assert named.get((lever.kind, lever.name, lever.stages), 0.0) == max(alone, 0.0)
+    named = {
+        (sensitivity.kind, sensitivity.name, sensitivity.stages): sensitivity.fall
+        for sensitivity in sensitivities(setting)
+    }
+    for sensitivity in possible(setting):
+        alone = fall(setting, [sensitivity])
+        assert named.get((sensitivity.kind, sensitivity.name, sensitivity.stages), 0.0) == max(alone, 0.0)
 
 
 @given(seeds)
@@ -46,11 +49,11 @@ def test_like_things_together_do_no_less_than_one_of_them(seed: int) -> None:
     assume(not case.schedule.two_lanes)
     setting = setting_of(case.schedule, case.pipeline)
     found = groups(setting)
-    for lever in levers(setting):
-        parts = {*lever.stages, *lever.wires}
-        holders = [g for g in found if g.kind == lever.kind and parts <= {*g.stages, *g.wires}]
-        assert all(group.fall >= lever.fall for group in holders)
-        assert holders or sum(other.kind == lever.kind for other in possible(setting)) == 1
+    for sensitivity in sensitivities(setting):
+        parts = {*sensitivity.stages, *sensitivity.wires}
+        holders = [g for g in found if g.kind == sensitivity.kind and parts <= {*g.stages, *g.wires}]
+        assert all(group.fall >= sensitivity.fall for group in holders)
+        assert holders or sum(other.kind == sensitivity.kind for other in possible(setting)) == 1
 
 
 @given(seeds)
@@ -64,7 +67,7 @@ def test_what_binds_together_binds_with_no_part_left_out(seed: int) -> None:
     if joint:
         assert fall(setting, joint) == joint[0].fall > 0
     for left_out in joint if len(joint) > 1 else ():
-        assert fall(setting, [lever for lever in joint if lever != left_out]) <= 0
+        assert fall(setting, [sensitivity for sensitivity in joint if sensitivity != left_out]) <= 0
 
 
 @given(seeds)

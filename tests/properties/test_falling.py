@@ -14,8 +14,8 @@ from pipeplan.schedules import FAMILIES, first_deadlock
 from pipeplan.search.space.in_flight import InFlightBox, between
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, exact
-from pipeplan_formulations.allocation.falling import excesses, falls
-from pipeplan_formulations.allocation.suffix_bounds.peak import peak_between
+from pipeplan_formulations.allocation.non_increasing import excesses, falls
+from pipeplan_formulations.allocation.suffix_bounds.largest_backward import largest_backward_between
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import run
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
@@ -95,7 +95,7 @@ def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
     """The problem with counts that are a choice, and enough micro-batches for it to matter."""
     return replace(
         problem,
-        flight="falling",
+        flight="non_increasing",
         objective="step",
         alternating=True,
         phases=False,
@@ -188,7 +188,7 @@ def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple
     assume(kept)
     grid, clock = Grid(problem), Clock(Limits(time=30))
     spans = Spans(problem, grid, problem.largest, Clock(Limits(time=30)))
-    peak = peak_between(problem, under, over, widths)
+    peak = largest_backward_between(problem, under, over, widths)
     found = run(problem, grid, spans, clock, problem.largest, ceiling, peak=peak)
     assert found is not None
     for number, value in enumerate((found.whole, found.whole_trip)):
@@ -234,7 +234,7 @@ def _bound_and_optimum(problem: ChainAllocation) -> None:
 @given(chain_allocations())
 @settings(max_examples=40, deadline=None)
 def test_the_bound_holds_without_the_search_and_meets_the_optimum_with_it(problem: ChainAllocation) -> None:
-    """Intervals alone never exceed brute force over falling counts; the search closes the rest, also from there on."""
+    """Intervals alone never exceed brute force over non-increasing counts; the search closes the rest."""
     _bound_and_optimum(problem)
 
 

@@ -15,8 +15,8 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan.search.scheduling import Found, as_schedule, find, floor, floor_problem, schedule_problem
-from pipeplan.search.scheduling.wires import wire_bound
+from pipeplan.search.scheduling import Found, as_schedule, find, relaxed_problem, schedule_lower_bound, schedule_problem
+from pipeplan.search.scheduling.link_loads import wire_bound
 from pipeplan.simulate import makespan
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.schedule import evaluate, solve
@@ -98,12 +98,12 @@ def test_no_schedule_undercuts_the_floor(seed: int) -> None:
     rows = [{peaks[device] for device in homes} for homes in pipeline.placement]
     if all(len(row) == 1 for row in rows):  # rows of fewer micro-batches hold less
         pipeline = replace(pipeline, limits=peaks)
-    problem = floor_problem(pipeline, micro_batches, **lanes)
+    problem = relaxed_problem(pipeline, micro_batches, **lanes)
     orders = as_simulated(schedule, pipeline, problem)
     assert orders is not None
     value = evaluate(problem, orders)
     assert value is not None
-    assert floor(problem) <= makespan(schedule, pipeline)
+    assert schedule_lower_bound(problem) <= makespan(schedule, pipeline)
     assert wire_bound(pipeline, micro_batches, **lanes) <= makespan(schedule, pipeline)
     assert value <= makespan(schedule, pipeline)
 
@@ -135,7 +135,7 @@ def test_small_pipelines_are_solved(seed: int) -> None:
     found = find(pipeline, micro_batches, Limits(time=8, workers=1), split=split)
     _check(found, pipeline, micro_batches)
     lanes = (False, True) if pipeline.overlap is Overlap.STREAM else (False,)
-    problems = [floor_problem(pipeline, micro_batches, split, two_lanes=two) for two in lanes]
+    problems = [relaxed_problem(pipeline, micro_batches, split, two_lanes=two) for two in lanes]
     reports = [solve(problem, Limits(time=20), backend="exact") for problem in problems if problem.possible]
     assert all(report.status is Status.OPTIMAL for report in reports)
     least = min((report.objective for report in reports if report.objective is not None), default=found.bound)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from helpers.allocations import chain_allocations, every_allocation, objective, wished
 from pipeplan_formulations.allocation import ChainAllocation
-from pipeplan_formulations.allocation.best_first.heads import heads_of
-from pipeplan_formulations.allocation.suffix_bounds.corridor import Corridor
+from pipeplan_formulations.allocation.best_first.prefix_tables import prefix_tables
+from pipeplan_formulations.allocation.suffix_bounds.reachable import Reachable
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import run
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
@@ -41,7 +41,7 @@ def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[in
 @given(chain_allocations(), st.floats(0, 1))
 @settings(max_examples=200, deadline=None)
 def test_no_way_within_the_target_is_cut_off(problem: ChainAllocation, share: float) -> None:
-    """Whatever the target, the states of an allocation within it lie in the corridor, with heads no less than told."""
+    """Whatever the target, the states of an allocation within it lie in the reachable, with heads no less than told."""
     problem = replace(problem, first=(), objective="step")
     every = ways(problem, problem.largest)
     assume(every)
@@ -50,10 +50,10 @@ def test_no_way_within_the_target_is_cut_off(problem: ChainAllocation, share: fl
     grid = Grid(problem)
     clock = Clock(Limits(time=30))
     spans = Spans(problem, grid, target, clock)
-    corridor = Corridor(problem, grid, spans, None, None, clock)
+    reachable = Reachable(problem, grid, spans, None, None, clock)
     tables = run(problem, grid, spans, clock, target)
     assert tables is not None
-    heads = heads_of(problem, grid, spans, clock, target, tables)
+    heads = prefix_tables(problem, grid, spans, clock, target, tables)
     assert heads is not None
     again = run(problem, grid, spans, clock, target, heads=heads)
     assert again is not None
@@ -63,6 +63,6 @@ def test_no_way_within_the_target_is_cut_off(problem: ChainAllocation, share: fl
             continue
         for kind, usage, start, head in states:
             place = int(np.dot(usage, grid.stride))
-            assert corridor.first[place] <= start <= corridor.last[place]
+            assert reachable.first[place] <= start <= reachable.last[place]
             assert heads[kind, place, start] <= head
             assert tables.levels[-1][0].time[kind, place, start] + (head if start else 0) <= target

@@ -14,7 +14,7 @@ from pipeplan.search.nodes import tied_copies as copies
 from pipeplan.search.nodes.aggregate import AggregateNode, PlacementsNode, TargetSchedule
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode
 from pipeplan.search.space import in_flight as flights
-from pipeplan.search.space.in_flight import Box
+from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
 from referee.bridge import ask
 from referee.questions import question
@@ -114,7 +114,7 @@ REGIMES = {
         copies, "_with_copy", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=apart
     ),
     "boxes of counts": Regime(
-        Box, "split", ((flights, "FEW", 1),), suits=lambda own: free(own) and step(own), change=choosing
+        InFlightBox, "split", ((flights, "FEW", 1),), suits=lambda own: free(own) and step(own), change=choosing
     ),
     "many shapes": Regime(Space, "_more_than", ((space, "MANY", 0),), when=lambda own, many: own[1] == 0 and many),
     "shapes without number": Regime(

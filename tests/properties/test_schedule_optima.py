@@ -11,9 +11,10 @@ import pytest
 from helpers.pipeline_schedules import every_order, random_ways
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.report import Limits, Status, Stop
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, dolls, evaluate, exact, lower_bound
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, evaluate, exact, lower_bound
+from pipeplan_formulations.schedule import russian_dolls as russian_dolls
 from pipeplan_formulations.schedule.bounds import Spans, Table, Windows, windows
-from pipeplan_formulations.schedule.dolls import answered, without_later_weights
+from pipeplan_formulations.schedule.russian_dolls import answered, without_later_weights
 from pipeplan_formulations.schedule.start import serial, stretched
 
 LIMITS = Limits(time=60, workers=1)
@@ -175,12 +176,12 @@ def test_questions_are_answered_on_many() -> None:
 
 
 def nested(seed: int) -> bool:
-    """What the dolls of a problem with little memory say is no more than its optimum; whether windows say less."""
+    """Russian dolls of a problem with little memory prove no more than its optimum; whether windows say less."""
     problem = random_ways(seed)
     need = [sum(problem.taken[s] for s in stages) for stages in problem.hosted]
     little = tuple(base + 3 * n // 2 for base, n in zip(problem.base, need, strict=True))
     form = stretched(replace(problem, micro_batches=4 if problem.stages <= 3 else 2, limit=little)).problem
-    known = windows(form, dolls.dolls(form, serial(form), LIMITS, cpsat.PAIRS))
+    known = windows(form, russian_dolls.russian_dolls(form, serial(form), LIMITS, cpsat.PAIRS))
     bound = lower_bound(form, known)
     assert bound <= optimum(form), seed
     return bound > lower_bound(form)
@@ -188,7 +189,7 @@ def nested(seed: int) -> bool:
 
 def test_dolls_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """On 120 random instances no doll says more than the optimum, and some say more than windows alone."""
-    monkeypatch.setattr(dolls, "STEP", 1)
+    monkeypatch.setattr(russian_dolls, "STEP", 1)
     assert sum(map(nested, range(120))) >= 3
 
 
@@ -196,5 +197,5 @@ def test_dolls_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(1800)
 def test_dolls_hold_on_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """On 2,000 random instances no doll says more than the optimum, and some say more than windows alone."""
-    monkeypatch.setattr(dolls, "STEP", 1)
+    monkeypatch.setattr(russian_dolls, "STEP", 1)
     assert sum(map(nested, range(10_000, 12_000))) >= 20

@@ -13,7 +13,7 @@ from pipeplan_executor.checkpoint.optimizer import Part
 from pipeplan_executor.checkpoint.slices import Slice, boxes_of
 from pipeplan_executor.optim.updates import Updates
 from pipeplan_executor.runtime.program.order import find_replicas
-from pipeplan_executor.sharding.cuts import Cut
+from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.seeds import Moment
 from pipeplan_executor.stages.ties import Copies
 
@@ -35,7 +35,7 @@ class TrainingState:
         This rank's stages, by number.
     copies : tuple of Copies
         Weights that stages share.
-    cuts : mapping of str to Cut
+    cuts : mapping of str to ParameterShard
         By name, the parameters of which a part is here.
     updates : Updates
         Optimisers, schedules and loss scale.
@@ -50,7 +50,7 @@ class TrainingState:
     model: nn.Module
     modules: Mapping[int, nn.Module]
     copies: tuple[Copies, ...]
-    cuts: Mapping[str, Cut]
+    cuts: Mapping[str, ParameterShard]
     updates: Updates
     moment: Moment
     accumulates: bool
@@ -78,7 +78,7 @@ class Held:
         What the optimiser holds.
     copied : frozenset of str
         Names of weights that an earlier stage has too.
-    cuts : mapping of str to Cut
+    cuts : mapping of str to ParameterShard
         By name, of parameters of which a part is here.
     """
 
@@ -89,7 +89,7 @@ class Held:
     scheduler: Any
     parts: tuple[Part, ...]
     copied: frozenset[str]
-    cuts: Mapping[str, Cut] = field(default_factory=dict)
+    cuts: Mapping[str, ParameterShard] = field(default_factory=dict)
 
     def own_parts(self) -> tuple[Part, ...]:
         """Those whose state this stage saves: of a weight that several stages copy, the first one does."""
@@ -138,7 +138,12 @@ def held(state: TrainingState, inventory: Inventory) -> list[Held]:
 
 
 def _part(
-    name: str, held: Tensor, parameter: Tensor, cuts: Mapping[str, Cut], first: int = 0, end: int | None = None
+    name: str,
+    held: Tensor,
+    parameter: Tensor,
+    cuts: Mapping[str, ParameterShard],
+    first: int = 0,
+    end: int | None = None,
 ) -> Part:
     """Some numbers of what is here of a parameter, by default all."""
     cut = cuts.get(name)

@@ -67,8 +67,8 @@ def run(options: Namespace) -> int:
         from pipeplan.cli.progress import solving
         from pipeplan.solve import solve
 
-        with solving(quiet=options.json) as watch:
-            best = solve(found.model, found.cluster, job=job, **limits(options), watch=watch)
+        with solving(quiet=options.json) as on_progress:
+            best = solve(found.model, found.cluster, job=job, **limits(options), on_progress=on_progress)
     answer = json.dumps(as_json(plan, found, best), indent=2) if options.json else as_text(plan, found, best)
     show(answer, options, "output", "save_cluster", "save_plan")
     if options.save_plan and best is not None:

@@ -46,8 +46,8 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
     model = _profiled(name, batch)
     write_model(model, folder / f"{name}.yaml")
     _title(f"{name}: every balancer, every schedule family, the solver")
-    with solving() as watch:
-        comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, watch=watch)
+    with solving() as on_progress:
+        comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, on_progress=on_progress)
     show(comparison)
     print(str(comparison.best).partition("heuristics,")[0].rstrip())
     _title(f"{name}: the plan and the best balancer's plan, run with {PROCESSES} processes")

@@ -9,8 +9,8 @@ from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory,
 from pipeplan_executor.optim.reduction import Copied, Parts
 from pipeplan_executor.runtime.process_groups import replica_groups
 from pipeplan_executor.runtime.program.order import find_replicas
-from pipeplan_executor.sharding.cuts import Cut
-from pipeplan_executor.sharding.team import Team
+from pipeplan_executor.sharding.shards import ParameterShard
+from pipeplan_executor.sharding.team import TensorParallelGroup
 from pipeplan_executor.stages.split import Fitted
 from pipeplan_executor.stages.ties import Copies
 
@@ -20,8 +20,8 @@ def stage_optimizers(
     modules: Mapping[int, nn.Module],
     build: OptimizerFactory,
     schedule: SchedulerFactory | None,
-    team: Team,
-    cuts: Mapping[str, Cut],
+    team: TensorParallelGroup,
+    cuts: Mapping[str, ParameterShard],
 ) -> dict[int, StageOptimizer]:
     """The optimisers of these stages of this rank, by number.
 

@@ -1,4 +1,4 @@
-"""`TeamLayers`: calls of a stage's layers on a team; layers with cut parameters get whole tensors as DTensors.
+"""`ShardedLayers`: calls of a stage's layers on a team; layers with cut parameters get whole tensors as DTensors.
 
 ::
 
@@ -20,23 +20,23 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.func import functional_call
 
 from pipeplan.frontend.split_backward.queue import TAKER, plain
-from pipeplan_executor.sharding.cuts import Cut
 from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped
 from pipeplan_executor.sharding.placing import Placing
+from pipeplan_executor.sharding.shards import ParameterShard
 
 
-class TeamLayers:
+class ShardedLayers:
     """What a stage does for its layers on a team.
 
     Parameters
     ----------
     mesh : DeviceMesh
         The members.
-    cuts : mapping of str to Cut
+    cuts : mapping of str to ParameterShard
         This member's parts, by names of the unsplit model.
     """
 
-    def __init__(self, mesh: DeviceMesh, cuts: Mapping[str, Cut]) -> None:
+    def __init__(self, mesh: DeviceMesh, cuts: Mapping[str, ParameterShard]) -> None:
         self.placing = Placing(mesh)
         self._mesh, self._cuts = mesh, cuts
 

@@ -1,4 +1,4 @@
-"""`Team`: a process's rank of the plan, its number within the team, and its process groups."""
+"""`TensorParallelGroup`: a process's rank of the plan, its number within the team, and its process groups."""
 
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 
 @dataclass(frozen=True)
-class Team:
+class TensorParallelGroup:
     """The place of this process.
 
     Attributes
@@ -37,17 +37,17 @@ _MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, int], DeviceMesh]] =
 """Meshes by device and size, for every world: making one takes time and threads, so it is made once."""
 
 
-def find_team(size: int, device: torch.device) -> Team:
+def find_team(size: int, device: torch.device) -> TensorParallelGroup:
     """Of this process. Every process of the world calls this alike; ``size`` divides the world."""
     world = dist.group.WORLD
     assert world is not None
     process = dist.get_rank()
     if size == 1:
-        return Team(process, 0, 1, world)
+        return TensorParallelGroup(process, 0, 1, world)
     made = _MADE.setdefault(world, {})
     key = device.type, size
     if key not in made:
         shape = dist.get_world_size() // size, size
         made[key] = init_device_mesh(device.type, shape, mesh_dim_names=("pipeline", "tensor"))
     mesh = made[key]
-    return Team(process // size, process % size, size, mesh.get_group("pipeline"), mesh["tensor"])
+    return TensorParallelGroup(process // size, process % size, size, mesh.get_group("pipeline"), mesh["tensor"])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.frontend.profile.ties import named_tensors
-from pipeplan_executor.sharding.cuts import Cut
+from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.seeds import derive
 
 _NOTHING = {
@@ -33,7 +33,7 @@ def values_of(
     weights: str | Path | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
-    cuts: Mapping[str, Cut] | None = None,
+    cuts: Mapping[str, ParameterShard] | None = None,
 ) -> dict[str, Tensor]:
     """The tensors with these names; names of one tensor get one object.
 
@@ -51,7 +51,7 @@ def values_of(
         A state-dict file of the unsplit model.
     dtype : torch.dtype, optional
         Converts floating-point tensors.
-    cuts : mapping of str to Cut, optional
+    cuts : mapping of str to ParameterShard, optional
         Of which parameters only a part is kept. Whole tensors are there for one submodule at a time.
 
     Raises
@@ -99,7 +99,7 @@ def drawn(
     names: Iterable[str],
     seed: int,
     dtype: torch.dtype | None = None,
-    cuts: Mapping[str, Cut] | None = None,
+    cuts: Mapping[str, ParameterShard] | None = None,
 ) -> dict[str, Tensor]:
     """Tensors with the values that their owners draw, on the CPU, so that they are the same on every kind of device.
 

@@ -26,7 +26,7 @@ from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.workload import Workload
-from pipeplan_executor.sharding.cuts import Cut
+from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.precision import formats
 from pipeplan_executor.stages.shapes import Flow, Tensors, trace
@@ -36,7 +36,7 @@ from pipeplan_executor.stages.stage_module import StageModule, treatment_of
 from pipeplan_executor.stages.ties import Copies, find_copies
 
 if TYPE_CHECKING:
-    from pipeplan_executor.sharding.layers import TeamLayers
+    from pipeplan_executor.sharding.layers import ShardedLayers
 
 
 @dataclass(frozen=True)
@@ -239,8 +239,8 @@ def build_stage(
     weights: str | Path | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
-    cuts: Mapping[str, Cut] | None = None,
-    wrap: "TeamLayers | None" = None,
+    cuts: Mapping[str, ParameterShard] | None = None,
+    wrap: "ShardedLayers | None" = None,
 ) -> StageModule:
     """One stage with its weights; no other layer of the model takes memory.
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from pipeplan_executor.stages.shapes import Flow, Tensors, as_tuple
 
 if TYPE_CHECKING:
-    from pipeplan_executor.sharding.layers import TeamLayers
+    from pipeplan_executor.sharding.layers import ShardedLayers
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class StageModule(nn.Module):
         How each of them is run.
     names : sequence of mapping
         For each layer, what each of its parameters and buffers is called in the unsplit model.
-    team : TeamLayers, optional
+    team : ShardedLayers, optional
         Where several processes share the stage.
     """
 
@@ -63,7 +63,7 @@ class StageModule(nn.Module):
         layers: Mapping[str, nn.Module],
         treatments: Mapping[str, Treatment],
         names: Sequence[Mapping[str, str]],
-        team: "TeamLayers | None" = None,
+        team: "ShardedLayers | None" = None,
     ) -> None:
         super().__init__()
         self.row = nn.ModuleList(layers.values())

@@ -22,8 +22,8 @@ from pipeplan_executor.runtime.process_groups import LastReplicas, replica_group
 from pipeplan_executor.runtime.program.lower import lower, lower_forward
 from pipeplan_executor.runtime.program.order import find_replicas
 from pipeplan_executor.runtime.recorder import Recorder
-from pipeplan_executor.sharding.cuts import find_cuts
 from pipeplan_executor.sharding.declared import TensorParallel, declared
+from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.sharding.team import find_team
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, seed_layers, undisturbed
@@ -35,7 +35,7 @@ from pipeplan_executor.stages.stage_module import evaluating
 
 if TYPE_CHECKING:
     from pipeplan_executor.checkpoint import Restored, TrainingState
-    from pipeplan_executor.sharding.layers import TeamLayers
+    from pipeplan_executor.sharding.layers import ShardedLayers
 
 LEARNING_RATE = 1e-3
 
@@ -78,9 +78,9 @@ class Pipeline:
 
     Attributes
     ----------
-    team : Team
+    team : TensorParallelGroup
         Which rank of the plan this process belongs to.
-    cuts : dict of str to Cut
+    cuts : dict of str to ParameterShard
         By name, the parameters of which a part is here.
     updates : Updates
         Optimisers, schedules, loss scale, and the norm of the gradients.
@@ -119,7 +119,7 @@ class Pipeline:
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.workload = fitted.workload
         member = dist.get_rank() % wanted.size
-        self.cuts = find_cuts(fitted.blank, fitted.workload.shards, wanted, member)
+        self.cuts = find_shards(fitted.blank, fitted.workload.shards, wanted, member)
         self.team = team = find_team(wanted.size, self.device)
         rank = team.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
@@ -166,13 +166,13 @@ class Pipeline:
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
 
-    def _wrap(self) -> "TeamLayers | None":
+    def _wrap(self) -> "ShardedLayers | None":
         """What calls a stage's layers on the team; None where no parameter is cut."""
         if not self.cuts or self.team.mesh is None:
             return None
-        from pipeplan_executor.sharding.layers import TeamLayers  # DTensor takes a second to load
+        from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
 
-        return TeamLayers(self.team.mesh, self.cuts)
+        return ShardedLayers(self.team.mesh, self.cuts)
 
     def _make_stages(self) -> dict[int, StageWork]:
         halved: dict[int, set[int]] = {number: set() for number in self.numbers}

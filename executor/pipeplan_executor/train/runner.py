@@ -15,8 +15,8 @@ from pipeplan.frontend.profile.passes import autocast
 from pipeplan_executor.processes.devices import here
 from pipeplan_executor.processes.launcher import joined_world, launch
 from pipeplan_executor.runtime.recorder import now
-from pipeplan_executor.sharding.cuts import find_cuts
 from pipeplan_executor.sharding.declared import TensorParallel, declared
+from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.stages.source import Source, draw
 from pipeplan_executor.stages.split import fit
 from pipeplan_executor.train.memory import forget_peak, peak
@@ -112,7 +112,7 @@ def run(
     wanted = declared(tensor_parallel)
     if joined_world() is None:  # otherwise this is a rank, which is about to do so itself
         fitted = fit(plan, source, both_modes=False)
-        find_cuts(fitted.blank, fitted.workload.shards, wanted)
+        find_shards(fitted.blank, fitted.workload.shards, wanted)
     if saving is not None:
         saving.check()
     path = None if weights is None else str(weights)

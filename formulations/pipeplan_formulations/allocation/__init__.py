@@ -1,7 +1,7 @@
 """Contiguous layers of a chain, with devices of several kinds, to a pipeline of any depth and widths."""
 
 from pipeplan_formulations.allocation import exact
-from pipeplan_formulations.allocation.instance import ChainAllocation, Flight
+from pipeplan_formulations.allocation.instance import ChainAllocation, InFlightRule
 from pipeplan_formulations.allocation.mip.by_depth import ByDepth
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.suffix_bounds.suffix import frontier
@@ -10,7 +10,7 @@ from pipeplan_formulations.common.mip.cbc import CBC
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report
 
-__all__ = ["BACKENDS", "Allocation", "ChainAllocation", "Flight", "ModeKey", "Place", "frontier", "solve"]
+__all__ = ["BACKENDS", "Allocation", "ChainAllocation", "InFlightRule", "ModeKey", "Place", "frontier", "solve"]
 
 cpsat, cbc = ByDepth(CPSAT), ByDepth(CBC)
 BACKENDS: dict[str, Backend[ChainAllocation, Allocation]] = {"exact": exact, "cpsat": cpsat, "cbc": cbc}

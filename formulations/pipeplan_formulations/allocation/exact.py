@@ -3,7 +3,7 @@
 from pipeplan_formulations.allocation.best_first.search import best_first
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.suffix_bounds.floor import ground, open_bracket, refine
+from pipeplan_formulations.allocation.suffix_bounds.refinement import open_bracket, refine, relaxation
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 
@@ -48,7 +48,7 @@ def solve(
     try:
         if hint is not None and problem.feasible(hint):
             bracket.offer(hint)
-        base = ground(problem, bracket)
+        base = relaxation(problem, bracket)
         if base is None:
             bracket.impossible = not bracket.beyond
             return bracket.report(stop, NAME)

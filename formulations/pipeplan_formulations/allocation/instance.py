@@ -14,8 +14,8 @@ most. Units may stay unused.
 The usage u from a stage on tells how many micro-batches a replica holds, with R the sum of u over the kinds,
 
 (1)  k = min(M_w, ⌈R / w⌉)   ``sno``,   ⌈(2 R − w) / w⌉   ``so``,   ⌈2 R / w⌉   ``fbp``,   M_w   ``full``,
-     or whatever is best from that of ``sno`` to that of ``so``, if counts fall from stage to stage   ``falling``
-     (see `falling`),
+     or whatever is best from that of ``sno`` to that of ``so``, if counts fall from stage to stage   ``non_increasing``
+     (see `non_increasing`),
 
 and whether a hop between two stages of kind c leaves a node: it does if the usage of kind c behind it is a multiple of
 node_c. Elsewhere some pair of replicas shares a node, and the hop counts as one inside it.
@@ -58,13 +58,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.allocation.check import check
-from pipeplan_formulations.allocation.falling import falls
+from pipeplan_formulations.allocation.non_increasing import falls
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.tables import AllocationTables, Flight
+from pipeplan_formulations.allocation.tables import AllocationTables, InFlightRule
 from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
 from pipeplan_formulations.common.layer_tables import Array
 
-__all__ = ["Array", "ChainAllocation", "Flight"]
+__all__ = ["Array", "ChainAllocation", "InFlightRule"]
 
 
 @dataclass(frozen=True, kw_only=True)

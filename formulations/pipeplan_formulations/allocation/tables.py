@@ -19,7 +19,7 @@ from pipeplan_formulations.common.mode import Mode
 from pipeplan_formulations.common.recomputation import Recomputation
 from pipeplan_formulations.common.span_options import SpanOptions
 
-Flight = Literal["sno", "so", "fbp", "full", "falling"]
+InFlightRule = Literal["sno", "so", "fbp", "full", "non_increasing"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class AllocationTables(LayerTables):
         N; by default M.
     overlap : 'none', 'copy' or 'stream'
     objective : 'step' or 'bottleneck'
-    flight : 'sno', 'so', 'fbp', 'full' or 'falling'
+    flight : 'sno', 'so', 'fbp', 'full' or 'non_increasing'
     alternating : bool
         Whether the third e of (4) holds: no stage runs more than k forwards before its first backward.
     phases : bool
@@ -78,7 +78,7 @@ class AllocationTables(LayerTables):
     unit: int = 1
     overlap: Overlap = "copy"
     objective: Literal["step", "bottleneck"] = "step"
-    flight: Flight = "sno"
+    flight: InFlightRule = "sno"
     alternating: bool = True
     phases: bool = False
     first: tuple[ModeKey, ...] = ()
@@ -113,7 +113,7 @@ class AllocationTables(LayerTables):
     @property
     def chooses(self) -> bool:
         """Whether k is a choice."""
-        return self.flight == "falling"
+        return self.flight == "non_increasing"
 
     def share(self, width: int) -> int:
         """M_w: most micro-batches that a replica of a stage of this width takes."""

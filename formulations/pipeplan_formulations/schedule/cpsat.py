@@ -15,9 +15,9 @@ from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.common.solvers import cp_model, cpsat_version, why_stopped
 from pipeplan_formulations.schedule.bounds import Windows, lower_bound, windows
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel, pairs
-from pipeplan_formulations.schedule.dolls import dolls
 from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import Starts, makespan, orders_of, starts
+from pipeplan_formulations.schedule.russian_dolls import russian_dolls
 from pipeplan_formulations.schedule.start import SHARE, Stretched, open_bracket, start, stretched
 
 NAME = "cpsat"
@@ -70,11 +70,13 @@ def solve(
 
 
 def _with_dolls(form: Stretched, known: Windows, bracket: Bracket[Orders]) -> Windows:
-    """Windows that also know what fewer micro-batches prove (`dolls`), within its share of the time."""
+    """Windows that also know what fewer micro-batches prove (`russian_dolls`), within its share of the time."""
     seconds = min(DOLLS * bracket.limits.time, bracket.clock.left)
     if bracket.best is None or seconds <= 0:
         return known
-    return windows(form.problem, dolls(form.problem, bracket.best, replace(bracket.limits, time=seconds), PAIRS))
+    return windows(
+        form.problem, russian_dolls(form.problem, bracket.best, replace(bracket.limits, time=seconds), PAIRS)
+    )
 
 
 def _search(form: Stretched, known: Windows, low: int, bracket: Bracket[Orders]) -> Stop:

@@ -25,13 +25,13 @@ def configure(parser: ArgumentParser) -> None:
         "--processors", type=int, metavar="N", help="with --rule published, dnn-partitioning: slow processors beside"
     )
     parser.add_argument(
-        "--robust", metavar="SPREAD", help="times vary by so much, like 5%%: choose by the mean of disturbed steps"
+        "--robust", metavar="SPREAD", help="times vary by so much, like 5%%: choose by the mean of perturbed steps"
     )
     parser.add_argument("--quantile", type=float, metavar="Q", help="with --robust: choose by this quantile, like 0.95")
     parser.add_argument(
         "--slow-devices", metavar="SPREAD", help="with --robust: each device's speed varies from step to step, like 3%%"
     )
-    parser.add_argument("--samples", type=int, metavar="N", help="with --robust: disturbed steps of each plan (1000)")
+    parser.add_argument("--samples", type=int, metavar="N", help="with --robust: perturbed steps of each plan (1000)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here; - prints it")
     parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")

@@ -8,7 +8,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown, whole
 
 SAMPLES = 1000
-"""Disturbed steps of each plan, unless told otherwise."""
+"""Perturbed steps of each plan, unless told otherwise."""
 SHOWN = 0.95
 """The quantile that is shown where plans are chosen by their mean."""
 BEYOND = 10
@@ -34,7 +34,7 @@ class Robust:
     quantile : float or None
         Choose by this quantile of the step time; None chooses by its mean.
     samples : int or None
-        Disturbed steps of each plan. None is `SAMPLES`, or as many as the quantile needs; fewer where every one of them
+        Perturbed steps of each plan. None is `SAMPLES`, or as many as the quantile needs; fewer where every one of them
         must be simulated by itself and takes long.
 
     Raises
@@ -63,7 +63,7 @@ class Robust:
         if self.least_samples > MOST:
             raise InputError(f"quantile {self.quantile!r} would need {self.least_samples} samples; {MOST} are the most")
         if self.samples is not None:
-            whole(self.samples, "samples (disturbed steps of each plan)", 0, MOST)
+            whole(self.samples, "samples (perturbed steps of each plan)", 0, MOST)
         if self.samples is not None and self.samples < self.least_samples:
             raise InputError(
                 f"{self.samples} samples leave {self.samples * self._beyond:.1f} beyond the quantile {self.shown:g}; "

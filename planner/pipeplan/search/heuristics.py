@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from pipeplan.baselines.partitioners import BALANCERS, NotApplicable
-from pipeplan.baselines.planners import STRUCTURES, unlike
+from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
+from pipeplan.baselines.planners import PLANNERS, unlike
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, overflow
@@ -111,9 +111,9 @@ def baselines(
         found[name] = Baseline(name, best, why.text, beyond or "")
 
     if space.job.objective is Objective.STEP:  # peers first: they choose more, so theirs are the better starts
-        for name in STRUCTURES:
+        for name in PLANNERS:
             enter(name, lambda why, until, name=name: _arranged(name, space, why, until))  # type: ignore[misc]
-    for name in BALANCERS:
+    for name in PARTITIONERS:
         enter(name, lambda why, until, name=name: _cut(name, space, why, until))  # type: ignore[misc]
     return found
 
@@ -125,7 +125,7 @@ def ranked(found: Iterable[Baseline]) -> list[Baseline]:
 
 def _cut(name: str, space: Space, why: _Why, until: float) -> Proposals:
     """A balancer's boundaries for every size, under every family; devices without layers are left out."""
-    balancer, groups = BALANCERS[name], space.row
+    balancer, groups = PARTITIONERS[name], space.row
     for size in space.sizes if groups else ():
         if time.monotonic() + NUMBER * balancer.effort(len(space.model.layers), len(groups)) > until:
             why.text = SHORT
@@ -144,7 +144,7 @@ def _cut(name: str, space: Space, why: _Why, until: float) -> Proposals:
 
 def _arranged(name: str, space: Space, why: _Why, until: float) -> Proposals:
     """A peer's arrangements for every size, under each of its families."""
-    structure = STRUCTURES[name]
+    structure = PLANNERS[name]
     devices = space.cluster.devices
     if structure.families:
         why.text = f"it runs {' or '.join(structure.families)} only"

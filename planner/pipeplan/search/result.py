@@ -32,10 +32,10 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Result:
-    """What `pipeplan.solve` returns. ``value`` and ``bound`` are nanoseconds of an undisturbed step.
+    """What `pipeplan.solve` returns. ``value`` and ``bound`` are nanoseconds of an nominal step.
 
     ``costs`` is what the times are: measured, imported, or estimates. ``robust`` is what the plan was compared with
-    where times vary. It may then take longer undisturbed than another.
+    where times vary. It may then take longer nominal than another.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def _beside(result: Result) -> dict[str, object]:
 
 
 def _reason(result: Result) -> str:
-    if result.robust is not None and result.value > result.robust.undisturbed.value:
+    if result.robust is not None and result.value > result.robust.nominal.value:
         return f"chosen by its {result.robust.question.words} where times vary"
     return REASONS[result.stop].format(costs=result.costs.name)
 

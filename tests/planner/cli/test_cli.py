@@ -126,14 +126,14 @@ def test_compare_puts_every_balancer_and_family_beside_the_solver(
     model_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One row for each method and family; no row below the bound, none below the solver's best."""
-    from pipeplan.baselines.partitioners import BALANCERS
-    from pipeplan.baselines.planners import STRUCTURES
+    from pipeplan.baselines.partitioners import PARTITIONERS
+    from pipeplan.baselines.planners import PLANNERS
 
     assert main(["compare", model_file, "--devices", "2", "--batch", "8", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
     families = {row["schedule"] for row in table["rows"]}
     assert {(row["method"], row["schedule"]) for row in table["rows"]} == {
-        (method, family) for method in [*BALANCERS, *STRUCTURES, "pipeplan"] for family in families
+        (method, family) for method in [*PARTITIONERS, *PLANNERS, "pipeplan"] for family in families
     }
     times = [row["step_time_s"] for row in table["rows"] if row["step_time_s"] is not None]
     best = min(row["step_time_s"] for row in table["rows"] if row["method"] == "pipeplan")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.instances import model_of
-from pipeplan.analysis.explain.levers import possible
+from pipeplan.analysis.explain.sensitivities import possible
 from pipeplan.analysis.explain.setting import Setting
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError, PlanError
@@ -188,8 +188,12 @@ def test_the_answer_says_who_shares() -> None:
     result = solve(tied_ends(), cluster(), job=Job(4, depths=(2,)))
     assert "stages 0 and 1 share weights" in str(result)
     assert as_json(result)["tied_stages"] == [[0, 1]]
-    reductions = [lever for lever in possible(Setting(result.plan, result.timeline)) if lever.kind == "reduction"]
-    assert [lever.stages for lever in reductions] == [(0, 1)]
+    reductions = [
+        sensitivity
+        for sensitivity in possible(Setting(result.plan, result.timeline))
+        if sensitivity.kind == "reduction"
+    ]
+    assert [sensitivity.stages for sensitivity in reductions] == [(0, 1)]
 
 
 @pytest.mark.parametrize(("memory", "copies"), [(None, 0), (2 * 3 * 8 * MIB - 1, 1), (2 * 3 * 8 * MIB, 0)])

@@ -30,7 +30,7 @@ class Moves:
         Width of the stage, its end, kind of the stage behind it, (flat) usage behind it, and k where that is a choice
         (0 where it is not).
     allowed : array of int
-        The excess that the stages behind may have (see `falling`).
+        The excess that the stages behind may have (see `non_increasing`).
     own : array of int
         What it adds to the head in (3); with the objective 'bottleneck' its load, and that of its wires.
     on : array of int

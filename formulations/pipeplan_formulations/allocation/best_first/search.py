@@ -19,7 +19,7 @@ import numpy as np
 from pipeplan_formulations.allocation.best_first.moves import Moves, Peaks, moves
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation, Place
-from pipeplan_formulations.allocation.suffix_bounds.floor import Ground
+from pipeplan_formulations.allocation.suffix_bounds.refinement import Relaxation
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.recomputation import IMPOSSIBLE
 from pipeplan_formulations.common.sentinels import UNLIMITED
@@ -51,7 +51,9 @@ class _Prefix:
         return tuple(reversed(found))
 
 
-def best_first(problem: ChainAllocation, bracket: Bracket[Allocation], base: Ground, most: int | None = None) -> None:
+def best_first(
+    problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation, most: int | None = None
+) -> None:
     """Close the bracket, or raise its lower end as far as opening so many prefixes does."""
     heap: list[tuple[int, int, int, _Prefix]] = []
     order, seen = count(), _Seen(len(problem.first))
@@ -84,7 +86,7 @@ def best_first(problem: ChainAllocation, bracket: Bracket[Allocation], base: Gro
         bracket.raise_low(min(ceiling, bracket.horizon))
 
 
-def _extended(problem: ChainAllocation, base: Ground, prefix: _Prefix, high: int) -> list[tuple[int, _Prefix]]:
+def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high: int) -> list[tuple[int, _Prefix]]:
     """Prefixes with one stage more that may lead below ``high``, each with its bound."""
     key = prefix.start, prefix.kind, prefix.usage, prefix.position, prefix.allowed
     choice = moves(problem, base.grid, base.spans, *key)

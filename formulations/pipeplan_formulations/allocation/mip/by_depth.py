@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.mip.depth_model import depth_model
 from pipeplan_formulations.allocation.place import Allocation
-from pipeplan_formulations.allocation.suffix_bounds.floor import open_bracket
+from pipeplan_formulations.allocation.suffix_bounds.refinement import open_bracket
 from pipeplan_formulations.common.mip.model import MipSolver
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.common.scaling import scale_for

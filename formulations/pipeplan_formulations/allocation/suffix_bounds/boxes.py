@@ -17,7 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeplan_formulations.allocation.instance import ChainAllocation
-from pipeplan_formulations.allocation.suffix_bounds.peak import Peak, peak_between, rounds
+from pipeplan_formulations.allocation.suffix_bounds.largest_backward import (
+    LargestBackward,
+    largest_backward_between,
+    rounds,
+)
 
 FLAT = 5
 """Boxes are cut along e, which raises bounds sooner, until they are so many times longer along the largest backward."""
@@ -28,7 +32,7 @@ SLIVER = 8
 SLIM = 256
 """A box whose e leave open no more than such a part of what is known is cut no further without ranges of excess."""
 
-Corner = Callable[[int, int, Peak | None], tuple[int, int, bool]]
+Corner = Callable[[int, int, LargestBackward | None], tuple[int, int, bool]]
 """V* and A*: below a ceiling on e, with a floor under the largest e, with a peak; `IMPOSSIBLE` beyond the horizon.
 
 Third, whether they might be larger if ranges of excess were told apart, which takes long.
@@ -47,7 +51,7 @@ class Box:
         The largest e is above ``low``, and ``high`` at most.
     value, alone : int
         V* and A*.
-    peak : Peak or None
+    peak : LargestBackward or None
         None if it is not looked at.
     rough : bool
         Whether ranges of excess were taken for one, though they might matter. They are told apart in slim boxes.
@@ -58,7 +62,7 @@ class Box:
     high: int
     value: int
     alone: int
-    peak: Peak | None = None
+    peak: LargestBackward | None = None
     rough: bool = False
 
     def __lt__(self, other: "Box") -> bool:
@@ -76,7 +80,8 @@ class Box:
     def peaked(self, problem: ChainAllocation) -> "Box":
         """The same box, all peaks of it in one."""
         return replace(
-            self, peak=peak_between(problem, 0, _largest(problem, self.high, problem.widths), problem.widths)
+            self,
+            peak=largest_backward_between(problem, 0, _largest(problem, self.high, problem.widths), problem.widths),
         )
 
     def below(self, high: int, corner: Corner) -> "Box":
@@ -106,28 +111,30 @@ class Box:
         most = min(self.peak.most, _largest(problem, middle, widths))
         if least > most:
             return [upper]
-        return [upper, self._part(corner, self.low, middle, peak_between(problem, least, most, widths))]
+        return [upper, self._part(corner, self.low, middle, largest_backward_between(problem, least, most, widths))]
 
-    def _by_backward(self, problem: ChainAllocation, corner: Corner, peak: Peak) -> list["Box"]:
+    def _by_backward(self, problem: ChainAllocation, corner: Corner, peak: LargestBackward) -> list["Box"]:
         middle = (peak.least + peak.most) // 2
         lower, upper = (
-            peak_between(problem, least, most, peak.widths)
+            largest_backward_between(problem, least, most, peak.widths)
             for least, most in ((peak.least, middle), (middle + 1, peak.most))
         )
         parts = [self._part(corner, self.low, self.high, lower)]
         low = max(self.low, peak.rounds * upper.least)  # that stage alone has such an e
         return [*parts, self._part(corner, low, self.high, upper)] if low <= self.high else parts
 
-    def _by_width(self, problem: ChainAllocation, corner: Corner, peak: Peak) -> list["Box"]:
+    def _by_width(self, problem: ChainAllocation, corner: Corner, peak: LargestBackward) -> list["Box"]:
         half = len(peak.widths) // 2
         parts = []
         for widths in (peak.widths[:half], peak.widths[half:]):
             most = min(peak.most, _largest(problem, self.high, widths))
             if peak.least <= most:
-                parts.append(self._part(corner, self.low, self.high, peak_between(problem, peak.least, most, widths)))
+                parts.append(
+                    self._part(corner, self.low, self.high, largest_backward_between(problem, peak.least, most, widths))
+                )
         return parts
 
-    def _part(self, corner: Corner, low: int, high: int, peak: Peak | None) -> "Box":
+    def _part(self, corner: Corner, low: int, high: int, peak: LargestBackward | None) -> "Box":
         value, alone, rough = corner(high, low, peak)
         return Box(max(self.bound, value, alone + low), low, high, value, alone, peak, rough)
 

@@ -13,7 +13,7 @@ exceeds it are left out. With a *target*, so are states behind which no value wi
 were the least that it may be, and none has a larger one than the most.
 
 Where counts fall and a ceiling asks for long warm-ups, the tables are filled once for each range of excess (see
-`falling`), over those of the ranges below:
+`non_increasing`), over those of the ranges below:
 
 ::
 
@@ -21,7 +21,7 @@ Where counts fall and a ceiling asks for long warm-ups, the tables are filled on
     range 1        k w = R + 1              before those of 0 and 1
     range 0        k = ⌈R / w⌉, as in SNO   before those of 0, and of all others up to k w − R
 
-Usages are taken by the number of units in them, fewest first (see `sweep`).
+Usages are taken by the number of units in them, fewest first (see `passes`).
 """
 
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ import numpy as np
 
 from pipeplan_formulations.allocation.bounds import free_bounds
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
-from pipeplan_formulations.allocation.suffix_bounds.cells import Holds, added, finish_by_end
-from pipeplan_formulations.allocation.suffix_bounds.peak import Peak, Side
+from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward, Side
+from pipeplan_formulations.allocation.suffix_bounds.passes import Block, Pass
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
-from pipeplan_formulations.allocation.suffix_bounds.sweep import Block, Sweep
-from pipeplan_formulations.allocation.suffix_bounds.tails import Behind, Tail
+from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import Behind, Tail
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import Holds, added, finish_by_end
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.recomputation import IMPOSSIBLE
@@ -124,17 +124,17 @@ def run(
     heads: Array | None = None,
     within: Layers | None = None,
     coarse: bool = False,
-    peak: Peak | None = None,
+    peak: LargestBackward | None = None,
 ) -> Layers | None:
     """Fill the tables; None if it shows at once that no allocation stays within the target.
 
-    ``heads`` are the least before each state (`heads_of`). ``within`` are tables whose values are no larger: states
+    ``heads`` are the least before each state (`prefix_tables`). ``within`` are tables with values no larger: states
     that they leave out are left out. ``coarse`` takes all ranges of excess for one, which bounds what they would give.
     """
-    sweep = Sweep(problem, grid, spans, clock, target, ceiling, heads, peak)
-    if sweep.corridor.closed:
+    pass_ = Pass(problem, grid, spans, clock, target, ceiling, heads, peak)
+    if pass_.reachable.closed:
         return None
-    suffixes = _Suffixes(sweep, floor, within)
+    suffixes = _Suffixes(pass_, floor, within)
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
     nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
     below = [Table(nothing, nothing)] * (len(forced) + 1)
@@ -143,15 +143,15 @@ def run(
     held = Table(nothing, nothing)
     levels: list[list[Table]] = []
     starts, peaked = [], []
-    for excess in sweep.ranges(coarse):
-        sweep.excess, sweep.refused = excess, False
-        # Without forced stages row 0 is a whole allocation; with them it takes one more sweep for each.
+    for excess in pass_.ranges(coarse):
+        pass_.excess, pass_.refused = excess, False
+        # Without forced stages row 0 is a whole allocation; with them it takes one more pass for each.
         first = range(1 if forced or placed else 0, problem.layers)
         free, behind = suffixes.fill(
-            len(forced), below[-1], sweep.modes, [(None, "before" if placed else "anywhere")], first
+            len(forced), below[-1], pass_.modes, [(None, "before" if placed else "anywhere")], first
         )
         if placed:
-            held, _ = suffixes.fill(0, held, sweep.modes, [(None, "behind"), (behind, "here")], range(problem.layers))
+            held, _ = suffixes.fill(0, held, pass_.modes, [(None, "behind"), (behind, "here")], range(problem.layers))
             peaked.append(held)
         tables = [free]
         for position in reversed(range(len(forced))):
@@ -162,14 +162,14 @@ def run(
         starts.append(excess.start if excess is not None else 0)
         below = tables
         found = Layers(levels, starts, peaked)
-        if not sweep.refused or found.meets(within):  # no stage asks for more than this range, or nothing is better
+        if not pass_.refused or found.meets(within):  # no stage asks for more than this range, or nothing is better
             break
     return found
 
 
 @dataclass(frozen=True)
 class _Suffixes:
-    sweep: Sweep
+    pass_: Pass
     floor: int
     within: Layers | None
 
@@ -186,23 +186,23 @@ class _Suffixes:
         A stage that begins at boundary 0 is the first one, and its E_0 is counted. ``below``: what stages of less
         excess reach. With each rest is said where the stage with the largest backward stands, seen from those before.
         """
-        table, sweep = below.copy(), self.sweep
-        problem, grid = sweep.problem, sweep.grid
+        table, pass_ = below.copy(), self.pass_
+        problem, grid = pass_.problem, pass_.grid
         alone, forced = len(rests) == 1, rests[0][0] is not None
-        tails = [Tail(problem, grid, sweep.sight, c, ends=alone and not forced) for c in range(problem.kinds)]
+        tails = [Tail(problem, grid, pass_.sight, c, ends=alone and not forced) for c in range(problem.kinds)]
         within = self.within.table(position, peaked=not alone) if self.within is not None else None
         for level, usages in enumerate(grid.levels[1:], start=1):
-            sweep.clock.check()
-            rows = sweep.rows(usages, starts)
+            pass_.clock.check()
+            rows = pass_.rows(usages, starts)
             for c, w in modes:
-                holds = sweep.holds(w, level)
+                holds = pass_.holds(w, level)
                 if holds.top < holds.least:
-                    sweep.refused = sweep.refused or holds.least <= holds.most
+                    pass_.refused = pass_.refused or holds.least <= holds.most
                     continue
                 able = rows
                 if within is not None:
                     able = rows.only(within.time[c, rows.usage, rows.start] < IMPOSSIBLE)
-                for block in sweep.blocks(c, w, able, forced=forced):
+                for block in pass_.blocks(c, w, able, forced=forced):
                     for rest, side in rests:
                         for part in (tails if rest is None else rest)[c].parts(w):
                             self._improve(table, part, c, w, holds, block, side)
@@ -214,7 +214,7 @@ class _Suffixes:
 
     def _improve(self, table: Table, part: Behind, c: int, w: int, holds: Holds, block: Block, side: Side) -> None:
         """Improve V and A by the stages of a block before one part of what may lie behind."""
-        sweep = self.sweep
+        pass_ = self.pass_
         value = part.value[block.behind[:, None], block.ends]
         row, column = np.nonzero(block.inside & (value < IMPOSSIBLE))
         if not len(row):
@@ -224,16 +224,16 @@ class _Suffixes:
         send: Array | int = 0
         into: Array | int = 0
         if part.send is not None:
-            send, into = part.send[part.leaves[behind], end], sweep.into[c, sweep.grid.leaves[c][usage], start]
-        add = added(sweep.problem, sweep.spans, sweep.sight, (c, w), start, end, holds, send, into, side)
-        sweep.refused = sweep.refused or add.refused
-        if sweep.sight.quantity == "load":
+            send, into = part.send[part.leaves[behind], end], pass_.into[c, pass_.grid.leaves[c][usage], start]
+        add = added(pass_.problem, pass_.spans, pass_.sight, (c, w), start, end, holds, send, into, side)
+        pass_.refused = pass_.refused or add.refused
+        if pass_.sight.quantity == "load":
             found = trip = np.maximum(add.term, value)
         else:
-            finish = np.where(start == 0, finish_by_end(sweep.problem, c, w)[end], 0)
+            finish = np.where(start == 0, finish_by_end(pass_.problem, c, w)[end], 0)
             found = np.maximum(add.term, add.work + value) + finish
             trip = add.work + part.trip[behind, end] + finish
-        room = sweep.room(c, block.rows)[row]
+        room = pass_.room(c, block.rows)[row]
         kept = add.open & (found <= room) & (trip + self.floor <= room)
         if not kept.any():
             return

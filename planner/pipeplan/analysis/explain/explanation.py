@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from pipeplan.analysis.explain.levers import Lever
 from pipeplan.analysis.explain.outcome import Outcome, percent
 from pipeplan.analysis.explain.path import Portion, phase_lines
 from pipeplan.analysis.explain.room import Room
+from pipeplan.analysis.explain.sensitivities import Sensitivity
 from pipeplan.analysis.explain.setting import Use
 from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_time
@@ -37,11 +37,11 @@ class Explanation:
         Devices, then wires and cards.
     rooms : tuple of Room
         Memory of each device.
-    levers : tuple of Lever
+    sensitivities : tuple of Sensitivity
         What binds alone, most effective first.
-    groups : tuple of Lever
+    groups : tuple of Sensitivity
         Like things that are faster together, where that shortens the step.
-    joint : tuple of Lever
+    joint : tuple of Sensitivity
         Where nothing binds alone: what binds together.
     memory : Outcome or None
         The answer without memory limits, where there are limits and the question is at hand.
@@ -57,9 +57,9 @@ class Explanation:
     path: tuple[Portion, ...]
     uses: tuple[Use, ...]
     rooms: tuple[Room, ...]
-    levers: tuple[Lever, ...]
-    groups: tuple[Lever, ...]
-    joint: tuple[Lever, ...]
+    sensitivities: tuple[Sensitivity, ...]
+    groups: tuple[Sensitivity, ...]
+    joint: tuple[Sensitivity, ...]
     memory: Outcome | None = None
     outcomes: tuple[Outcome, ...] = ()
     costs: Costs | None = None
@@ -95,9 +95,9 @@ class Explanation:
         return {
             "step_time_s": self.step / 1e9,
             "bound_s": self.bound / 1e9,
-            "binds": [_lever_json(lever) for lever in self.levers],
-            "like_things": [_lever_json(lever) for lever in self.groups],
-            "binds_together": [_lever_json(lever) for lever in self.joint],
+            "binds": [_lever_json(sensitivity) for sensitivity in self.sensitivities],
+            "like_things": [_lever_json(sensitivity) for sensitivity in self.groups],
+            "binds_together": [_lever_json(sensitivity) for sensitivity in self.joint],
             "memory_binds": self.memory_binds,
             "critical_path": [
                 {
@@ -121,16 +121,16 @@ class Explanation:
         }
 
     def _binding(self) -> Iterator[str]:
-        for lever in [lever for lever in self.groups if lever.fall >= NOTABLE]:
-            yield f"{lever.name}: a tenth less time there takes {percent(lever.fall)} off the step"
-        if self.levers:
-            for lever in self._levers_shown():
-                yield f"{lever.name}: a tenth less time there takes {percent(lever.fall)} off the step"
-            rest = len(self.levers) - len(self._levers_shown())
+        for sensitivity in [sensitivity for sensitivity in self.groups if sensitivity.fall >= NOTABLE]:
+            yield f"{sensitivity.name}: a tenth less time there takes {percent(sensitivity.fall)} off the step"
+        if self.sensitivities:
+            for sensitivity in self._levers_shown():
+                yield f"{sensitivity.name}: a tenth less time there takes {percent(sensitivity.fall)} off the step"
+            rest = len(self.sensitivities) - len(self._levers_shown())
             if rest:
                 yield f"{rest} more, each less than {percent(NOTABLE)}"
         elif self.joint:
-            names = ", ".join(lever.name for lever in self.joint)
+            names = ", ".join(sensitivity.name for sensitivity in self.joint)
             yield f"nothing alone; together {names}: a tenth less time there takes {percent(self.joint[0].fall)} off"
         else:
             yield "nothing that computes or sends: the step is latencies"
@@ -141,8 +141,10 @@ class Explanation:
         """Devices first, the busiest of them first; then wires and cards."""
         return sorted(self.uses, key=lambda use: (use.kind != "device", -use.busy))
 
-    def _levers_shown(self) -> Sequence[Lever]:
-        return [lever for lever in self.levers if lever.fall >= NOTABLE] or self.levers[:1]
+    def _levers_shown(self) -> Sequence[Sensitivity]:
+        return [sensitivity for sensitivity in self.sensitivities if sensitivity.fall >= NOTABLE] or self.sensitivities[
+            :1
+        ]
 
     def _rooms_shown(self) -> Sequence[Room]:
         """The tight ones first, then those with least left."""
@@ -164,8 +166,8 @@ def _use_line(use: Use) -> str:
     return f"{kind}{use.name}: {percent(use.share)} ({format_time(use.busy)}{shared})"
 
 
-def _lever_json(lever: Lever) -> dict[str, object]:
-    return {"name": lever.name, "kind": lever.kind, "step_falls_by": lever.fall}
+def _lever_json(sensitivity: Sensitivity) -> dict[str, object]:
+    return {"name": sensitivity.name, "kind": sensitivity.kind, "step_falls_by": sensitivity.fall}
 
 
 def _room_json(room: Room) -> dict[str, object]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pipeplan.analysis.explain.changes import changes
 from pipeplan.analysis.explain.explanation import Explanation
 from pipeplan.analysis.explain.feasible import ample
-from pipeplan.analysis.explain.levers import groups, levers, together
 from pipeplan.analysis.explain.outcome import Outcome, nothing, outcome
 from pipeplan.analysis.explain.path import portions
 from pipeplan.analysis.explain.room import rooms
+from pipeplan.analysis.explain.sensitivities import groups, sensitivities, together
 from pipeplan.analysis.explain.setting import Setting, uses
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
@@ -103,7 +103,7 @@ def _explanation(
 ) -> Explanation:
     plan = setting.plan
     path = portions(setting)
-    alone = levers(setting)
+    alone = sensitivities(setting)
     shape = f"{counted(len(plan.stages), 'stage')} on {counted(len(plan.ranks), 'device')}"
     many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
     times = f"step {format_time(setting.step)}, bound {format_time(plan.bound)}"
@@ -114,7 +114,7 @@ def _explanation(
         path=path,
         uses=uses(setting),
         rooms=rooms(setting, model, cluster, job),
-        levers=alone,
+        sensitivities=alone,
         groups=groups(setting),
         joint=() if alone else together(setting),
         memory=memory,

@@ -22,8 +22,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from pipeplan.analysis.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
-from pipeplan.baselines.partitioners import BALANCERS
-from pipeplan.baselines.planners import STRUCTURES
+from pipeplan.baselines.partitioners import PARTITIONERS
+from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.wording import hint
@@ -127,7 +127,7 @@ def experiment_from_data(data: Any, where: str) -> Experiment:
 
 
 def _unknown_names(beside: Iterable[str]) -> Iterable[str]:
-    known = (*STRUCTURES, *BALANCERS)
+    known = (*PLANNERS, *PARTITIONERS)
     for n, name in enumerate(beside):
         if name not in known:
             listed = f"; known are {', '.join(known)}"

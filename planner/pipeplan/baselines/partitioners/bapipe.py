@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipeplan.baselines.partitioners.balancer import Balancer, NotApplicable, from_zero, stage_loads
+from pipeplan.baselines.partitioners.partitioner import NotApplicable, Partitioner, from_zero, stage_loads
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import Array, Boundaries, Chain
@@ -144,7 +144,7 @@ def _fill(chain: Chain, goal: Fraction, edges: Sequence[Array]) -> Boundaries | 
     return (*boundaries, chain.layers)
 
 
-BAPIPE = Balancer(
+BAPIPE = Partitioner(
     "bapipe",
     "BaPipe-style greedy: target fill over cuts that the links can carry, then repair for memory",
     "our own implementation of BaPipe's exploration (arXiv 2012.12544) as we understand it; no code was published",
@@ -189,4 +189,4 @@ def _fits(row: Chain, micro_batches: int, edges: Boundaries, spare: int, lanes: 
     return all(used + more <= int(limit) for used, more, limit in zip(need, second, row.limit, strict=True))
 
 
-BALANCERS = (BAPIPE,)
+PARTITIONERS = (BAPIPE,)

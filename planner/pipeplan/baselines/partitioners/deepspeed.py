@@ -9,7 +9,14 @@ DeepSpeed balances parameters by default. It offers no balance by measured times
 
 import numpy as np
 
-from pipeplan.baselines.partitioners.balancer import Balancer, by_matrices, from_counts, from_zero, require_room, work
+from pipeplan.baselines.partitioners.partitioner import (
+    Partitioner,
+    by_matrices,
+    from_counts,
+    from_zero,
+    require_room,
+    work,
+)
 from pipeplan.baselines.partitioners.uniform import even_counts
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain
 
@@ -55,7 +62,7 @@ def _by_parameters(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG
     return smallest_range(chain.parameters, chain.stages)
 
 
-PARAMETERS = Balancer(
+PARAMETERS = Partitioner(
     "parameters",
     "smallest range of parameters over the stages",
     "DeepSpeed, partition_method='parameters' (its default), as its code stands since 2023",
@@ -69,7 +76,7 @@ def _by_time(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
     return smallest_range(work(chain), chain.stages)
 
 
-TIME = Balancer(
+TIME = Partitioner(
     "deepspeed-time",
     "smallest range of forward and backward time over the stages",
     "DeepSpeed's partition_balanced, given times instead of parameter counts",
@@ -77,4 +84,4 @@ TIME = Balancer(
     by_matrices,
 )
 
-BALANCERS = (PARAMETERS, TIME)
+PARTITIONERS = (PARAMETERS, TIME)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipeplan.baselines.partitioners.balancer import Balancer, NotApplicable, from_zero, require_filled, work
+from pipeplan.baselines.partitioners.partitioner import NotApplicable, Partitioner, from_zero, require_filled, work
 from pipeplan.costs.chain import Array, Boundaries, Chain
 
 
@@ -25,7 +25,7 @@ def gpipe(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
     return (*(sum(stage < s for stage in stage_of) for s in range(chain.stages)), chain.layers)
 
 
-GPIPE = Balancer(
+GPIPE = Partitioner(
     "gpipe",
     "equal shares of the cumulative forward FLOPs, rounded down",
     "GPipe, PartitionSequentialLayers in Lingvo, as its code stands",
@@ -100,11 +100,11 @@ def _checked(ends: list[int]) -> Boundaries:
     return (0, *ends)
 
 
-TORCHGPIPE = Balancer(
+TORCHGPIPE = Partitioner(
     "torchgpipe",
     "block partition of the times less their minimum",
     "torchgpipe, balance_by_time, as its code stands; one measurement of every layer instead of a sum of repeats",
     torchgpipe,
 )
 
-BALANCERS = (GPIPE, TORCHGPIPE)
+PARTITIONERS = (GPIPE, TORCHGPIPE)

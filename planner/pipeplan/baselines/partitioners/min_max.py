@@ -8,7 +8,7 @@ possible maximum when stages 0 … s hold the first b layers::
 
 import numpy as np
 
-from pipeplan.baselines.partitioners.balancer import Balancer, NotApplicable, by_matrices, from_zero, require_room
+from pipeplan.baselines.partitioners.partitioner import NotApplicable, Partitioner, by_matrices, from_zero, require_room
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain
 
 
@@ -75,7 +75,7 @@ def _pipedream(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001 
     return found[1]
 
 
-PIPEDREAM = Balancer(
+PIPEDREAM = Partitioner(
     "pipedream",
     "exact least maximum of stage times and transfer times",
     "PipeDream's optimizer with --straight_pipeline, transfers counted, on a chain instead of a graph's antichains",
@@ -97,7 +97,7 @@ def _chain_minmax(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG0
     return boundaries if filled is None or value < filled[0] else filled[1]
 
 
-CHAIN_MINMAX = Balancer(
+CHAIN_MINMAX = Partitioner(
     "chain-minmax",
     "exact least maximum of forward and backward time, unequal devices included",
     "the textbook dynamic programme for the linear partition problem, on the times of each stage's own device",
@@ -105,4 +105,4 @@ CHAIN_MINMAX = Balancer(
     by_matrices,
 )
 
-BALANCERS = (PIPEDREAM, CHAIN_MINMAX)
+PARTITIONERS = (PIPEDREAM, CHAIN_MINMAX)

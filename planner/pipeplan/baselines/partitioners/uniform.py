@@ -9,7 +9,7 @@
 A chain does not say which of its layers a project would count as a transformer layer, so all of them are counted.
 """
 
-from pipeplan.baselines.partitioners.balancer import Balancer, NotApplicable, from_counts
+from pipeplan.baselines.partitioners.partitioner import NotApplicable, Partitioner, from_counts
 from pipeplan.costs.chain import Boundaries, Chain
 
 
@@ -55,23 +55,23 @@ def megatron(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
     )
 
 
-DEEPSPEED = Balancer(
+DEEPSPEED = Partitioner(
     "uniform-deepspeed",
     "equal layer counts, remainder to the first stages",
     "DeepSpeed, partition_method='uniform', as its code stands",
     deepspeed,
 )
-TORCHTITAN = Balancer(
+TORCHTITAN = Partitioner(
     "uniform-torchtitan",
     "equal layer counts, one less on the first and the last stage",
     "torchtitan's default split with its default weights of 1 for embedding and head, every layer of the chain counted",
     torchtitan,
 )
-MEGATRON = Balancer(
+MEGATRON = Partitioner(
     "uniform-megatron",
     "equal layer counts, or none",
     "Megatron-LM's default split, with account_for_loss and account_for_embedding set where that makes it divide",
     megatron,
 )
 
-BALANCERS = (DEEPSPEED, TORCHTITAN, MEGATRON)
+PARTITIONERS = (DEEPSPEED, TORCHTITAN, MEGATRON)

@@ -1,20 +1,20 @@
 """Baseline planners, which choose replicas and devices as well as boundaries, all with one signature.
 
 They stand beside the balancers, which cut a chain for one device per stage. To add one, write a file with
-``STRUCTURE``, a `Structure`, and add its name to `_FILES`.
+``STRUCTURE``, a `BaselinePlanner`, and add its name to `_FILES`.
 """
 
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from pipeplan.baselines.planners.structure import Arrangement, Structure, unlike
+from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner, unlike
 
-__all__ = ["STRUCTURES", "Arrangement", "Structure", "unlike"]
+__all__ = ["PLANNERS", "Arrangement", "BaselinePlanner", "unlike"]
 
 _FILES = ("data_parallel", "gpipe", "pipedream", "bapipe")
 
-STRUCTURES: Mapping[str, Structure] = MappingProxyType(
+PLANNERS: Mapping[str, BaselinePlanner] = MappingProxyType(
     {each.name: each for file in _FILES for each in [import_module(f"{__name__}.{file}").STRUCTURE]}
 )
 """Every peer by its name."""

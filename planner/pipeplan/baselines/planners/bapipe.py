@@ -7,9 +7,9 @@ order that differs, and the best of its plans counts, so that a better plan of o
 from itertools import pairwise
 
 from pipeplan.baselines.partitioners import bapipe
-from pipeplan.baselines.partitioners.balancer import NotApplicable
+from pipeplan.baselines.partitioners.partitioner import NotApplicable
 from pipeplan.baselines.planners.orders import device_orders
-from pipeplan.baselines.planners.structure import Arrangement, Structure
+from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job, Order
 from pipeplan.core.model import Model
@@ -42,7 +42,7 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     return tuple(dict.fromkeys(found))
 
 
-STRUCTURE = Structure(
+STRUCTURE = BaselinePlanner(
     "bapipe-greedy",
     "BaPipe-style greedy with its best order of devices",
     "our own implementation of BaPipe's exploration (arXiv 2012.12544) as we understand it; no code was published",

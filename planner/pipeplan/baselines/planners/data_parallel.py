@@ -6,8 +6,8 @@
     d1   F1 B1 F3 B3  R U
 """
 
-from pipeplan.baselines.partitioners.balancer import NotApplicable
-from pipeplan.baselines.planners.structure import Arrangement, Structure
+from pipeplan.baselines.partitioners.partitioner import NotApplicable
+from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
@@ -35,7 +35,7 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     return tuple(Arrangement((0, layers), (stage,)) for stage in stages)
 
 
-STRUCTURE = Structure(
+STRUCTURE = BaselinePlanner(
     "data-parallel",
     "the whole model on every device, gradients summed once a step",
     "the common practice, but for one thing: gradients are summed after the last backward, not in buckets during it",

@@ -7,7 +7,7 @@ what it takes to fit is computed again, layer by layer, as in every other plan; 
 from itertools import pairwise
 
 from pipeplan.baselines.partitioners.gpipe import gpipe
-from pipeplan.baselines.planners.structure import Arrangement, Structure
+from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
@@ -28,7 +28,7 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     return (Arrangement((0, *(boundaries[s + 1] for s in filled)), tuple((s,) for s in filled)),)
 
 
-STRUCTURE = Structure(
+STRUCTURE = BaselinePlanner(
     "gpipe-whole",
     "GPipe's cuts under GPipe's schedule",
     "GPipe, PartitionSequentialLayers in Lingvo, as its code stands; recomputation where it takes some to fit",

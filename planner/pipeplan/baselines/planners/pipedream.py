@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.baselines.partitioners.balancer import NotApplicable, require_room, work
-from pipeplan.baselines.planners.structure import Arrangement, Structure
+from pipeplan.baselines.partitioners.partitioner import NotApplicable, require_room, work
+from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
@@ -250,7 +250,7 @@ def _refuse_large(layers: int, levels: tuple[Level, ...]) -> None:
         )
 
 
-STRUCTURE = Structure(
+STRUCTURE = BaselinePlanner(
     "pipedream-replicated",
     "least largest stage with replicated stages, run with a flush",
     "PipeDream's optimizer, transfers counted, on a chain instead of a graph's antichains; 1F1B with a flush",

@@ -23,7 +23,7 @@ from pipeplan.costs.pricing import device_room
 from pipeplan.search.nodes.tied_copies import with_certain_copies
 from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles
 from pipeplan.search.space.space import Space
-from pipeplan_formulations.allocation import Allocation, ChainAllocation, Flight
+from pipeplan_formulations.allocation import Allocation, ChainAllocation, InFlightRule
 from pipeplan_formulations.allocation.endings import with_second_ending
 
 UNITS = 64
@@ -182,11 +182,11 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     return with_second_ending(with_certain_copies(space, problem))
 
 
-def _flight(space: Space) -> Flight:
+def _flight(space: Space) -> InFlightRule:
     if space.job.objective is Objective.BOTTLENECK:  # a longer warm-up helps no endless pipeline
         return "sno"
     chooses = space.free or any(each.name == "1f1b-so" for each in space.families)
-    return "falling" if chooses else "sno"
+    return "non_increasing" if chooses else "sno"
 
 
 class _Hops:

@@ -1,10 +1,10 @@
-"""Plans whose times vary: chosen by the mean or a quantile of disturbed steps instead of the undisturbed one.
+"""Plans whose times vary: chosen by the mean or a quantile of perturbed steps instead of the nominal one.
 
 ::
 
-    plans tried ──▶ contenders ──▶ each one's steps, disturbed alike ──▶ mean, quantile ──▶ the least
+    plans tried ──▶ contenders ──▶ each one's steps, perturbed alike ──▶ mean, quantile ──▶ the least
                    (close enough       lockstep where no wires are
-                    undisturbed)       shared, event loop otherwise
+                    nominal)       shared, event loop otherwise
 """
 
 from pipeplan.core.perturbation import Robust, as_robust

@@ -26,7 +26,7 @@ from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 
 MOST = 24
-"""Plans that are compared: of more, the fastest undisturbed."""
+"""Plans that are compared: of more, the fastest nominal."""
 REORDERED = 2
 """Plans, the fastest ones tried, whose order is changed where any order may be chosen."""
 FEWEST = 3
@@ -39,7 +39,7 @@ A_SECOND = 200_000
 FIRST = 200
 """Samples of the first round, or as many as the quantile needs."""
 FINALISTS = 6
-"""Plans of the second round at most, beside the one that is fastest undisturbed."""
+"""Plans of the second round at most, beside the one that is fastest nominal."""
 CLEAR = 3.0
 """Standard errors by which a plan must be behind to be left out of it."""
 
@@ -53,9 +53,9 @@ class Row:
     Attributes
     ----------
     evaluated : EvaluatedPlan
-        ``evaluated.value`` is the undisturbed step.
+        ``evaluated.value`` is the nominal step.
     samples : int
-        How many disturbed steps it has run.
+        How many perturbed steps it has run.
     mean, quantile : Estimate
         Of these.
     behind : Estimate
@@ -70,7 +70,7 @@ class Row:
 
     @property
     def value(self) -> int:
-        """The undisturbed step."""
+        """The nominal step."""
         return self.evaluated.value
 
 
@@ -87,8 +87,8 @@ class Choice:
     rows : tuple of Row
         The first one is chosen.
     limit : float
-        Nanoseconds: plans that take more undisturbed were not compared; it is what the fastest undisturbed one takes
-        disturbed (its mean or quantile).
+        Nanoseconds: plans that take more nominal were not compared; it is what the fastest nominal one takes
+        perturbed (its mean or quantile).
     more : int
         Plans that keep the limit and were left out all the same, as there were too many.
     mean_bound : int or None
@@ -118,7 +118,7 @@ class Choice:
         return self.rows[0].evaluated
 
     @property
-    def undisturbed(self) -> Row:
+    def nominal(self) -> Row:
         """The plan that would be chosen if nothing varied."""
         return min(self.rows, key=lambda row: row.value)
 
@@ -141,7 +141,7 @@ def choose(
     tried : iterable of EvaluatedPlan
         All others that are known.
     bound : int
-        Nanoseconds: no plan of the space takes less undisturbed.
+        Nanoseconds: no plan of the space takes less nominal.
     clock : Clock, optional
         Ends the comparison; what has been compared by then counts.
 
@@ -195,7 +195,7 @@ def choose(
 def steps(
     plan: EvaluatedPlan, question: Robust, samples: int, seed: int, start: int = 0, clock: Clock | None = None
 ) -> Ints:
-    """Disturbed steps of a plan, from number ``start`` on.
+    """Perturbed steps of a plan, from number ``start`` on.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def race(
 ) -> None:
     """Fill ``runs``, which may hold the first plan's first round already, so that nothing is lost on an interrupt.
 
-    The first plan, the fastest undisturbed, is always a finalist.
+    The first plan, the fastest nominal, is always a finalist.
     """
     few = first_round(question, samples)
     for plan in plans[len(runs) :]:

@@ -1,7 +1,7 @@
 """Plans to compare where times vary, beside those that the search tried.
 
-A plan that takes v undisturbed takes at least v on average (docs/bounds.md, where no wires are shared). So what takes
-longer undisturbed than another plan does on average cannot have a smaller mean, and need not be sampled.
+A plan that takes v nominal takes at least v on average (docs/bounds.md, where no wires are shared). So what takes
+longer nominal than another plan does on average cannot have a smaller mean, and need not be sampled.
 
 Where any order may be chosen, other orders of a plan's actions are compared too: those of families, and some that leave
 room. An order without slack stands still as soon as one tensor is late. So orders are also written as if every
@@ -68,7 +68,7 @@ def relatives(space: Space, plans: list[EvaluatedPlan], limit: float = inf) -> I
     Parameters
     ----------
     limit : float
-        Nanoseconds: what cannot take less undisturbed is left out.
+        Nanoseconds: what cannot take less nominal is left out.
     """
     seen: set[object] = set()
     left = ACTIONS

@@ -18,7 +18,7 @@ def in_words(choice: Choice) -> list[str]:
     lines = [
         f"chosen by the {question.words} of {choice.samples} steps whose times vary by {_percent(question.spread)}"
         f"{_slow(choice)}:",
-        f"  {'undisturbed':>11}  {'mean':>20}  {f'quantile {question.shown:g}':>20}  {'behind':>17}  plan",
+        f"  {'nominal':>11}  {'mean':>20}  {f'quantile {question.shown:g}':>20}  {'behind':>17}  plan",
     ]
     lines += [f"  {_row(row, number == 0)}" for number, row in enumerate(choice.rows[:SHOWN])]
     if len(choice.rows) > SHOWN:
@@ -70,9 +70,9 @@ def _row(row: Row, chosen: bool) -> str:
     )
 
 
-def _with_error(estimate: Estimate, undisturbed: int) -> str:
-    """A time, and its standard error as a share of the undisturbed step."""
-    share = estimate.error / undisturbed if undisturbed else 0.0
+def _with_error(estimate: Estimate, nominal: int) -> str:
+    """A time, and its standard error as a share of the nominal step."""
+    share = estimate.error / nominal if nominal else 0.0
     return f"{format_time(estimate.value)} ± {share:.2%}"
 
 
@@ -85,7 +85,7 @@ def _plan(row: Row) -> str:
 def _reach(choice: Choice) -> str:
     count = len(choice.rows)
     some = f", the fastest {count} of {count + choice.more}" if choice.more else ""
-    return f"  compared: what was tried and takes at most {format_time(choice.limit)} undisturbed{some}"
+    return f"  compared: what was tried and takes at most {format_time(choice.limit)} nominal{some}"
 
 
 def _bound(choice: Choice) -> str:

@@ -6,7 +6,7 @@
     stages           times, bytes and ends of one row's stages      updates of several stages on one device take turns,
                                                                     reductions wait for those of tied stages
     wires            those that a tensor of the row may wait for    tensors of other rows on them; those without bytes
-                     (`pipeplan.search.scheduling.ways`)                        wait, too
+                     (`pipeplan.search.scheduling.routes`)                        wait, too
     two lanes        two lanes, times as they are on two
 
 So the instance is a relaxation: what a schedule does in the simulator is a solution that takes no longer. Where nothing
@@ -23,8 +23,8 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Kind
+from pipeplan.search.scheduling.routes import ways_of
 from pipeplan.search.scheduling.rows import Rows, hardest, rows_of, share
-from pipeplan.search.scheduling.ways import ways_of
 from pipeplan.simulate.program import two_lane_duration
 from pipeplan_formulations.schedule import PipelineSchedule
 

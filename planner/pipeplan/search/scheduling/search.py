@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.validate import validate_schedule
-from pipeplan.search.scheduling.asked import Asked, Side, asked, crowded, sides
 from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import written
+from pipeplan.search.scheduling.instances import Asked, Side, asked, crowded, sides
 from pipeplan.search.scheduling.lists import as_orders, as_schedule
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop

@@ -10,7 +10,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, Family
 from pipeplan.schedules.alternate import one_forward_one_backward
-from pipeplan_formulations.allocation.falling import falls
+from pipeplan_formulations.allocation.non_increasing import falls
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
 FREE = "1f1b"
@@ -89,7 +89,7 @@ class InFlightBox:
             fewest (SNO)        4    3    2    1      keep all devices busy if tensors travel in no time
             most (SO)           7    5    3    1      hide tensors that travel while devices compute
             fit in memory       9    3    5    8      ``rooms``
-            chosen              7    3    2    1      falling along the pipeline, as all counts that are looked at
+            chosen              7    3    2    1      non-increasing along the pipeline, as all counts that are tried
         """
         counts: list[int] = []
         allowed = UNLIMITED  # excess that the stages before leave
@@ -139,7 +139,7 @@ class InFlightBox:
 def between(replicas: Sequence[int], micro_batches: int) -> list[Family] | None:
     """Every 1F1B family whose counts fall along the pipeline, none below SNO's or above SO's; None if there are many.
 
-    More than `FEW` choices are many. What it means to fall is told in `pipeplan_formulations.allocation.falling`.
+    More than `FEW` choices are many. What it means to fall is told in `allocation.non_increasing`.
     """
     box = InFlightBox.of(replicas, micro_batches)
     return [free_family(counts) for counts in box.counts()] if box.few else None

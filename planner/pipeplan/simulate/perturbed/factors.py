@@ -1,4 +1,4 @@
-"""By how much each action of a disturbed step takes longer or shorter.
+"""By how much each action of a perturbed step takes longer or shorter.
 
 A factor is log-normal with mean 1 and standard deviation c, the relative spread: exp(σ z − σ² / 2) with z standard
 normal and σ² = ln(1 + c²). What a device computes takes its own factor times the device's, drawn once a step:

@@ -20,11 +20,11 @@ def replayed(program: Program, times: Times, samples: int, check: Callable[[], N
     for k in range(samples):
         check()
         occupancies, latencies = times.occupancies[:, k].tolist(), times.latencies[:, k].tolist()
-        disturbed = replace(  # every transfer is a channel of its own, on the wires it had
+        perturbed = replace(  # every transfer is a channel of its own, on the wires it had
             program,
             durations=times.durations[:, k].tolist(),
             channel_of=times.transfer_of,
             channels=tuple(map(Channel, occupancies, latencies, *zip(*wires, strict=True))) if wires else (),
         )
-        found.append(max(run(disturbed).signals[:n], default=0))
+        found.append(max(run(perturbed).signals[:n], default=0))
     return np.array(found, np.int64)

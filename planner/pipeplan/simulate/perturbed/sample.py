@@ -12,7 +12,7 @@ from pipeplan.simulate.perturbed.factors import BLOCK, Factors
 from pipeplan.simulate.perturbed.lockstep import last_ends
 from pipeplan.simulate.perturbed.replay import replayed
 from pipeplan.simulate.perturbed.sequence import alone_on_wires, follows
-from pipeplan.simulate.perturbed.times import Ints, disturbed
+from pipeplan.simulate.perturbed.times import Ints, perturbed
 from pipeplan.simulate.program import number
 
 
@@ -27,7 +27,7 @@ def step_times(
     devices: Sequence[int] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Ints:
-    """Nanoseconds of so many disturbed steps, shape (samples,).
+    """Nanoseconds of so many perturbed steps, shape (samples,).
 
     The lists stay as they are; what changes is how long actions and transfers take (`simulate.perturbed.factors`). The
     same seed disturbs the n-th piece of work of a sort on a device alike in every schedule.
@@ -58,7 +58,7 @@ def step_times(
     for block in range(start // BLOCK, -(-(start + count) // BLOCK)):
         check()
         first, size = block * BLOCK, min(BLOCK, start + count - block * BLOCK)
-        times = disturbed(program, Factors(robust.spread, robust.device_spread, seed, block), names)
+        times = perturbed(program, Factors(robust.spread, robust.device_spread, seed, block), names)
         steps = last_ends(program, order, times, check)[:size] if alone else replayed(program, times, size, check)
         found.append(steps[max(start - first, 0) :])
     return np.concatenate(found)

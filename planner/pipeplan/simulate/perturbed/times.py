@@ -1,4 +1,4 @@
-"""The times of a schedule's actions and transfers in a block of disturbed steps."""
+"""The times of a schedule's actions and transfers in a block of perturbed steps."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Times:
-    """Nanoseconds, rounded up, so that no mean is below the undisturbed time.
+    """Nanoseconds, rounded up, so that no mean is below the nominal time.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Times:
     transfer_of: list[int]
 
 
-def disturbed(program: Program, factors: Factors, devices: Sequence[int]) -> Times:
+def perturbed(program: Program, factors: Factors, devices: Sequence[int]) -> Times:
     """The times of one block.
 
     Parameters

@@ -8,8 +8,8 @@ from helpers.explained import setting_of
 from helpers.instances import model_of
 from helpers.pipelines import line
 from pipeplan.analysis.explain import explain, explain_plan
-from pipeplan.analysis.explain.levers import levers, together
 from pipeplan.analysis.explain.path import portions
+from pipeplan.analysis.explain.sensitivities import sensitivities, together
 from pipeplan.analysis.explain.setting import uses
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
@@ -30,9 +30,9 @@ def test_a_slow_device_binds() -> None:
     cluster = Cluster("one slow", kinds, (Node(("unit", "slow", "unit")),), overlap=Overlap.COPY)
     result = solve(model_of([100] * 3, parameters=[12] * 3), cluster, job=job(schedules=("1f1b-sno",)))
     found = explain_plan(result.plan)
-    assert (found.levers[0].kind, found.levers[0].stages) == ("devices", (1,))
+    assert (found.sensitivities[0].kind, found.sensitivities[0].stages) == ("devices", (1,))
     # the path: one forward and one backward on each neighbour, sixteen of both on the slow device
-    assert found.levers[0].fall == pytest.approx(0.1 * 16 * 1200 / (16 * 1200 + 300))
+    assert found.sensitivities[0].fall == pytest.approx(0.1 * 16 * 1200 / (16 * 1200 + 300))
     assert max(found.uses, key=lambda use: use.busy).name == "d1 slow"
 
 
@@ -42,8 +42,8 @@ def test_a_slow_link_binds() -> None:
     model = model_of([10, 10], output=[1, 1], parameters=[12, 12])
     result = solve(model, cluster, job=job(schedules=("gpipe",)))
     found = explain_plan(result.plan)
-    assert {lever.name for lever in found.levers[:2]} == {"the link d0 to d1", "the link d1 to d0"}
-    assert found.levers[1].fall > found.levers[2].fall
+    assert {sensitivity.name for sensitivity in found.sensitivities[:2]} == {"the link d0 to d1", "the link d1 to d0"}
+    assert found.sensitivities[1].fall > found.sensitivities[2].fall
     wires = {use.name: use for use in found.uses if use.kind == "wire"}
     assert wires["d0 to d1"].busy == 16 * 1000
 
@@ -66,7 +66,7 @@ def test_a_card_that_two_hops_share_binds_as_the_network() -> None:
     use = next(use for use in uses(setting) if use.name == card)
     assert (use.kind, use.hops, use.busy) == ("card", 2, 24 * 100)
     assert all(other.hops == 1 for other in uses(setting) if other.kind == "wire")
-    found = levers(setting)
+    found = sensitivities(setting)
     assert (found[0].kind, found[0].wires) == ("network", (card,))
     assert any(portion.what == "wait" and portion.where == card for portion in portions(setting))
 
@@ -76,9 +76,9 @@ def test_two_equal_paths_bind_together_only() -> None:
     pipeline = line(2, 0, 0)
     stages = tuple(replace(stage, update=50) for stage in pipeline.stages)
     setting = setting_of(FAMILIES["gpipe"].write((1, 1), 2), replace(pipeline, stages=stages))
-    assert levers(setting) == ()
+    assert sensitivities(setting) == ()
     joint = together(setting)
-    assert {lever.stages for lever in joint} == {(0,), (1,)}
+    assert {sensitivity.stages for sensitivity in joint} == {(0,), (1,)}
     assert joint[0].fall == pytest.approx(0.1)
 
 

@@ -5,10 +5,10 @@ from fractions import Fraction
 import pytest
 
 from helpers.chains import make_chain
-from pipeplan.baselines.partitioners import BALANCERS, NotApplicable
+from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
 from pipeplan.baselines.partitioners.bapipe import stage_bytes, target
 
-balance = BALANCERS["bapipe"].balance
+balance = PARTITIONERS["bapipe"].balance
 
 
 def test_target_of_equal_devices_is_the_mean() -> None:

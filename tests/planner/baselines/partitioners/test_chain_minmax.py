@@ -3,10 +3,10 @@
 import pytest
 
 from helpers.chains import make_chain
-from pipeplan.baselines.partitioners import BALANCERS, NotApplicable
-from pipeplan.baselines.partitioners.balancer import stage_loads
+from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
+from pipeplan.baselines.partitioners.partitioner import stage_loads
 
-minmax, pipedream = BALANCERS["chain-minmax"], BALANCERS["pipedream"]
+minmax, pipedream = PARTITIONERS["chain-minmax"], PARTITIONERS["pipedream"]
 
 
 def test_forward_and_backward_both_count() -> None:

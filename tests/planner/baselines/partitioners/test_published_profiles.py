@@ -10,8 +10,8 @@ import pytest
 
 from helpers.pipedream_rows import raw_chain
 from helpers.shared_data import shared
-from pipeplan.baselines.partitioners import BALANCERS
-from pipeplan.baselines.partitioners.balancer import stage_loads, work
+from pipeplan.baselines.partitioners import PARTITIONERS
+from pipeplan.baselines.partitioners.partitioner import stage_loads, work
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.job import Job
 from pipeplan.costs.chain import Chain
@@ -44,10 +44,10 @@ def test_distance_to_the_chain_optimum(name: str, stages: int) -> None:
     best, *expected = RATIOS[name, stages]
     chain = profile(name, stages)
     chain = replace(chain, forward_flops=work(chain))  # the GPipe column is known for forward and backward together
-    optimum = max(stage_loads(chain, BALANCERS["chain-minmax"].balance(chain, 8)))
+    optimum = max(stage_loads(chain, PARTITIONERS["chain-minmax"].balance(chain, 8)))
     assert optimum / MS == pytest.approx(best, abs=0.051)
     for column, ratio in zip(COLUMNS, expected, strict=True):
-        boundaries = BALANCERS[column].balance(chain, 8)
+        boundaries = PARTITIONERS[column].balance(chain, 8)
         assert max(stage_loads(chain, boundaries)) / optimum == pytest.approx(ratio, abs=6e-4), column
 
 
@@ -56,7 +56,7 @@ def test_distance_to_the_chain_optimum(name: str, stages: int) -> None:
 def test_pipedream_with_transfers(name: str, stages: int) -> None:
     """With transfers over 1.25 GB/s the optimum is PipeDream's own; VGG-16 and ResNet-50 are bound by a cut."""
     chain = profile(name, stages, bandwidth=1_250_000_000)
-    boundaries = BALANCERS["pipedream"].balance(chain, 8)
+    boundaries = PARTITIONERS["pipedream"].balance(chain, 8)
     sends = [2 * int(chain.send[link, edge - 1]) for link, edge in enumerate(boundaries[1:-1])]
     value = max(stage_loads(chain, boundaries) + sends) / MS
     assert value == pytest.approx(SENDING[name][stages == 8], rel=4e-4)
@@ -69,7 +69,7 @@ def test_the_importer_keeps_the_optimum(name: str, stages: int) -> None:
     cluster = Cluster.uniform(stages, DeviceKind(PROFILED))
     size = model.profiles[0].micro_batch
     imported = price(model, cluster, cluster.devices, size, Job(batch=size))
-    minmax = BALANCERS["chain-minmax"].balance
+    minmax = PARTITIONERS["chain-minmax"].balance
     best, known = (max(stage_loads(chain, minmax(chain, 8))) for chain in (imported, profile(name, stages)))
     assert best == known
 
@@ -78,5 +78,5 @@ def test_the_importer_keeps_the_optimum(name: str, stages: int) -> None:
 def test_gpipe_leaves_stages_empty(name: str, stages: int, empty: int) -> None:
     """GPipe's rounding leaves one of eight stages empty on VGG-16 and GNMT-8."""
     chain = profile(name, stages)
-    boundaries = BALANCERS["gpipe"].balance(replace(chain, forward_flops=work(chain)), 8)
+    boundaries = PARTITIONERS["gpipe"].balance(replace(chain, forward_flops=work(chain)), 8)
     assert stages - len(set(boundaries)) + 1 == empty

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.chains import make_chain
-from pipeplan.baselines.partitioners import BALANCERS
+from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.partitioners.deepspeed import smallest_range
 
 
@@ -75,8 +75,8 @@ def test_few_layers_are_spread_evenly(layers: int, stages: int, expected: tuple[
 def test_parameters_weighs_parameters_only() -> None:
     """One layer with all the time and no parameters moves no cut of the default balancer, but moves the timed one."""
     chain = make_chain([1, 1, 1, 1, 100], devices=2, parameters=[10, 10, 10, 10, 0])
-    assert BALANCERS["parameters"].balance(chain, 4) == (0, 2, 5)
-    assert BALANCERS["deepspeed-time"].balance(chain, 4) == (0, 4, 5)
+    assert PARTITIONERS["parameters"].balance(chain, 4) == (0, 2, 5)
+    assert PARTITIONERS["deepspeed-time"].balance(chain, 4) == (0, 4, 5)
 
 
 def test_five_equal_layers_leave_no_stage_empty() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.chains import make_chain
-from pipeplan.baselines.partitioners import BALANCERS, NotApplicable
+from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
 from pipeplan.baselines.partitioners.gpipe import block_partition
 
 
@@ -40,7 +40,7 @@ def test_blocks_differ_by_at_most_the_largest_layer() -> None:
 def test_times_below_a_microsecond_do_not_count() -> None:
     """Times are whole microseconds, as torchgpipe takes them: 999 ns are none."""
     slow_end = make_chain([999] * 4 + [9_000, 9_000], devices=2)
-    assert BALANCERS["torchgpipe"].balance(slow_end, 4) == (0, 5, 6)
+    assert PARTITIONERS["torchgpipe"].balance(slow_end, 4) == (0, 5, 6)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_where_the_original_breaks(weights: list[int], blocks: int, why: str) ->
 def test_fewer_layers_than_stages() -> None:
     """The original refuses them."""
     with pytest.raises(NotApplicable, match="2 layers, 3 stages"):
-        BALANCERS["torchgpipe"].balance(make_chain([1, 1], devices=3), 4)
+        PARTITIONERS["torchgpipe"].balance(make_chain([1, 1], devices=3), 4)

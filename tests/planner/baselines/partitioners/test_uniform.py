@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 
 from helpers.chains import make_chain
-from pipeplan.baselines.partitioners import BALANCERS, NotApplicable
+from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
 
 
 def counts(name: str, layers: int, stages: int) -> list[int]:
-    boundaries = BALANCERS[name].balance(make_chain([1] * layers, devices=stages), 8)
+    boundaries = PARTITIONERS[name].balance(make_chain([1] * layers, devices=stages), 8)
     return [b - a for a, b in pairwise(boundaries)]
 
 

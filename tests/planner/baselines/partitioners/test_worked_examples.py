@@ -3,8 +3,8 @@
 import pytest
 
 from helpers.chains import make_chain
-from pipeplan.baselines.partitioners import BALANCERS
-from pipeplan.baselines.partitioners.balancer import stage_loads
+from pipeplan.baselines.partitioners import PARTITIONERS
+from pipeplan.baselines.partitioners.partitioner import stage_loads
 
 FAT_HEAD = [10] * 8 + [40]
 
@@ -24,13 +24,13 @@ FAT_HEAD = [10] * 8 + [40]
 def test_loads(name: str, times: list[int], loads: list[int], optimum: list[int]) -> None:
     """The balancer has the loads that the page gives, and the loads it could have had are no larger at the worst."""
     chain = make_chain(times, devices=len(loads))
-    assert stage_loads(chain, BALANCERS[name].balance(chain, 8)) == loads
-    best = stage_loads(chain, BALANCERS["chain-minmax"].balance(chain, 8))
+    assert stage_loads(chain, PARTITIONERS[name].balance(chain, 8)) == loads
+    best = stage_loads(chain, PARTITIONERS["chain-minmax"].balance(chain, 8))
     assert max(best) == max(optimum) <= max(loads)
 
 
 def test_chain_minmax_at_a_dear_cut() -> None:
     """Four layers of 4 ns with 7 ns of sending in the middle: the min-max cut keeps its link busy for 14 ns."""
     chain = make_chain([4] * 4, devices=2, send=[[1, 7, 1]])
-    assert BALANCERS["chain-minmax"].balance(chain, 8) == (0, 2, 4)
-    assert stage_loads(chain, BALANCERS["pipedream"].balance(chain, 8)) == [4, 12]
+    assert PARTITIONERS["chain-minmax"].balance(chain, 8) == (0, 2, 4)
+    assert stage_loads(chain, PARTITIONERS["pipedream"].balance(chain, 8)) == [4, 12]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.pipedream_rows import raw_chain
 from helpers.shared_data import shared
-from pipeplan.baselines.partitioners.balancer import work
+from pipeplan.baselines.partitioners.partitioner import work
 from pipeplan.baselines.planners.pipedream import Level, least_largest_stage
 
 GB = 10**9

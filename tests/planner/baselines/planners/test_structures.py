@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from helpers.instances import equal_devices, fat_head, model_of, two_kinds_of_device
-from pipeplan.baselines.partitioners import BALANCERS, NotApplicable
-from pipeplan.baselines.planners import STRUCTURES, Arrangement, unlike
+from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
+from pipeplan.baselines.planners import PLANNERS, Arrangement, unlike
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
@@ -14,10 +14,10 @@ from pipeplan.core.model import Model
 
 def arranged(name: str, model: Model, cluster: Cluster, batch: int = 8, **wishes: object) -> Sequence[Arrangement]:
     """The peer's arrangements for micro-batches of one sample."""
-    return STRUCTURES[name].arrange(model, cluster, Job(batch, **wishes), 1)  # type: ignore[arg-type]
+    return PLANNERS[name].arrange(model, cluster, Job(batch, **wishes), 1)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
+@pytest.mark.parametrize("name", PLANNERS)
 def test_layers_and_devices_are_used_once(name: str) -> None:
     """Every arrangement holds every layer, no stage is empty, and no device runs two stages."""
     model, cluster = fat_head(), two_kinds_of_device()
@@ -92,5 +92,5 @@ def test_replicas_of_unlike_kinds_are_no_pipeline() -> None:
 
 def test_names_differ_from_the_balancers() -> None:
     """A report lists both, each by its name."""
-    assert not set(STRUCTURES) & set(BALANCERS)
-    assert all(name == structure.name for name, structure in STRUCTURES.items())
+    assert not set(PLANNERS) & set(PARTITIONERS)
+    assert all(name == structure.name for name, structure in PLANNERS.items())

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from pipeplan import load_cluster, load_model
-from pipeplan.baselines.partitioners import BALANCERS
-from pipeplan.baselines.partitioners.balancer import stage_loads
+from pipeplan.baselines.partitioners import PARTITIONERS
+from pipeplan.baselines.partitioners.partitioner import stage_loads
 from pipeplan.core.cluster import Cluster, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
@@ -36,7 +36,7 @@ def test_the_order_of_best_balance_is_not_the_best_order() -> None:
     """
     every = _orders(load_model("resnet-50"), load_cluster("2-vcu118-2-vcu129"))
     assert len(every) == 6
-    cuts = {name: BALANCERS["chain-minmax"].balance(line.chain, line.micro_batches) for name, line in every.items()}
+    cuts = {name: PARTITIONERS["chain-minmax"].balance(line.chain, line.micro_batches) for name, line in every.items()}
     balance = min(every, key=lambda name: max(stage_loads(every[name].chain, cuts[name])))
     steps = {name: _whole(line, cuts[name]) for name, line in every.items()}
     assert min(steps.values()) < steps[balance]
@@ -48,7 +48,7 @@ def test_divided_layers_beat_the_greedys_best_order() -> None:
     """On two boards of either kind, over all orders and micro-batch sizes that the greedy may choose."""
     model, cluster = load_model("resnet-50"), load_cluster("2-vcu118-2-vcu129")
     greedy = min(
-        _whole(line, BALANCERS["bapipe"].balance(line.chain, line.micro_batches))
+        _whole(line, PARTITIONERS["bapipe"].balance(line.chain, line.micro_batches))
         for line in lines(model, cluster, replace(JOB, micro_batches=(16, 32, 64)))
     )
     found = solve(model, cluster, job=replace(JOB, intra_layer=True), gap=0.02, time_limit=60)
@@ -64,7 +64,7 @@ def test_cuts_that_links_cannot_carry_are_avoided() -> None:
     model, boards = load_model("vgg-16"), load_cluster("4-vcu118")
     cluster = replace(boards, nodes=(Node(boards.nodes[0].kinds, Link(62_500_000, 1000)),))
     line = next(iter(_orders(model, cluster).values()))
-    plain = BALANCERS["chain-minmax"].balance(line.chain, 64)
+    plain = PARTITIONERS["chain-minmax"].balance(line.chain, 64)
     loads = stage_loads(line.chain, plain)
     assert max(int(line.chain.send[s, b - 1]) for s, b in enumerate(plain[1:-1])) > 1.5 * max(loads)
 

@@ -38,7 +38,7 @@ def by_hand(micro_batch: int, micro_batches: int, spread: float) -> float:
 
 
 def test_small_micro_batches_even_out_what_varies() -> None:
-    """Undisturbed, few large micro-batches are 1 % faster; where passes vary by 30 %, many small ones are faster on
+    """Nominal, few large micro-batches are 1 % faster; where passes vary by 30 %, many small ones are faster on
     average, and a sample drawn without any of our code agrees."""
     wishes: dict[str, Any] = {"batch": 16, "depths": (1,), "replicas": (2,)}
     plain = solve(two_sizes(), equal_devices(2), **wishes)
@@ -68,7 +68,7 @@ def test_the_robust_choice_is_right_by_a_separate_large_sample() -> None:
 
 
 def test_more_in_flight_waits_less_where_times_vary() -> None:
-    """Without transfers all 1F1B counts take equally long undisturbed; the one that holds more is chosen, and it is
+    """Without transfers all 1F1B counts take equally long nominal; the one that holds more is chosen, and it is
     truly faster."""
     model = model_of([10_000] * 4)
     plain = solve(model, equal_devices(4), batch=16, depths=(4,), replicas=(1,), schedules=("1f1b-sno", "1f1b-so"))
@@ -84,14 +84,14 @@ def test_more_in_flight_waits_less_where_times_vary() -> None:
 
 
 def test_where_any_order_is_searched_roomier_ones_take_part() -> None:
-    """Orders that are equally fast undisturbed stand beside the one that was found, and one of them is truly faster
+    """Orders that are equally fast nominal stand beside the one that was found, and one of them is truly faster
     where times vary."""
     model = model_of([10_000, 12_000, 9_000, 11_000, 13_000, 8_000], saved=[10] * 6, output=[1] * 6)
     wishes: dict[str, Any] = {"batch": 12, "depths": (3,), "replicas": (1,), "schedules": ("any",), "time_limit": 10}
     result = solve(model, equal_devices(3, link=Link(10**6)), robust="10%", **wishes)
     assert result.robust is not None
     assert len({row.evaluated.candidate.schedule(row.evaluated.pipeline).orders for row in result.robust.rows}) > 1
-    chosen, plain = result.robust.chosen, result.robust.undisturbed.evaluated
+    chosen, plain = result.robust.chosen, result.robust.nominal.evaluated
     steps = [
         step_times(each.candidate.schedule(each.pipeline), each.pipeline, Robust(0.1), samples=4000, seed=99)
         for each in (chosen, plain)
@@ -130,7 +130,7 @@ def test_without_a_spread_the_choice_is_the_undisturbed_one() -> None:
 
 @pytest.mark.parametrize("how", [{"robust": Robust(0.2)}, {"robust": Robust(0.2, 0.1, quantile=0.9)}])
 def test_the_first_row_is_the_best_of_those_with_most_samples(how: dict[str, Any]) -> None:
-    """The chosen plan has the least mean or quantile, every row was fast enough undisturbed, and all is told."""
+    """The chosen plan has the least mean or quantile, every row was fast enough nominal, and all is told."""
     result = answers(**how)
     choice = result.robust
     assert choice is not None
@@ -139,7 +139,7 @@ def test_the_first_row_is_the_best_of_those_with_most_samples(how: dict[str, Any
     )
     finalists = [row for row in choice.rows if row.samples == choice.samples]
     assert choice.rows[0] == min(finalists, key=kind)
-    assert choice.undisturbed in finalists
+    assert choice.nominal in finalists
     assert all(row.value <= choice.limit for row in choice.rows)
     assert result.value == choice.rows[0].value == result.timeline.makespan == result.plan.step_time
     assert choice.mean_bound == result.bound
@@ -181,7 +181,7 @@ def test_clearly_slower_plans_run_the_first_round_only() -> None:
 
 
 def test_an_interrupt_keeps_what_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C during the comparison: the best of what was compared so far; at once: the undisturbed answer."""
+    """Ctrl-C during the comparison: the best of what was compared so far; at once: the nominal answer."""
     original, calls = comparison.steps, iter(range(100))
 
     def impatient(last: int) -> Callable[..., Any]:

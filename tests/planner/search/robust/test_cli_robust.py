@@ -64,12 +64,12 @@ def test_without_robust_nothing_is_told_of_it(question: list[str], capsys: pytes
 
 
 def test_the_table_tells_both_times(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """In words: undisturbed, mean and quantile of every plan, the chosen one marked, and what is proved."""
+    """In words: nominal, mean and quantile of every plan, the chosen one marked, and what is proved."""
     assert main([*question, "--robust", "10%"]) == 0
     text = capsys.readouterr().out
     assert "chosen by the mean of 1000 steps whose times vary by 10%" in text
-    table = text[text.index("undisturbed") :].splitlines()
-    assert table[0].split()[:3] == ["undisturbed", "mean", "quantile"]
+    table = text[text.index("nominal") :].splitlines()
+    assert table[0].split()[:3] == ["nominal", "mean", "quantile"]
     assert "chosen" in table[1]
     assert "no plan of the searched space takes less than" in text
 

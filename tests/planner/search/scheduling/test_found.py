@@ -14,8 +14,8 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.placed import vee
-from pipeplan.search.scheduling import as_schedule, find, floor, floor_problem, schedule_problem
-from pipeplan.search.scheduling.wires import wire_bound
+from pipeplan.search.scheduling import as_schedule, find, relaxed_problem, schedule_lower_bound, schedule_problem
+from pipeplan.search.scheduling.link_loads import wire_bound
 from pipeplan.simulate import makespan, simulate
 from pipeplan_formulations.common.report import Limits, Status, Stop
 
@@ -68,7 +68,7 @@ def test_nothing_fits() -> None:
 def test_a_cutoff_ends_the_search() -> None:
     """Once no schedule can be below the cutoff, the search ends, however far its own value is from the bound."""
     pipeline = _equal(6, held=1, room=2)
-    whole = floor(floor_problem(pipeline, 40))
+    whole = schedule_lower_bound(relaxed_problem(pipeline, 40))
     found = find(pipeline, 40, Limits(time=60, workers=1), cutoff=whole)
     assert found.stop is Stop.GAP
     assert found.bound >= whole
@@ -102,7 +102,7 @@ def test_a_wire_that_all_share_bounds_the_step() -> None:
     """Tensors of 9 ns on one card, two ways: 2 m of them stand between the first forward and the first stage's end."""
     pipeline = line(2, 1, 2, occupancy=9, resource="card")
     assert wire_bound(pipeline, 6, split=False) == 1 + 2 * 6 * 9 + 2
-    assert floor(floor_problem(pipeline, 6, split=False)) == wire_bound(pipeline, 6, split=False)
+    assert schedule_lower_bound(relaxed_problem(pipeline, 6, split=False)) == wire_bound(pipeline, 6, split=False)
     found = find(pipeline, 6, LIMITS, split=False)
     assert found.value is not None
     assert found.bound == wire_bound(pipeline, 6, split=False) <= found.value
@@ -144,7 +144,7 @@ def test_unknown_halves_are_refused() -> None:
         schedule_problem(pipeline, 4, [True] * 3)
     with pytest.raises(InputError, match="at least one micro-batch"):
         schedule_problem(pipeline, 0)
-    assert floor_problem(pipeline, 4).split == (False, True)
+    assert relaxed_problem(pipeline, 4).split == (False, True)
     assert find(pipeline, 4, LIMITS).status is Status.OPTIMAL
 
 

@@ -7,10 +7,10 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedules import FAMILIES
-from pipeplan.search.scheduling import find, floor, floor_problem, schedule_problem
-from pipeplan.search.scheduling.asked import crowded
-from pipeplan.search.scheduling.ways import Ways, ways_of
-from pipeplan.search.scheduling.wires import wire_bound
+from pipeplan.search.scheduling import find, relaxed_problem, schedule_lower_bound, schedule_problem
+from pipeplan.search.scheduling.instances import crowded
+from pipeplan.search.scheduling.link_loads import wire_bound
+from pipeplan.search.scheduling.routes import Ways, ways_of
 from pipeplan.simulate import makespan
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.schedule import evaluate, solve
@@ -49,7 +49,7 @@ def test_a_shared_wire_is_part_of_the_proof() -> None:
     pipeline = line(3, 2, 3, overlap=Overlap.NONE, occupancy=3, resource="card")
     found = find(pipeline, 3, LIMITS, split=False)
     assert (found.value, found.bound, found.status) == (50, 50, Status.OPTIMAL)
-    before = solve(floor_problem(pipeline, 3, split=False).unshared, LIMITS)
+    before = solve(relaxed_problem(pipeline, 3, split=False).unshared, LIMITS)
     assert (before.objective, before.status) == (43, Status.OPTIMAL)
     assert wire_bound(pipeline, 3, split=False) < 50
 
@@ -69,7 +69,7 @@ def test_tensors_of_other_rows_count_on_a_shared_wire() -> None:
     places = ((0, 1), (2, 3))
     pipeline = Pipeline((Stage(1, 2),) * 2, places, ways, ways, Overlap.COPY, (0,) * 4, (9,) * 4)
     assert wire_bound(pipeline, 6, split=False) == 1 + 2 * 6 * 9 + 1 + 2
-    assert floor(floor_problem(pipeline, 6, split=False)) == 1 + 2 * 3 * 9 + 1 + 2
+    assert schedule_lower_bound(relaxed_problem(pipeline, 6, split=False)) == 1 + 2 * 3 * 9 + 1 + 2
     found = find(pipeline, 6, LIMITS, split=False)
     assert found.value is not None
     assert found.bound == wire_bound(pipeline, 6, split=False) <= found.value
@@ -89,7 +89,7 @@ def test_orders_of_either_number_of_lanes_are_proved_each_for_itself() -> None:
     pipeline = line(3, 2, 3, overlap=Overlap.STREAM, occupancy=5)
     found = find(pipeline, 4, LIMITS, split=False)
     assert found.value == found.bound == 40
-    assert floor(floor_problem(pipeline, 4, split=False, two_lanes=True)) > 40
+    assert schedule_lower_bound(relaxed_problem(pipeline, 4, split=False, two_lanes=True)) > 40
 
 
 def test_devices_that_wait_while_they_send_have_one_lane() -> None:

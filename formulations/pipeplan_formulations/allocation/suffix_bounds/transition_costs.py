@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
-from pipeplan_formulations.allocation.suffix_bounds.peak import Peak, Side
+from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward, Side
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
-from pipeplan_formulations.allocation.suffix_bounds.tails import Sight
+from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import Sight
 from pipeplan_formulations.allocation.terms import loaded, own, services
 from pipeplan_formulations.common.recomputation import IMPOSSIBLE
 
@@ -118,7 +118,7 @@ def _least_held(
     many: int,
     width: int,
     ceiling: int,
-    peak: Peak | None,
+    peak: LargestBackward | None,
     side: Side,
     forward: Array,
     backward: Array,

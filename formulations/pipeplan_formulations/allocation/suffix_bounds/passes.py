@@ -1,7 +1,7 @@
 """Blocks of stages, in the order in which the passes of the dynamic programme take them.
 
 Usages are taken by the number of units in them. For each number, kind and width one row of array operations serves
-every usage and start (rows) and every end (columns) inside the `Corridor`::
+every usage and start (rows) and every end (columns) inside the `Reachable`::
 
     usage, start   behind     ends          first … last boundary of the units behind, as far as the stage reaches
         9, 14         8       16 17 18 19
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.allocation.falling import excesses
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
-from pipeplan_formulations.allocation.suffix_bounds.cells import Holds
-from pipeplan_formulations.allocation.suffix_bounds.corridor import Corridor
-from pipeplan_formulations.allocation.suffix_bounds.peak import Peak
+from pipeplan_formulations.allocation.non_increasing import excesses
+from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward
+from pipeplan_formulations.allocation.suffix_bounds.reachable import Reachable
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
-from pipeplan_formulations.allocation.suffix_bounds.tails import Quantity, Sight
+from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import Quantity, Sight
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import Holds
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
 
@@ -60,7 +60,7 @@ class Block:
     inside: NDArray[np.bool_]
 
 
-class Sweep:
+class Pass:
     """One pass: a target, perhaps a ceiling on e, and the least head before each state.
 
     Attributes
@@ -82,10 +82,10 @@ class Sweep:
         target: int,
         ceiling: int | None,
         heads: Array | None,
-        peak: Peak | None = None,
+        peak: LargestBackward | None = None,
     ) -> None:
         self.problem, self.grid, self.spans, self.clock, self.target = problem, grid, spans, clock, target
-        self.corridor = Corridor(problem, grid, spans, ceiling, peak, clock)
+        self.reachable = Reachable(problem, grid, spans, ceiling, peak, clock)
         quantity: Quantity = "load" if problem.objective == "bottleneck" else "time"
         streams = problem.overlap == "stream" and quantity == "time" and ceiling is not None
         self.sight = Sight(quantity, ceiling, apart=problem.overlap == "none" or streams, peak=peak)
@@ -113,9 +113,9 @@ class Sweep:
         return self._room[rows.start] if self._room.ndim == 1 else self._room[c, rows.usage, rows.start]
 
     def rows(self, usages: Array, starts: range) -> Rows:
-        """Every usage with every boundary of the corridor."""
-        first = np.maximum(self.corridor.first[usages], starts.start)
-        last = np.minimum(self.corridor.last[usages], starts.stop - 1)
+        """Every usage with every boundary that is reachable."""
+        first = np.maximum(self.reachable.first[usages], starts.start)
+        last = np.minimum(self.reachable.last[usages], starts.stop - 1)
         count = np.maximum(last - first + 1, 0)
         offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         return Rows(np.repeat(usages, count), np.repeat(first, count) + offset)
@@ -138,8 +138,8 @@ class Sweep:
         if problem.last:
             kept = grid.total[behind] >= grid.forced if forced else grid.may_precede(behind, c, width)
             rows, behind = rows.only(kept), behind[kept]
-        first = np.maximum(rows.start + 1, self.corridor.first[behind])
-        count = np.minimum(self.spans.reach[c][w][rows.start], self.corridor.last[behind]) - first + 1
+        first = np.maximum(rows.start + 1, self.reachable.first[behind])
+        count = np.minimum(self.spans.reach[c][w][rows.start], self.reachable.last[behind]) - first + 1
         kept = count > 0
         rows, behind, first, count = rows.only(kept), behind[kept], first[kept], count[kept]
         few = max(1, AT_ONCE // int(count.max(initial=1)))

@@ -17,13 +17,13 @@ can carry; and so is the last one that the units before can reach.
 import numpy as np
 
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
-from pipeplan_formulations.allocation.suffix_bounds.peak import Peak
+from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans, last_that_may_fit
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
 
 
-class Corridor:
+class Reachable:
     """First and last boundary of each usage.
 
     Attributes
@@ -38,7 +38,7 @@ class Corridor:
         grid: Grid,
         spans: Spans,
         ceiling: int | None,
-        peak: Peak | None,
+        peak: LargestBackward | None,
         clock: Clock,
     ) -> None:
         self._problem, self._spans, self._ceiling, self._peak, self._clock = problem, spans, ceiling, peak, clock

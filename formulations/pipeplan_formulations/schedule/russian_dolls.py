@@ -126,10 +126,10 @@ PATIENCE = 0.1
 FINE, FINEST = 0.002, 0.0002
 """Part of a makespan to which bounds are worth knowing, of fewer micro-batches and of all."""
 EARLY = 0.25
-"""Part of the micro-batches up to which dolls may prove nothing."""
+"""Part of the micro-batches up to which smaller problems may prove nothing."""
 
 
-def dolls(problem: PipelineSchedule, best: Orders, limits: Limits, most_pairs: int) -> Spans:
+def russian_dolls(problem: PipelineSchedule, best: Orders, limits: Limits, most_pairs: int) -> Spans:
     """Spans of the problem for as many n as time allows, M itself the last; none where they bring nothing.
 
     Parameters

@@ -24,7 +24,7 @@ from pipeplan_formulations.schedule import PipelineSchedule, lower_bound
 from pipeplan_formulations.schedule.precedence import heads
 
 
-def floor_problem(
+def relaxed_problem(
     pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool] = True, *, two_lanes: bool = False
 ) -> PipelineSchedule:
     """The instance whose optimum is a bound over all schedules that may split these stages and need not.
@@ -52,7 +52,7 @@ def floor_problem(
     return _sent_early(problem) if problem.overlap == "none" else problem
 
 
-def floor(problem: PipelineSchedule) -> int:
+def schedule_lower_bound(problem: PipelineSchedule) -> int:
     """`lower_bound`, and for each device all that it must run with its updates, one after the other.
 
     A formulation's endings occupy no device. Those of several stages on one do, that which runs their backwards.

@@ -26,7 +26,7 @@ ACTIONS = 500_000
 
 
 @dataclass(frozen=True, slots=True)
-class Lever:
+class Sensitivity:
     """Something that could be made faster.
 
     Attributes
@@ -50,38 +50,50 @@ class Lever:
     wires: tuple[str, ...] = ()
 
 
-def levers(setting: Setting) -> tuple[Lever, ...]:
+def sensitivities(setting: Setting) -> tuple[Sensitivity, ...]:
     """What binds alone, most effective first.
 
     Only what the critical path spends time on can; the rest is not tried.
     """
-    spent = {lever: _on_path(setting, lever) for lever in possible(setting)}
-    found = sorted((lever for lever in spent if spent[lever]), key=lambda lever: -spent[lever])
-    tried = [replace(lever, fall=fall(setting, [lever])) for lever in found[: _most(setting)]]
-    return tuple(sorted((lever for lever in tried if lever.fall > 0), key=lambda lever: (-lever.fall, lever.name)))
+    spent = {sensitivity: _on_path(setting, sensitivity) for sensitivity in possible(setting)}
+    found = sorted(
+        (sensitivity for sensitivity in spent if spent[sensitivity]), key=lambda sensitivity: -spent[sensitivity]
+    )
+    tried = [replace(sensitivity, fall=fall(setting, [sensitivity])) for sensitivity in found[: _most(setting)]]
+    return tuple(
+        sorted(
+            (sensitivity for sensitivity in tried if sensitivity.fall > 0),
+            key=lambda sensitivity: (-sensitivity.fall, sensitivity.name),
+        )
+    )
 
 
-def groups(setting: Setting) -> tuple[Lever, ...]:
+def groups(setting: Setting) -> tuple[Sensitivity, ...]:
     """Like things taken together: all devices of a kind, all links inside nodes, most effective first.
 
     In a balanced pipeline hardly anything binds alone; these tell whether it computes or sends for its time.
     """
-    members: dict[str, list[Lever]] = {}
-    for lever in possible(setting):
-        ranks = setting.pipeline.placement[lever.stages[0]] if lever.stages else ()
+    members: dict[str, list[Sensitivity]] = {}
+    for sensitivity in possible(setting):
+        ranks = setting.pipeline.placement[sensitivity.stages[0]] if sensitivity.stages else ()
         kinds = {"devices": f"all {setting.kind(ranks[0])}" if ranks else "", "wire": "all links inside nodes"}
-        name = kinds.get(lever.kind, f"all {lever.kind}s")
-        members.setdefault(name, []).append(lever)
+        name = kinds.get(sensitivity.kind, f"all {sensitivity.kind}s")
+        members.setdefault(name, []).append(sensitivity)
     found = []
     for name, own in members.items():
         if len(own) > 1:
-            stages = tuple(sorted({s for lever in own for s in lever.stages}))
-            wires = tuple(sorted({wire for lever in own for wire in lever.wires}))
-            found.append(Lever(own[0].kind, f"{name} together", fall(setting, own), stages, wires))
-    return tuple(sorted((lever for lever in found if lever.fall > 0), key=lambda lever: (-lever.fall, lever.name)))
+            stages = tuple(sorted({s for sensitivity in own for s in sensitivity.stages}))
+            wires = tuple(sorted({wire for sensitivity in own for wire in sensitivity.wires}))
+            found.append(Sensitivity(own[0].kind, f"{name} together", fall(setting, own), stages, wires))
+    return tuple(
+        sorted(
+            (sensitivity for sensitivity in found if sensitivity.fall > 0),
+            key=lambda sensitivity: (-sensitivity.fall, sensitivity.name),
+        )
+    )
 
 
-def together(setting: Setting) -> tuple[Lever, ...]:
+def together(setting: Setting) -> tuple[Sensitivity, ...]:
     """A smallest set (no part of it is enough) that shortens the step if all of it gets faster; empty if none does.
 
     For plans in which nothing binds alone.
@@ -89,46 +101,48 @@ def together(setting: Setting) -> tuple[Lever, ...]:
     kept = list(possible(setting))
     if len(kept) > _most(setting) or fall(setting, kept) <= 0:
         return ()
-    for lever in list(kept):
-        rest = [other for other in kept if other != lever]
+    for sensitivity in list(kept):
+        rest = [other for other in kept if other != sensitivity]
         if rest and fall(setting, rest) > 0:
             kept = rest
     joint = fall(setting, kept)
-    return tuple(replace(lever, fall=joint) for lever in kept)
+    return tuple(replace(sensitivity, fall=joint) for sensitivity in kept)
 
 
-def possible(setting: Setting) -> Iterator[Lever]:
+def possible(setting: Setting) -> Iterator[Sensitivity]:
     """Everything of a plan that could be faster: devices, reductions, the network, wires that carry something."""
     pipeline = setting.pipeline
     for placement in dict.fromkeys(pipeline.placement):
         own = tuple(s for s, devices in enumerate(pipeline.placement) if devices == placement)
-        yield Lever("devices", setting.devices(own[0]), stages=own)
+        yield Sensitivity("devices", setting.devices(own[0]), stages=own)
     tied = {s for group in pipeline.tied for s in group}
     alone = [(s,) for s in range(len(pipeline.stages)) if s not in tied]
     for group in sorted([*alone, *pipeline.tied]):
         if any(pipeline.stages[s].reduce for s in group):
-            yield Lever("reduction", f"gradient reduction of {' and '.join(map(setting.stage, group))}", stages=group)
+            yield Sensitivity(
+                "reduction", f"gradient reduction of {' and '.join(map(setting.stage, group))}", stages=group
+            )
     names = sorted({name for ways in _ways(pipeline) for way in ways if way.occupancy for name in way.resources})
     cards = tuple(name for name in names if is_card(name))
     if cards:
-        yield Lever("network", "the network between the nodes", wires=cards)
+        yield Sensitivity("network", "the network between the nodes", wires=cards)
     for name in names:
         if not is_card(name):
-            yield Lever("wire", f"the link {name}", wires=(name,))
+            yield Sensitivity("wire", f"the link {name}", wires=(name,))
 
 
 def _ways(pipeline: Pipeline) -> tuple[tuple[Transfer, ...], ...]:
     return (*pipeline.transfers, *pipeline.returns)
 
 
-def _on_path(setting: Setting, lever: Lever) -> int:
-    """Nanoseconds of the critical path that the lever's work or its wires' tensors take."""
+def _on_path(setting: Setting, sensitivity: Sensitivity) -> int:
+    """Nanoseconds of the critical path that the sensitivity's work or its wires' tensors take."""
 
     def own(item: Span | TransferSpan) -> bool:
         if isinstance(item, TransferSpan):
-            return not set(lever.wires).isdisjoint(setting.transfer(item).resources)
+            return not set(sensitivity.wires).isdisjoint(setting.transfer(item).resources)
         reduces = item.action.kind is Kind.REDUCE
-        return item.action.stage in lever.stages and reduces == (lever.kind == "reduction")
+        return item.action.stage in sensitivity.stages and reduces == (sensitivity.kind == "reduction")
 
     return sum(time for item, _, time in timed(setting) if own(item))
 
@@ -139,7 +153,7 @@ def _most(setting: Setting) -> int:
     return min(MOST, max(FEWEST, ACTIONS // max(actions, 1)))
 
 
-def fall(setting: Setting, faster: Sequence[Lever]) -> float:
+def fall(setting: Setting, faster: Sequence[Sensitivity]) -> float:
     """By which fraction the step falls when all of these get faster; below zero if it grows."""
     if not setting.step:
         return 0.0
@@ -150,10 +164,10 @@ def fall(setting: Setting, faster: Sequence[Lever]) -> float:
     return 1 - simulate(schedule, _sped_up(setting.pipeline, faster)).makespan / whole
 
 
-def _sped_up(pipeline: Pipeline, faster: Sequence[Lever]) -> Pipeline:
-    working = {s for lever in faster if lever.kind == "devices" for s in lever.stages}
-    reducing = {s for lever in faster if lever.kind == "reduction" for s in lever.stages}
-    wires = {name for lever in faster for name in lever.wires}
+def _sped_up(pipeline: Pipeline, faster: Sequence[Sensitivity]) -> Pipeline:
+    working = {s for sensitivity in faster if sensitivity.kind == "devices" for s in sensitivity.stages}
+    reducing = {s for sensitivity in faster if sensitivity.kind == "reduction" for s in sensitivity.stages}
+    wires = {name for sensitivity in faster for name in sensitivity.wires}
 
     def stage(s: int, old: Stage) -> Stage:
         factor = dict.fromkeys(Kind, FASTER if s in working else GRAIN)

@@ -35,7 +35,7 @@ Side = Literal["before", "here", "behind", "anywhere"]
 
 
 @dataclass(frozen=True)
-class Peak:
+class LargestBackward:
     """The largest backward of all stages, for each unit of its stage, is from ``least`` to ``most``.
 
     Attributes
@@ -99,9 +99,9 @@ class Peak:
         left, each = self.last - self.lost(many, width), self.least  # were all rounds over, k being M_s
         alone = np.maximum(held, np.where(work > 0, many - ceiling // np.maximum(work, 1), 0))  # (M − k) (F + B) ≤ e
         drop = work - width * each  # by so much falls e with another k, once a exceeds what is lost
-        falling = many - (ceiling - left * each) // np.maximum(drop, 1)
+        non_increasing = many - (ceiling - left * each) // np.maximum(drop, 1)
         fits = (many - alone) * work + np.maximum(left - (many - alone) * width, 0) * each <= ceiling
-        drained = np.where(drop > 0, np.maximum(alone, falling), np.where(fits, alone, IMPOSSIBLE))
+        drained = np.where(drop > 0, np.maximum(alone, non_increasing), np.where(fits, alone, IMPOSSIBLE))
         return drained if side == "before" else np.minimum(drained, early)
 
     def _behind(self, ceiling: int, width: int) -> int:
@@ -114,13 +114,13 @@ class Peak:
         return 1 + max(0, -(-(self.rounds - spare // self.front) // width))
 
 
-def peak_between(problem: ChainAllocation, least: int, most: int, widths: Sequence[int]) -> Peak:
+def largest_backward_between(problem: ChainAllocation, least: int, most: int, widths: Sequence[int]) -> LargestBackward:
     """The largest backward lies there, for each unit, and its stage has one of these widths."""
     again = np.where(problem.recomputable, problem.forward, 0)
     worst = (problem.backward + again) / np.maximum(problem.forward, 0.5)
     unknown = bool((problem.forward == 0)[problem.backward > 0].any())
     front = 0 if unknown or not worst.any() else int((1 - 1e-12) * least / worst.max())
-    return Peak(least, most, tuple(widths), problem.last_batch, rounds(problem, widths), front)
+    return LargestBackward(least, most, tuple(widths), problem.last_batch, rounds(problem, widths), front)
 
 
 def rounds(problem: ChainAllocation, widths: Sequence[int]) -> int:

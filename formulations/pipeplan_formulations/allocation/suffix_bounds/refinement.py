@@ -15,12 +15,12 @@ import heapq
 import itertools
 from dataclasses import dataclass
 
-from pipeplan_formulations.allocation.best_first.heads import heads_of
+from pipeplan_formulations.allocation.best_first.prefix_tables import prefix_tables
 from pipeplan_formulations.allocation.bounds import free_bounds, overcrowded
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.suffix_bounds.boxes import Box, Corner, slim
-from pipeplan_formulations.allocation.suffix_bounds.peak import Peak
+from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import Layers, run
 from pipeplan_formulations.allocation.suffix_bounds.trace import follow, roots
@@ -46,7 +46,7 @@ STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
 
 
 @dataclass(frozen=True)
-class Ground:
+class Relaxation:
     """What the programme leaves to a search: tables that are right for every allocation within a target."""
 
     grid: Grid
@@ -71,7 +71,7 @@ def _offer(bracket: Bracket[Allocation], traced: tuple[int, Allocation] | None) 
         bracket.offer(traced[1])
 
 
-def ground(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Ground | None:
+def relaxation(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Relaxation | None:
     """Raise the bracket to the least (3), or bottleneck; offer it the best of some usages. None if nothing fits."""
     grid = Grid(problem)
     if grid.overfull or overcrowded(problem):
@@ -104,15 +104,15 @@ def ground(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Ground | N
         assert tables is not None
     for root in roots(tables, KEEP):
         _offer(bracket, follow(problem, grid, spans, tables, root))
-    return Ground(grid, spans, tables)
+    return Relaxation(grid, spans, tables)
 
 
-def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Ground) -> None:
+def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation) -> None:
     """Raise the bracket by (4) and (5), until splitting boxes no longer helps."""
     reached = bracket.horizon - 1
-    heads = heads_of(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
+    heads = prefix_tables(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
 
-    def corner(ceiling: int, floor: int, peak: Peak | None) -> tuple[int, int, bool]:
+    def corner(ceiling: int, floor: int, peak: LargestBackward | None) -> tuple[int, int, bool]:
         """V* and A* of a box; `IMPOSSIBLE` beyond the horizon. Whether it took ranges of excess for one."""
         target = bracket.horizon - 1
         spans, found = base.spans.narrowed(target), base.tables

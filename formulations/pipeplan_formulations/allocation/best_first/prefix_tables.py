@@ -14,17 +14,17 @@ the target is seen.
 import numpy as np
 
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
-from pipeplan_formulations.allocation.suffix_bounds.cells import added, finish_by_end
+from pipeplan_formulations.allocation.suffix_bounds.passes import Block, Pass
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import Layers
-from pipeplan_formulations.allocation.suffix_bounds.sweep import Block, Sweep
-from pipeplan_formulations.allocation.suffix_bounds.tails import hop_between
+from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import hop_between
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import added, finish_by_end
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.recomputation import IMPOSSIBLE
 
 
-def heads_of(
+def prefix_tables(
     problem: ChainAllocation, grid: Grid, spans: Spans, clock: Clock, target: int, tables: Layers
 ) -> Array | None:
     """Least E_0 + H by kind, usage and boundary, shape (C, size, n + 1); `IMPOSSIBLE` before states off every way.
@@ -36,27 +36,27 @@ def heads_of(
     table = tables.levels[-1][0]
     found = np.full(table.time.shape, IMPOSSIBLE)
     found[:, :, 0] = np.where(table.time[:, :, 0] <= target, 0, IMPOSSIBLE)
-    sweep = Sweep(problem, grid, spans, clock, target, None, None)
+    pass_ = Pass(problem, grid, spans, clock, target, None, None)
     hops = [
-        [hop_between(problem, sweep.sight, c, behind, 0) for behind in range(problem.kinds)]
+        [hop_between(problem, pass_.sight, c, behind, 0) for behind in range(problem.kinds)]
         for c in range(problem.kinds)
     ]
     for level, usages in reversed(list(enumerate(grid.levels))[1:]):
         clock.check()
-        rows = sweep.rows(usages, range(problem.layers))
-        for c, w in sweep.modes:
+        rows = pass_.rows(usages, range(problem.layers))
+        for c, w in pass_.modes:
             able = rows.only(table.time[c, rows.usage, rows.start] + found[c, rows.usage, rows.start] <= target)
-            for block in sweep.blocks(c, w, able, forced=False):
+            for block in pass_.blocks(c, w, able, forced=False):
                 for behind, hop in enumerate(hops[c]):
-                    _advance(found, sweep, table.time[behind], hop, c, w, behind, level, block)
+                    _advance(found, pass_, table.time[behind], hop, c, w, behind, level, block)
     return found
 
 
 def _advance(
-    found: Array, sweep: Sweep, value: Array, hop: Array, c: int, w: int, behind: int, level: int, block: Block
+    found: Array, pass_: Pass, value: Array, hop: Array, c: int, w: int, behind: int, level: int, block: Block
 ) -> None:
     """Improve the heads of states on kind ``behind`` by the stages of a block before them."""
-    problem, grid = sweep.problem, sweep.grid
+    problem, grid = pass_.problem, pass_.grid
     ahead = value[block.behind[:, None], block.ends]
     row, column = np.nonzero(block.inside & (ahead < IMPOSSIBLE))
     if not len(row):
@@ -66,10 +66,10 @@ def _advance(
     leaves = grid.leaves[behind][after] if behind == c else np.ones_like(after)
     send: Array | int = 0
     into: Array | int = 0
-    if sweep.sight.apart:
-        send, into = problem.send[c, behind, leaves, end - 1], sweep.into[c, grid.leaves[c][usage], start]
-    add = added(problem, sweep.spans, sweep.sight, (c, w), start, end, sweep.holds(w, level), send, into)
+    if pass_.sight.apart:
+        send, into = problem.send[c, behind, leaves, end - 1], pass_.into[c, grid.leaves[c][usage], start]
+    add = added(problem, pass_.spans, pass_.sight, (c, w), start, end, pass_.holds(w, level), send, into)
     head = found[c, usage, start] + np.where(start == 0, finish_by_end(problem, c, w)[end], 0)
     moved = head + add.work + hop[leaves, end]
-    kept = add.open & (head + add.term <= sweep.target) & (moved + ahead <= sweep.target)
+    kept = add.open & (head + add.term <= pass_.target) & (moved + ahead <= pass_.target)
     np.minimum.at(found[behind], (after[kept], end[kept]), moved[kept])

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from pipeplan_formulations.allocation.instance import Array, ChainAllocation
-from pipeplan_formulations.allocation.suffix_bounds.peak import Peak
+from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.allocation.terms import step_on
 from pipeplan_formulations.common.recomputation import IMPOSSIBLE
@@ -25,14 +25,14 @@ class Sight:
         The largest e of (4) that is allowed.
     apart : bool
         Whether f is in a stage's own terms, so that what lies behind is kept apart by its kind.
-    peak : Peak or None
+    peak : LargestBackward or None
         Where the largest backward of all stages lies, for (5).
     """
 
     quantity: Quantity
     ceiling: int | None
     apart: bool
-    peak: Peak | None = None
+    peak: LargestBackward | None = None
 
 
 @dataclass(frozen=True)

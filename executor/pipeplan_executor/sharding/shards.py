@@ -1,4 +1,4 @@
-"""Parameters that are cut: which ones, from patterns of their names, and each member's part (`Cut`)."""
+"""Parameters that are cut: which ones, from patterns of their names, and each member's part (`ParameterShard`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pipeplan_executor.sharding.declared import TensorParallel
 
 
 @dataclass(frozen=True)
-class Cut:
+class ParameterShard:
     """Equal parts along one axis, of which one is here.
 
     Attributes
@@ -46,9 +46,9 @@ class Cut:
         return part.clone(memory_format=torch.contiguous_format)
 
 
-def find_cuts(
+def find_shards(
     model: nn.Module, shards: Mapping[str, int] | None, wanted: TensorParallel, member: int = 0
-) -> dict[str, Cut]:
+) -> dict[str, ParameterShard]:
     """A member's parts, by each name of a parameter in the unsplit model.
 
     ``shards`` are the workload's, which ``wanted`` may replace.
@@ -69,7 +69,7 @@ def find_cuts(
     axes = _axes(model, shards)
     _check_even(axes, wanted.size)
     _check_recurrent(model, list(axes))
-    return {name: Cut(tuple(p.shape), axis, wanted.size, member) for name, (p, axis) in axes.items()}
+    return {name: ParameterShard(tuple(p.shape), axis, wanted.size, member) for name, (p, axis) in axes.items()}
 
 
 def _axes(model: nn.Module, shards: Mapping[str, int]) -> dict[str, tuple[Tensor, int]]:

@@ -1,4 +1,4 @@
-"""`Balancer`, the interface of heuristics that cut a chain, and the parts that most of them share."""
+"""`Partitioner`, the interface of heuristics that cut a chain, and the parts that most of them share."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class NotApplicable(PipeplanError):  # noqa: N818 (it is an answer, not a mistak
 
 
 @dataclass(frozen=True, slots=True)
-class Balancer:
+class Partitioner:
     """A way to cut a chain that does not ask a solver.
 
     Attributes

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind
-from pipeplan.search.scheduling.floor import floor, floor_problem
 from pipeplan.search.scheduling.instance import may_have_lanes, schedule_problem
-from pipeplan.search.scheduling.wires import wire_bound
+from pipeplan.search.scheduling.link_loads import wire_bound
+from pipeplan.search.scheduling.lower_bound import relaxed_problem, schedule_lower_bound
 from pipeplan_formulations.schedule import PipelineSchedule
 
 APART = 0.02
@@ -45,8 +45,8 @@ def sides(pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool]) 
     """Two lanes, where devices may have them, then one."""
     found = []
     for two_lanes in (True, False) if may_have_lanes(pipeline) else (False,):
-        least = floor_problem(pipeline, micro_batches, split, two_lanes=two_lanes)
-        bound = max(floor(least), wire_bound(pipeline, micro_batches, split, two_lanes=two_lanes))
+        least = relaxed_problem(pipeline, micro_batches, split, two_lanes=two_lanes)
+        bound = max(schedule_lower_bound(least), wire_bound(pipeline, micro_batches, split, two_lanes=two_lanes))
         found.append(Side(two_lanes, least, bound))
     return found
 

@@ -39,7 +39,7 @@ class Arrangement:
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
+class BaselinePlanner:
     """A peer that chooses replicas and devices as well as cuts.
 
     Attributes

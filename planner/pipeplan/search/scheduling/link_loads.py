@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Transfer
-from pipeplan.search.scheduling.floor import floor_problem
+from pipeplan.search.scheduling.lower_bound import relaxed_problem
 from pipeplan.search.scheduling.rows import rows_of, share
 from pipeplan_formulations.schedule.bounds import jackson
 from pipeplan_formulations.schedule.precedence import heads, tails
@@ -34,10 +34,10 @@ def wire_bound(
     Raises
     ------
     InputError
-        As `floor_problem`.
+        As `relaxed_problem`.
     """
     short, rows = _shortest(pipeline), rows_of(pipeline)
-    problem = floor_problem(short, micro_batches, split, two_lanes=two_lanes)
+    problem = relaxed_problem(short, micro_batches, split, two_lanes=two_lanes)
     before, after = heads(problem), tails(problem)
     carried: dict[str, list[Item]] = defaultdict(list)
     for s in (s for s in range(problem.stages - 1) if rows.crosses(s)):
