@@ -54,8 +54,8 @@ OFF: Mapping[str, tuple[Any, str, Callable[..., object]] | None] = {
     "all": None,
     "no targets": (TargetSchedule, "next_below", lambda _, search, __: at_once(search)),
     "no placements": (PlacementsNode, "advance", without_placements),
-    "no relatives": (choice, "relatives", lambda *_: iter(())),
-    "no roomier": (choice, "roomier", lambda *_: iter(())),
+    "no relatives": (choice, "related_plans", lambda *_: iter(())),
+    "no roomier": (choice, "orders_with_slack", lambda *_: iter(())),
 }
 """What is replaced in each variant: owner, name, replacement."""
 

@@ -20,7 +20,7 @@ from pipeplan.core.validate import validate_plan
 from pipeplan.costs.chain import Chain
 from pipeplan.costs.pricing import assemble, price
 from pipeplan.search.scheduling import as_schedule, schedule_problem
-from pipeplan.search.space.device_groups import structures
+from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.simulate import makespan, simulate
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Limits, Status
@@ -69,7 +69,7 @@ def rows(question: Question) -> Iterator[tuple[Chain, int]]:
     model, cluster, job = question
     for size in sorted({profile.micro_batch for profile in model.profiles}):
         count = job.batch // size
-        for groups in structures(cluster, replace(job, equal_replicas=True), len(model.layers), count):
+        for groups in all_device_groups(cluster, replace(job, equal_replicas=True), len(model.layers), count):
             yield price(model, cluster, groups, size, job), count
 
 

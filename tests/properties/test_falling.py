@@ -39,7 +39,7 @@ def test_what_falls_never_deadlocks(replicas: list[int], micro_batches: int, dat
     rooms = data.draw(st.lists(st.integers(0, 40), min_size=len(replicas), max_size=len(replicas)))
     drawn = tuple(data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True))
     shares = [-(-micro_batches // r) for r in replicas]
-    for counts in (least, most, InFlightBox.of(replicas, micro_batches).filled(rooms)):
+    for counts in (least, most, InFlightBox.of(replicas, micro_batches).fill_memory(rooms)):
         assert falls(replicas, shares, least, counts)
     for counts in (least, most, drawn):
         assert not falls(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None

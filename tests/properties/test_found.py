@@ -15,8 +15,15 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan.search.scheduling import Found, as_schedule, find, relaxed_problem, schedule_lower_bound, schedule_problem
-from pipeplan.search.scheduling.link_loads import wire_bound
+from pipeplan.search.scheduling import (
+    ScheduleResult,
+    as_schedule,
+    find_schedule,
+    relaxed_problem,
+    schedule_lower_bound,
+    schedule_problem,
+)
+from pipeplan.search.scheduling.link_bound import link_bound
 from pipeplan.simulate import makespan
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.schedule import evaluate, solve
@@ -46,7 +53,7 @@ def _families(pipeline: Pipeline, micro_batches: int) -> Iterator[Schedule]:
             yield placed.write(devices, micro_batches, chunks)
 
 
-def _check(found: Found, pipeline: Pipeline, micro_batches: int) -> None:
+def _check(found: ScheduleResult, pipeline: Pipeline, micro_batches: int) -> None:
     """A schedule of the pipeline that keeps memory, timed by the simulator, not below the bound."""
     if found.schedule is None:
         assert found.status in (Status.INFEASIBLE, Status.UNKNOWN)
@@ -58,7 +65,7 @@ def _check(found: Found, pipeline: Pipeline, micro_batches: int) -> None:
 
 def _never_worse(seed: int) -> None:
     pipeline, micro_batches = family_pipeline(seed)
-    found = find(pipeline, micro_batches, Limits(time=0.2, workers=1, seed=seed % 100))
+    found = find_schedule(pipeline, micro_batches, Limits(time=0.2, workers=1, seed=seed % 100))
     _check(found, pipeline, micro_batches)
     for schedule in _families(pipeline, micro_batches):
         if _fits(schedule, pipeline):
@@ -104,7 +111,7 @@ def test_no_schedule_undercuts_the_floor(seed: int) -> None:
     value = evaluate(problem, orders)
     assert value is not None
     assert schedule_lower_bound(problem) <= makespan(schedule, pipeline)
-    assert wire_bound(pipeline, micro_batches, **lanes) <= makespan(schedule, pipeline)
+    assert link_bound(pipeline, micro_batches, **lanes) <= makespan(schedule, pipeline)
     assert value <= makespan(schedule, pipeline)
 
 
@@ -115,7 +122,7 @@ def test_a_start_on_two_lanes_is_never_lost(seed: int) -> None:
     pipeline = replace(random_pipeline(seed), overlap=Overlap.STREAM)
     problem = schedule_problem(pipeline, 4, two_lanes=True)
     start = as_schedule(random_orders(seed, problem), pipeline, 4, two_lanes=True)
-    found = find(pipeline, 4, Limits(time=0.05, workers=1), starts=[start])
+    found = find_schedule(pipeline, 4, Limits(time=0.05, workers=1), starts=[start])
     _check(found, pipeline, 4)
     assert found.value is not None
     assert found.bound <= found.value <= makespan(start, pipeline)
@@ -132,7 +139,7 @@ def test_small_pipelines_are_solved(seed: int) -> None:
     limits = tuple(most[pipeline.placement.index((d,))] + pipeline.runtime[d] for d in range(pipeline.devices))
     pipeline = replace(pipeline, limits=limits)
     split = draw.random() < 0.7
-    found = find(pipeline, micro_batches, Limits(time=8, workers=1), split=split)
+    found = find_schedule(pipeline, micro_batches, Limits(time=8, workers=1), split=split)
     _check(found, pipeline, micro_batches)
     lanes = (False, True) if pipeline.overlap is Overlap.STREAM else (False,)
     problems = [relaxed_problem(pipeline, micro_batches, split, two_lanes=two) for two in lanes]

@@ -11,7 +11,7 @@ from helpers.found_pipelines import as_simulated, random_orders, random_pipeline
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.search.scheduling import as_orders, as_schedule, schedule_problem
-from pipeplan.search.scheduling.rows import rows_of
+from pipeplan.search.scheduling.replica_pipelines import replica_pipelines
 from pipeplan.simulate import makespan, simulate
 from pipeplan_formulations.schedule import evaluate, feasible
 from pipeplan_formulations.schedule.objective import peaks
@@ -84,7 +84,7 @@ def test_an_instance_holds_what_the_simulator_holds(seed: int) -> None:
     orders = random_orders(seed, least)
     schedule = as_schedule(orders, pipeline, micro_batches, **lanes)
     held, seen = validate_memory(schedule, pipeline), simulate(schedule, pipeline).peaks
-    for column, devices in enumerate(rows_of(pipeline).columns):
+    for column, devices in enumerate(replica_pipelines(pipeline).groups):
         assert held[devices[0]] >= seen[devices[0]]
         assert held[devices[0]] == seen[devices[0]] or lanes["two_lanes"]
         assert peaks(least, orders)[column] <= held[devices[0]] <= peaks(most, orders)[column]

@@ -21,7 +21,7 @@ from pipeplan.costs.pricing import assemble, price
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.search.space import space
-from pipeplan.search.space.device_groups import structures
+from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Status
@@ -276,4 +276,4 @@ def questions_on_nodes(draw: st.DrawFn) -> Question:
 @pytest.mark.parametrize("few", [space.FEW, 0])
 def test_bounds_of_nodes_are_bounds(few: int, question: Question) -> None:
     """Whatever lies in which node, no bound exceeds the best plan, and no answer is better than it."""
-    brackets(question, few, every=structures)  # which device takes which stage is the planner's own rule
+    brackets(question, few, every=all_device_groups)  # which device takes which stage is the planner's own rule

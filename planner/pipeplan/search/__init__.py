@@ -17,15 +17,15 @@ from pipeplan.search.branch_and_bound import Node
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, RemainingGroupsNode
 from pipeplan.search.space.space import Space
 
-__all__ = ["one_by_one", "opened"]
+__all__ = ["enumerates_groups", "root_nodes"]
 
 
-def one_by_one(space: Space) -> bool:
+def enumerates_groups(space: Space) -> bool:
     """Whether every shape is looked at; otherwise those that `pipeplan.search.nodes.aggregate_problem` can make."""
     return space.few or space.job.order is Order.GIVEN
 
 
-def opened(space: Space) -> Iterator[Node]:
+def root_nodes(space: Space) -> Iterator[Node]:
     """Nodes open at the start: every shape at every micro-batch size, or aggregates where there are many."""
     from pipeplan.search.graph import applies, graph_nodes
 
@@ -34,22 +34,22 @@ def opened(space: Space) -> Iterator[Node]:
         return
     if space.few:
         for size in space.sizes:
-            for groups, bound in space.shapes(size):
+            for groups, bound in space.device_groups(size):
                 yield DeviceGroupsNode(bound, space, groups, size)
         return
     if space.job.order is Order.GIVEN:
         for size in space.sizes:
-            yield RemainingGroupsNode(space.floors(size).together(space.cluster), space, size)
+            yield RemainingGroupsNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size)
         return
     from pipeplan.search.nodes.aggregate import AggregateNode, PlacementsNode  # only larger clusters need it
-    from pipeplan.search.nodes.aggregate_problem import floor, layouts
+    from pipeplan.search.nodes.aggregate_problem import layout_lower_bound, layouts
 
     layers = len(space.model.layers)
     kinds = sorted({alternates(name) for name in space.schedules}, reverse=True)
     covered = True in kinds and space.phased  # 1F1B's problem bounds the others too, so large nodes ask that one alone
     for size in space.sizes:
         for _, alike in groupby(layouts(space, space.job.batch // size), key=lambda layout: layout.unit):
-            bounds = {layout: floor(space, size, layout) for layout in alike}
+            bounds = {layout: layout_lower_bound(space, size, layout) for layout in alike}
             known = {layout: bound for layout, bound in bounds.items() if bound is not None}
             for each in kinds:
                 asked = [layout for layout in known if each or not covered or layout.small(layers)]

@@ -18,7 +18,7 @@ from pipeplan.core.job import OPTIMIZER_STATE, Objective, Order, Recompute
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.pricing import device_limit
 from pipeplan.search.any_order import any_orders
-from pipeplan.search.infeasible import enough, explain_infeasible, overfull
+from pipeplan.search.infeasible import explain_infeasible, least_sufficient_memory, total_memory_shortfall
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations import partition
@@ -49,10 +49,10 @@ def why_infeasible(space: Space, seconds: float = SECONDS) -> str:
     until = time.monotonic() + min(seconds, SECONDS)
     if why := space.impossible:
         lines, found = [why], alternatives(space, None, until)
-    elif why := overfull(space):
+    elif why := total_memory_shortfall(space):
         lines, found = [why], alternatives(space, None, until, memory=True)
     else:
-        now = enough(space, time.monotonic() + min(seconds, SECONDS) / 3)
+        now = least_sufficient_memory(space, time.monotonic() + min(seconds, SECONDS) / 3)
         lines, found = [explain_infeasible(space, now)], alternatives(space, None if now is None else now[0], until)
     fitting, others = ([each for each in found if each.fits is fits] for fits in (True, False))
     if fitting:
@@ -141,7 +141,7 @@ def checked(space: Space, option: str, changed: dict[str, Any], seconds: float) 
         other = Space(space.model, space.cluster, replace(space.job, **changed))
         if other.any_order and next(iter(any_orders(other)), None) is None:
             return []
-        found = enough(other, until)
+        found = least_sufficient_memory(other, until)
     except InputError:  # there is no such question
         return []
     if found is None:

@@ -11,7 +11,7 @@ from pipeplan.core.schedule import Kind
 from pipeplan.search.evaluate import EvaluatedPlan
 
 
-def draft(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPlan, bound: int) -> Plan:
+def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPlan, bound: int) -> Plan:
     """The plan of a evaluated partition, with the bound that was proved.
 
     For the bottleneck objective ``step_time`` is the largest stage load, as everywhere.

@@ -112,9 +112,9 @@ def baselines(
 
     if space.job.objective is Objective.STEP:  # peers first: they choose more, so theirs are the better starts
         for name in PLANNERS:
-            enter(name, lambda why, until, name=name: _arranged(name, space, why, until))  # type: ignore[misc]
+            enter(name, lambda why, until, name=name: _planner_proposals(name, space, why, until))  # type: ignore[misc]
     for name in PARTITIONERS:
-        enter(name, lambda why, until, name=name: _cut(name, space, why, until))  # type: ignore[misc]
+        enter(name, lambda why, until, name=name: _partitioner_proposals(name, space, why, until))  # type: ignore[misc]
     return found
 
 
@@ -123,16 +123,16 @@ def ranked(found: Iterable[Baseline]) -> list[Baseline]:
     return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
 
 
-def _cut(name: str, space: Space, why: _Why, until: float) -> Proposals:
+def _partitioner_proposals(name: str, space: Space, why: _Why, until: float) -> Proposals:
     """A balancer's boundaries for every size, under every family; devices without layers are left out."""
-    balancer, groups = PARTITIONERS[name], space.row
+    partitioner, groups = PARTITIONERS[name], space.single_device_groups
     for size in space.sizes if groups else ():
-        if time.monotonic() + NUMBER * balancer.effort(len(space.model.layers), len(groups)) > until:
+        if time.monotonic() + NUMBER * partitioner.effort(len(space.model.layers), len(groups)) > until:
             why.text = SHORT
             return
         chain = space.prices.chain(groups, size)
         try:
-            boundaries = balancer.balance(chain, space.job.batch // size)
+            boundaries = partitioner.balance(chain, space.job.batch // size)
         except NotApplicable as reason:
             why.text = str(reason)
             continue
@@ -142,18 +142,18 @@ def _cut(name: str, space: Space, why: _Why, until: float) -> Proposals:
             yield candidate, edges
 
 
-def _arranged(name: str, space: Space, why: _Why, until: float) -> Proposals:
+def _planner_proposals(name: str, space: Space, why: _Why, until: float) -> Proposals:
     """A peer's arrangements for every size, under each of its families."""
-    structure = PLANNERS[name]
+    planner = PLANNERS[name]
     devices = space.cluster.devices
-    if structure.families:
-        why.text = f"it runs {' or '.join(structure.families)} only"
+    if planner.families:
+        why.text = f"it runs {' or '.join(planner.families)} only"
     for size in space.sizes:
-        if time.monotonic() + NUMBER * structure.effort(space.model, space.cluster) > until:
+        if time.monotonic() + NUMBER * planner.effort(space.model, space.cluster) > until:
             why.text = SHORT
             return
         try:
-            arrangements = structure.arrange(space.model, space.cluster, space.job, size)
+            arrangements = planner.arrange(space.model, space.cluster, space.job, size)
         except NotApplicable as reason:
             why.text = str(reason)
             continue
@@ -167,8 +167,8 @@ def _arranged(name: str, space: Space, why: _Why, until: float) -> Proposals:
                 why.text = f"{widest} replicas of a stage share {count} micro-batches; smaller ones keep them busy"
                 continue
             groups = tuple(tuple(devices[index] for index in stage) for stage in arrangement.devices)
-            for candidate in space.candidates(groups, size, free=not structure.families):
-                if len(groups) == 1 or not structure.families or candidate.family.name in structure.families:
+            for candidate in space.candidates(groups, size, free=not planner.families):
+                if len(groups) == 1 or not planner.families or candidate.family.name in planner.families:
                     yield candidate, arrangement.boundaries
 
 

@@ -72,7 +72,7 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
     return int(best[n])
 
 
-def overfull(space: Space) -> str | None:
+def total_memory_shortfall(space: Space) -> str | None:
     """Why no plan can fit if what stays for the whole step is more than all devices hold together; else None.
 
     Parameters, gradients and optimiser state of every layer lie somewhere at least once, however they are cut,
@@ -113,7 +113,7 @@ def explain_infeasible(space: Space, found: "tuple[int, Candidate] | None") -> s
     )
 
 
-def enough(space: Space, until: float = inf) -> tuple[int, Candidate] | None:
+def least_sufficient_memory(space: Space, until: float = inf) -> tuple[int, Candidate] | None:
     """The least memory a device with which some plan of the space was found to fit, and the candidate that it is of.
 
     None if no shape is left, or none that keeps to the wishes. ``until`` is a moment of `time.monotonic`.
@@ -121,7 +121,7 @@ def enough(space: Space, until: float = inf) -> tuple[int, Candidate] | None:
     clock = Clock(Limits(time=until - time.monotonic()))
     needs: list[tuple[int, int, Candidate]] = []
     with suppress(OutOfTimeError):
-        for candidate in _frugal(space, until):
+        for candidate in _low_memory_candidates(space, until):
             needs.append((least_memory(candidate, clock), len(needs), candidate))
     least, _, easiest = min(needs, key=lambda entry: entry[:2], default=(UNLIMITED, 0, None))
     return None if easiest is None or least >= UNLIMITED else (least, easiest)
@@ -130,7 +130,7 @@ def enough(space: Space, until: float = inf) -> tuple[int, Candidate] | None:
 def _none_at_all(space: Space) -> str:
     """Why no memory would do."""
     job, devices, layers = space.job, len(space.cluster.devices), len(space.model.layers)
-    if next(_frugal(space), None) is not None:
+    if next(_low_memory_candidates(space), None) is not None:
         return f"no cut of the layers keeps to {' and '.join(narrowing(job))}"
     asked = [("--depths", job.depths), ("--replicas", job.replicas)]
     given = " and ".join(f"{name} {','.join(map(str, numbers))}" for name, numbers in asked if numbers)
@@ -141,7 +141,7 @@ def _none_at_all(space: Space) -> str:
     )
 
 
-def _frugal(space: Space, until: float = inf) -> Iterator[Candidate]:
+def _low_memory_candidates(space: Space, until: float = inf) -> Iterator[Candidate]:
     """The shapes that need little memory a device: many stages, small micro-batches, few in flight."""
     for size in space.sizes[:2]:
         shapes = sorted(_listed(space, size, until), key=lambda shape: -len(shape[0]))
@@ -158,7 +158,7 @@ def _listed(space: Space, size: int, until: float) -> Iterator[tuple[StageDevice
     """The first shapes, as many as part of the time allows."""
     began = time.monotonic()
     end = began + LISTING * (until - began)
-    return takewhile(lambda _: time.monotonic() < end, islice(space.shapes(size), LISTED))
+    return takewhile(lambda _: time.monotonic() < end, islice(space.device_groups(size), LISTED))
 
 
 def _rounded_up(size: int) -> str:

@@ -46,7 +46,7 @@ class Path:
         One a stage.
     send, send_back, latency, latency_back : tuple of int
         One a boundary.
-    turns : tuple of (boundary, turn)
+    period_indices : tuple of (boundary, period_index)
         What ``send`` and ``send_back`` count, one by one: between which of a boundary's pairs (see `Pipeline`).
     """
 
@@ -60,7 +60,7 @@ class Path:
     send_back: tuple[int, ...]
     latency: tuple[int, ...]
     latency_back: tuple[int, ...]
-    turns: tuple[tuple[int, int], ...] = ()
+    period_indices: tuple[tuple[int, int], ...] = ()
 
     def length(self, pipeline: Pipeline) -> int:
         """Nanoseconds: no more than the step time of any pipeline with the same schedule, replicas and overlap."""
@@ -102,7 +102,7 @@ def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path
 def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None) -> PathCut:
     """What `path_cut` makes of a simulation with ``share=False``, of which nothing but the path is looked at.
 
-    ``surplus(boundary, turn)``: for each cut, what a transfer between these devices takes beyond the least.
+    ``surplus(boundary, period_index)``: for each cut, what a transfer between these devices takes beyond the least.
 
     Raises
     ------
@@ -121,14 +121,14 @@ def _as_cut(
         raise PlanError(f"the critical path holds {next(halves)}, for which the partition problem has no term")
     ways = zip((*path.latency, *path.latency_back), (*pipeline.transfers, *pipeline.returns), strict=True)
     constant = sum(count * least_latency(row) for count, row in ways)
-    more = _beyond(path.turns, surplus) if surplus is not None else ()
+    more = _beyond(path.period_indices, surplus) if surplus is not None else ()
     return PathCut(path.forward, path.backward, path.update, path.send, path.send_back, constant, path.reduce, more)
 
 
-def _beyond(turns: Sequence[tuple[int, int]], surplus: Surplus) -> tuple[tuple[int, tuple[int, ...]], ...]:
+def _beyond(period_indices: Sequence[tuple[int, int]], surplus: Surplus) -> tuple[tuple[int, tuple[int, ...]], ...]:
     rows: dict[int, Array] = {}
-    for (boundary, turn), count in Counter(turns).items():
-        row = count * surplus(boundary, turn)
+    for (boundary, period_index), count in Counter(period_indices).items():
+        row = count * surplus(boundary, period_index)
         rows[boundary] = rows[boundary] + row if boundary in rows else row
     return tuple((boundary, tuple(row.tolist())) for boundary, row in sorted(rows.items()) if row.any())
 
@@ -148,7 +148,7 @@ def read_path(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Pat
 def _read(path: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Schedule) -> Path:
     actions = {kind: [0] * len(pipeline.stages) for kind in Kind}
     boundaries = range(len(pipeline.stages) - 1)
-    turns: list[tuple[int, int]] = []
+    period_indices: list[tuple[int, int]] = []
     sends, latencies = ([[0 for _ in boundaries] for _ in range(2)] for _ in range(2))  # forward, back
     for before, item, after in zip([None, *path[:-1]], path, [*path[1:], None], strict=True):
         if isinstance(item, Span):
@@ -158,7 +158,7 @@ def _read(path: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Sch
         link, way = min(item.source, item.target), int(item.source > item.target)
         if not _left_with_its_action(item, before, pipeline.overlap):
             sends[way][link] += 1
-            turns.append((link, item.micro_batch % pipeline.periods[link]))
+            period_indices.append((link, item.micro_batch % pipeline.periods[link]))
         if isinstance(after, TransferSpan) and _wire(after, pipeline) != _wire(item, pipeline):
             raise PlanError("the critical path holds two transfers that share a wire; simulate with share=False")
         if isinstance(after, Span) and _read_by(item, after):  # not a sender that waited
@@ -174,13 +174,13 @@ def _read(path: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Sch
         send_back=tuple(sends[1]),
         latency=tuple(latencies[0]),
         latency_back=tuple(latencies[1]),
-        turns=tuple(turns),
+        period_indices=tuple(period_indices),
     )
 
 
-def _wire(flight: TransferSpan, pipeline: Pipeline) -> tuple[int, int, int]:
-    period = pipeline.periods[min(flight.source, flight.target)]
-    return flight.source, flight.target, flight.micro_batch % period
+def _wire(transfer: TransferSpan, pipeline: Pipeline) -> tuple[int, int, int]:
+    period = pipeline.periods[min(transfer.source, transfer.target)]
+    return transfer.source, transfer.target, transfer.micro_batch % period
 
 
 def _count(actions: dict[Kind, list[int]], span: Span, two_lanes: bool) -> None:
@@ -193,21 +193,21 @@ def _count(actions: dict[Kind, list[int]], span: Span, two_lanes: bool) -> None:
         actions[other][stage] += 1
 
 
-def _sent_by(flight: TransferSpan, span: Span) -> bool:
+def _sent_by(transfer: TransferSpan, span: Span) -> bool:
     action = span.action
-    same = (action.stage, action.micro_batch, action.slice) == (flight.source, flight.micro_batch, flight.slice)
-    return same and action.kind in _kinds(flight)
+    same = (action.stage, action.micro_batch, action.slice) == (transfer.source, transfer.micro_batch, transfer.slice)
+    return same and action.kind in _kinds(transfer)
 
 
-def _read_by(flight: TransferSpan, span: Span) -> bool:
+def _read_by(transfer: TransferSpan, span: Span) -> bool:
     action = span.action
-    same = (action.stage, action.micro_batch, action.slice) == (flight.target, flight.micro_batch, flight.slice)
-    return same and action.kind in _kinds(flight)
+    same = (action.stage, action.micro_batch, action.slice) == (transfer.target, transfer.micro_batch, transfer.slice)
+    return same and action.kind in _kinds(transfer)
 
 
-def _kinds(flight: TransferSpan) -> tuple[Kind, ...]:
+def _kinds(transfer: TransferSpan) -> tuple[Kind, ...]:
     """What makes and what reads the tensor."""
-    return (Kind.FORWARD,) if flight.source < flight.target else (Kind.BACKWARD, Kind.INPUT_GRADIENT)
+    return (Kind.FORWARD,) if transfer.source < transfer.target else (Kind.BACKWARD, Kind.INPUT_GRADIENT)
 
 
 def _only_started(span: Span, after: Span | TransferSpan | None, overlap: Overlap) -> bool:
@@ -216,7 +216,7 @@ def _only_started(span: Span, after: Span | TransferSpan | None, overlap: Overla
     return streams and isinstance(after, TransferSpan) and after.end != span.end
 
 
-def _left_with_its_action(flight: TransferSpan, before: Span | TransferSpan | None, overlap: Overlap) -> bool:
+def _left_with_its_action(transfer: TransferSpan, before: Span | TransferSpan | None, overlap: Overlap) -> bool:
     """Where tensors stream, a tensor may leave the moment its action ends, whatever its size."""
-    streams = overlap is Overlap.STREAM and isinstance(before, Span) and _sent_by(flight, before)
-    return streams and isinstance(before, Span) and flight.end == before.end
+    streams = overlap is Overlap.STREAM and isinstance(before, Span) and _sent_by(transfer, before)
+    return streams and isinstance(before, Span) and transfer.end == before.end

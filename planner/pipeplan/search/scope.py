@@ -6,13 +6,13 @@ from functools import cached_property
 from math import isqrt
 from typing import TYPE_CHECKING
 
-from pipeplan.core import searched as say
+from pipeplan.core import searched as sentences
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.job import OPTIMIZER_STATE, Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.searched import Searched
 from pipeplan.core.wording import listed
-from pipeplan.search import one_by_one
+from pipeplan.search import enumerates_groups
 from pipeplan.search.graph import applies
 from pipeplan.search.graph.loads import widths
 from pipeplan.search.graph.node import is_chain
@@ -35,9 +35,13 @@ def searched(space: Space, opened: int = 0) -> Searched:
         order=job.order.value,
         depths=listed(scope.depths),
         widths=listed(scope.widths),
-        partitions=say.DOWNSETS if scope.graph else say.CONTIGUOUS,
+        partitions=sentences.DOWNSETS if scope.graph else sentences.CONTIGUOUS,
         in_flight=scope.in_flight,
-        schedules_reach=say.ANY_ORDER if space.any_order else say.WRITTEN if scope.step else say.ENDLESS,
+        schedules_reach=sentences.ANY_ORDER
+        if space.any_order
+        else sentences.WRITTEN
+        if scope.step
+        else sentences.ENDLESS,
         replicas=scope.replicas,
         unlike=len(space.classes) > 1,
         wishes=narrowing(job),
@@ -54,10 +58,10 @@ def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
 def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
     """The space that layers divided between neighbours add to that of whole ones."""
     # divided layers take the named families only
-    without = {say.TENSOR: say.BEYOND_NEIGHBOURS, say.ASKED_FOR: say.OTHER_ORDERS}
+    without = {sentences.TENSOR: sentences.BEYOND_NEIGHBOURS, sentences.ASKED_FOR: sentences.OTHER_ORDERS}
     rest = tuple(without.get(sentence, sentence) for sentence in whole.not_searched)
-    beyond = (*rest, say.DIVIDED_REPLICAS, say.DISTANT_PARTS)
-    partitions = say.DIVIDED.format(whole=whole.partitions)
+    beyond = (*rest, sentences.DIVIDED_REPLICAS, sentences.DISTANT_PARTS)
+    partitions = sentences.DIVIDED.format(whole=whole.partitions)
     return replace(whole, opened=whole.opened + opened, partitions=partitions, not_searched=beyond)
 
 
@@ -131,17 +135,17 @@ class Scope:
     def replicas(self) -> str:
         """Which devices share a stage."""
         if not self.replicated:
-            return say.ALONE
+            return sentences.ALONE
         if self.job.order is Order.GIVEN:
-            return say.LISTED
-        return say.TILED if self.spread else say.PACKED
+            return sentences.LISTED
+        return sentences.TILED if self.spread else sentences.PACKED
 
     @property
     def in_flight(self) -> str:
         """How many micro-batches a stage holds."""
         if self.space.any_order:
-            return say.ALL_COUNTS
-        return say.FALLING if self.space.free and self.several else say.OWN
+            return sentences.ALL_COUNTS
+        return sentences.FALLING if self.space.free and self.several else sentences.OWN
 
     @cached_property
     def uneven(self) -> bool:
@@ -151,7 +155,7 @@ class Scope:
     @cached_property
     def layouts(self) -> "tuple[Layout, ...] | None":
         """Where shapes are too many to look at each: the layouts that stand for them."""
-        if one_by_one(self.space):
+        if enumerates_groups(self.space):
             return None
         from pipeplan.search.nodes.aggregate_problem import layouts  # only larger clusters need it
 
@@ -184,42 +188,42 @@ class Scope:
         if self.step:
             yield from self._orders()
         elif self.limited and self.several:
-            yield say.OTHER_HOLDING
+            yield sentences.OTHER_HOLDING
         yield self._sizes()
         if self.limited:
             if self.job.recompute is not Recompute.NONE:
-                yield say.CHECKPOINTS
-            yield say.OFFLOADING
+                yield sentences.CHECKPOINTS
+            yield sentences.OFFLOADING
 
     def _partitions(self) -> Iterator[str]:
         if self.devices > 1:
-            yield say.TENSOR
+            yield sentences.TENSOR
         if self.several:
-            yield say.INTERLEAVED
+            yield sentences.INTERLEAVED
         if not self.chain and self.several:
             if not self.graph:
-                yield say.NOT_CONTIGUOUS
-            yield say.BRANCHES
+                yield sentences.NOT_CONTIGUOUS
+            yield sentences.BRANCHES
 
     def _replicas(self) -> Iterator[str]:
         wanted = not self.job.replicas or max(self.job.replicas) > 1
         if not self.replicated and not self.step and self.devices > 1 and wanted:
-            yield say.ONE_MICRO_BATCH
+            yield sentences.ONE_MICRO_BATCH
         if self.spread:
-            yield say.PLACEMENTS
+            yield sentences.PLACEMENTS
         if self.replicated:
             yield from self.coarse()
             kinds = {each.kind.name for each in self.space.classes}
             if len(kinds) > 1:
-                yield say.UNLIKE_KINDS
+                yield sentences.UNLIKE_KINDS
             if len(self.space.classes) > len(kinds):
-                yield say.UNLIKE_NODES
+                yield sentences.UNLIKE_NODES
         if self.replicated or (self.several and self.model.ties and self.step):
-            yield say.OVERLAPPED
+            yield sentences.OVERLAPPED
         if self.replicated:
-            yield say.SHARDED
+            yield sentences.SHARDED
             if not self.job.zero1 and OPTIMIZER_STATE[self.job.optimizer]:
-                yield say.STATE
+                yield sentences.STATE
 
     def coarse(self) -> Iterator[str]:
         """What is left out of layouts on large clusters."""
@@ -227,9 +231,9 @@ class Scope:
             return
         allowed = [r for r in self.job.replicas or range(1, self.most + 1) if r <= self.most]
         if self.thinned:
-            yield say.OTHER_WIDTHS
+            yield sentences.OTHER_WIDTHS
         if self.uneven and self.unit is None:
-            yield say.ONE_WIDTH
+            yield sentences.ONE_WIDTH
         elif self.uneven and any(r % (self.unit or 1) for r in allowed):
             yield f"stages of unequal numbers of replicas, other than multiples of {self.unit}"
         if any(distinct_tiles(self.space.classes, r) for r in allowed if r not in self.equal):
@@ -239,16 +243,16 @@ class Scope:
         space = self.space
         if space.any_order:
             if self.uneven and self.several:
-                yield say.UNEQUAL_ORDERS
+                yield sentences.UNEQUAL_ORDERS
             if space.cluster.overlap is Overlap.STREAM:
-                yield say.TWO_LANES
+                yield sentences.TWO_LANES
         elif self.several or not any(each.alternates for each in space.families):
             if space.free:
-                yield say.OTHER_COUNTS
-            yield say.ASKED_FOR
+                yield sentences.OTHER_COUNTS
+            yield sentences.ASKED_FOR
         if self.several:
-            yield say.STALE
-            yield say.SLICES
+            yield sentences.STALE
+            yield sentences.SLICES
 
     def _sizes(self) -> str:
         """Micro-batch sizes outside the list; unequal ones never are."""
@@ -256,6 +260,6 @@ class Scope:
         known = set(self.space.sizes)
         divisors = (size for size in range(1, isqrt(batch) + 1) if batch % size == 0)
         if all({size, batch // size} <= known for size in divisors):  # the first one tells of the whole batch
-            return say.UNEQUAL_SIZES
+            return sentences.UNEQUAL_SIZES
         covered = job.micro_batches or job.extrapolate or not self.model.profiles
-        return say.OTHER_SIZES if covered else say.UNPROFILED_SIZES
+        return sentences.OTHER_SIZES if covered else sentences.UNPROFILED_SIZES

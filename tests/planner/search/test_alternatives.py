@@ -14,7 +14,7 @@ from pipeplan.cli.main import main
 from pipeplan.core import searched
 from pipeplan.core.job import Job
 from pipeplan.search.alternatives import alternatives, changes
-from pipeplan.search.infeasible import enough
+from pipeplan.search.infeasible import least_sufficient_memory
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 
@@ -45,7 +45,7 @@ def test_another_order_that_fits_is_named_with_its_memory() -> None:
 def test_what_would_fit_fits(given: str) -> None:
     """The memory that is said to be enough is, for the space itself."""
     job = Job(4, recompute="none", schedules=("gpipe",) if given == "a" else ())  # type: ignore[arg-type]
-    found = enough(Space(TWO, DEVICES, job))
+    found = least_sufficient_memory(Space(TWO, DEVICES, job))
     assert found is not None
     assert solve(TWO, equal_devices(2, memory=found[0]), job=job, time_limit=20).plan
     assert f"devices of {found[0]}B" in refusal(TWO, DEVICES, job)
@@ -67,7 +67,7 @@ def test_every_option_that_is_named_helps(wishes: dict, option: str) -> None:
     """Each change that is said to fit has a plan with the memory that it names, and with no byte less than it says."""
     model = model_of([3, 3, 3, 3], saved=[20] * 4, output=[1] * 4, parameters=[10] * 4, sizes=(1, 2, 4))
     base = Space(model, equal_devices(4), Job(4, **wishes))
-    known = enough(base)
+    known = least_sufficient_memory(base)
     assert known is not None
     space = Space(model, equal_devices(4, memory=known[0] - 1), base.job)
     offered = dict(changes(space))
@@ -79,7 +79,7 @@ def test_every_option_that_is_named_helps(wishes: dict, option: str) -> None:
         assert solve(model, cluster, job=job, time_limit=20).plan
         assert each.fits == (each.need < known[0])
     helps = option in [each.option for each in found]
-    larger = enough(Space(model, equal_devices(4), replace(space.job, **offered[option])))
+    larger = least_sufficient_memory(Space(model, equal_devices(4), replace(space.job, **offered[option])))
     assert larger is not None
     assert helps == (larger[0] < known[0])
 

@@ -8,7 +8,7 @@ from helpers.instances import equal_devices, model_of
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job
-from pipeplan.search.infeasible import overfull
+from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 
@@ -18,7 +18,7 @@ MODEL = model_of([1, 1, 1], parameters=[100, 100, 100])
 
 def why(cluster: Cluster, **wishes: object) -> str | None:
     """The verdict for a step of four samples."""
-    return overfull(Space(MODEL, cluster, Job(4, **wishes)))  # type: ignore[arg-type]
+    return total_memory_shortfall(Space(MODEL, cluster, Job(4, **wishes)))  # type: ignore[arg-type]
 
 
 def test_the_sum_decides_to_the_byte() -> None:

@@ -10,7 +10,7 @@
 
 from collections.abc import Iterator
 
-from pipeplan.search.any_order.node import AnyOrderNode, floor, shapes
+from pipeplan.search.any_order.node import AnyOrderNode, equal_device_groups, order_lower_bound
 from pipeplan.search.space.space import Space
 
 __all__ = ["AnyOrderNode", "any_orders"]
@@ -21,5 +21,5 @@ def any_orders(space: Space) -> Iterator[AnyOrderNode]:
     if not space.any_order:
         return
     for size in space.sizes:
-        for groups in shapes(space, size):
-            yield AnyOrderNode(floor(space, size, groups), space, groups, size)
+        for groups in equal_device_groups(space, size):
+            yield AnyOrderNode(order_lower_bound(space, size, groups), space, groups, size)

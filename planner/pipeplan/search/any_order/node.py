@@ -20,7 +20,7 @@ from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.scheduling.lists import FAMILY, kind_of
 from pipeplan.search.space.candidates import Candidate, partition_problem
-from pipeplan.search.space.device_groups import structures
+from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.search.space.in_flight import held_at_most
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.joint import Choice, JointPipeline, Search, Solution
@@ -83,19 +83,19 @@ class _OrderSearch(Search):
     """The joint search on a candidate: its solutions are simulated, and its cutoff is that of the whole search."""
 
     def __init__(self, plan_search: PlanSearch, candidate: Candidate) -> None:
-        self._prover, self._candidate = plan_search, candidate
+        self._plan_search, self._candidate = plan_search, candidate
         super().__init__(joint_problem(candidate), plan_search.precise(0.0), backend=plan_search.backend)
 
     @property
     def cutoff(self) -> int | None:
         """That of the plans known."""
-        return self._prover.cutoff
+        return self._plan_search.cutoff
 
     def improve(self, solution: Solution, _: int) -> None:
         """Simulate the orders, and submit the plan."""
         choice, orders = solution
-        found = replace(self._candidate, family=found_family(choice, orders))
-        self._prover.submit(evaluate(self._prover.cluster, found, choice.boundaries))
+        found = replace(self._candidate, family=searched_family(choice, orders))
+        self._plan_search.submit(evaluate(self._plan_search.cluster, found, choice.boundaries))
 
 
 def joint_problem(candidate: Candidate) -> JointPipeline:
@@ -116,7 +116,7 @@ def joint_problem(candidate: Candidate) -> JointPipeline:
     )
 
 
-def found_family(choice: Choice, orders: Orders) -> Family:
+def searched_family(choice: Choice, orders: Orders) -> Family:
     """The family that writes these orders of one row, on every row of replicas."""
     return Family(
         FAMILY,
@@ -139,7 +139,7 @@ def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, order
     return Schedule(FAMILY, tuple(lists))
 
 
-def shapes(space: Space, size: int) -> Iterator[StageDevices]:
+def equal_device_groups(space: Space, size: int) -> Iterator[StageDevices]:
     """Every shape for a micro-batch size in which all stages have the same number of replicas.
 
     Raises
@@ -148,7 +148,7 @@ def shapes(space: Space, size: int) -> Iterator[StageDevices]:
         If there are more than `MOST`.
     """
     job = replace(space.job, equal_replicas=True)
-    every = structures(space.cluster, job, len(space.model.layers), space.job.batch // size)
+    every = all_device_groups(space.cluster, job, len(space.model.layers), space.job.batch // size)
     found = list(islice(every, MOST + 1))
     if len(found) > MOST:
         raise InputError(
@@ -158,7 +158,7 @@ def shapes(space: Space, size: int) -> Iterator[StageDevices]:
     yield from found
 
 
-def floor(space: Space, size: int, groups: StageDevices) -> int:
+def order_lower_bound(space: Space, size: int, groups: StageDevices) -> int:
     """Nanoseconds: no order on these stages beats it.
 
     Let w_s be what the layers of stage s take, each on its fastest kind of device, a backward as the shorter of B and

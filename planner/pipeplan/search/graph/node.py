@@ -44,7 +44,7 @@ def applies(space: Space) -> bool:
     along the chain does the same.
     """
     job = space.job
-    if job.objective is not Objective.BOTTLENECK or common_link(space.cluster) is None or space.wishes.any:
+    if job.objective is not Objective.BOTTLENECK or common_link(space.cluster) is None or space.constraints.any:
         return False
     if space.model.ties or not space.families:  # the formulation knows no copies
         return False
@@ -78,7 +78,7 @@ def graph_nodes(space: Space) -> Iterator["GraphNode"]:
         numbers = sorted({way.replicas for way in ways}) if space.job.equal_replicas else [None]
         for number in numbers:
             own = tuple(way for way in ways if number in (None, way.replicas))
-            yield GraphNode(space.floors(size).together(space.cluster), space, size, own)
+            yield GraphNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size, own)
 
 
 @dataclass

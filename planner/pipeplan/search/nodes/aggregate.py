@@ -164,7 +164,7 @@ class AggregateNode(Node):
         candidates = [] if groups is None else self._alike(self.space.candidates(groups, self.size))
         wanted = any(self.space.unasked(candidate, boundaries) is None for candidate in candidates)
         if wanted and promising:
-            chosen = _held(candidates, problem.flights(report.solution))
+            chosen = _with_counts(candidates, problem.flights(report.solution))
             search.submit_all([*candidates, *chosen], boundaries)
         if self.small:
             return Step.split(list(self._below()))
@@ -246,7 +246,7 @@ class PlacementsNode(Node):
         return AggregateNode(self.bound, self.space, layout, self.size, self.alternating, targets=replace(self.targets))
 
 
-def _held(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
+def _with_counts(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
     """The candidate with these in-flight counts, unless it is among those known."""
     if not candidates or not candidates[0].free or not candidates[0].family.alternates:
         return []

@@ -105,11 +105,11 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
         yield unequal
 
 
-def floor(space: Space, size: int, layout: Layout) -> int | None:
+def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:
     """A bound on all plans of the layout that costs next to nothing; None if none of them fits."""
-    classes, floors = space.classes, space.floors(size)
+    classes, bounds = space.classes, space.lower_bounds(size)
     if len(layout.widths) > 1:
-        return floors.together(space.cluster)
+        return bounds.evenly_shared(space.cluster)
     share = layout.unit if space.job.zero1 else 1
     resident = int((2 * space.prices.parameters + -(-space.prices.optimizer // share)).sum())
     rooms = sorted((device_room(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
@@ -122,7 +122,7 @@ def floor(space: Space, size: int, layout: Layout) -> int | None:
     units: dict[str, int] = {}
     for each, count in zip(classes, layout.units, strict=True):
         units[each.kind.name] = units.get(each.kind.name, 0) + count
-    return floors.equal(units, layout.unit)
+    return bounds.of_equal_stages(units, layout.unit)
 
 
 def allocation_problem(space: Space, size: int, layout: Layout, alternating: bool, last: Modes = ()) -> ChainAllocation:
@@ -139,7 +139,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     replicas = [width * layout.unit for width in layout.widths]
     shares = [r if job.zero1 else 1 for r in replicas]
     rings = [[_rings(space, each, layout, r) for r in replicas] for each in classes]
-    hops = _Hops(space, layout, [table.boundary for table in tables])
+    hops = _SendTables(space, layout, [table.boundary for table in tables])
     phases = not alternating and space.phased
 
     def rows(name: str) -> Array:
@@ -167,7 +167,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         send=hops.send,
         send_back=hops.send,
         latency=hops.latency,
-        cuts=space.wishes.cuts,
+        cuts=space.constraints.cuts,
         micro_batches=job.batch // size,
         samples=job.batch,
         widths=layout.widths,
@@ -175,21 +175,21 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         overlap=space.cluster.overlap.value,
         last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last),
         objective="bottleneck" if job.objective is Objective.BOTTLENECK else "step",
-        flight=_flight(space) if alternating else "full" if phases else "fbp",
+        flight=_in_flight_rule(space) if alternating else "full" if phases else "fbp",
         alternating=alternating,
         phases=phases,
     )
     return with_second_ending(with_certain_copies(space, problem))
 
 
-def _flight(space: Space) -> InFlightRule:
+def _in_flight_rule(space: Space) -> InFlightRule:
     if space.job.objective is Objective.BOTTLENECK:  # a longer warm-up helps no endless pipeline
         return "sno"
     chooses = space.free or any(each.name == "1f1b-so" for each in space.families)
     return "non_increasing" if chooses else "sno"
 
 
-class _Hops:
+class _SendTables:
     """Sends and latencies between classes: entry 0 inside a node, entry 1 over the network; if unknown, the least."""
 
     def __init__(self, space: Space, layout: Layout, boundary: list[Array]) -> None:

@@ -64,7 +64,7 @@ class DeviceGroupsNode(Node):
         return Step.split(self._families(alike or others))
 
     def _families(self, candidates: list[Candidate]) -> list[FamilyNode]:
-        return [FamilyNode(max(self.bound, candidate.floor), candidate) for candidate in candidates]
+        return [FamilyNode(max(self.bound, candidate.lower_bound), candidate) for candidate in candidates]
 
     def _within(self, search: PlanSearch, candidates: list[Candidate], below: Sequence[Node]) -> Step[Node]:
         """What lies below, with a bound on all candidates; nothing if that closes the node.
@@ -111,7 +111,7 @@ class RemainingGroupsNode(Node):
     bound: int
     space: Space
     size: int
-    _shapes: Iterator[tuple[StageDevices, int]] | None = field(default=None, repr=False)
+    _pending: Iterator[tuple[StageDevices, int]] | None = field(default=None, repr=False)
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -127,8 +127,8 @@ class RemainingGroupsNode(Node):
         """List some more, unless the time is over."""
         if search.left <= 0:
             return Step.split([self])
-        self._shapes = self._shapes or self._listed()
-        lot = sorted(islice(self._shapes, LOT), key=lambda shape: shape[1])
+        self._pending = self._pending or self._listed()
+        lot = sorted(islice(self._pending, LOT), key=lambda shape: shape[1])
         nodes: list[Node] = []
         for number, (groups, bound) in enumerate(lot):
             kind = EarlyDeviceGroups if number < PROMISING else DeviceGroupsNode
@@ -138,7 +138,7 @@ class RemainingGroupsNode(Node):
     def _listed(self) -> Iterator[tuple[StageDevices, int]]:
         space = self.space
         if space.job.equal_replicas:
-            return space.shapes(self.size)
+            return space.device_groups(self.size)
         alike = Space(space.model, space.cluster, replace(space.job, equal_replicas=True))
-        others = (shape for shape in space.shapes(self.size) if len({len(group) for group in shape[0]}) > 1)
-        return chain(alike.shapes(self.size), others)
+        others = (shape for shape in space.device_groups(self.size) if len({len(group) for group in shape[0]}) > 1)
+        return chain(alike.device_groups(self.size), others)

@@ -159,7 +159,7 @@ class InFlightNode(Node):
             return Step.split([self])
         if self.box.few:
             each = [self._candidate(counts) for counts in self.box.counts()]
-            return Step.split([FamilyNode(max(self.bound, candidate.floor), candidate) for candidate in each])
+            return Step.split([FamilyNode(max(self.bound, candidate.lower_bound), candidate) for candidate in each])
         parts = self.box.halves()
         if fullest is not None and report.solution is not None and fullest.in_flight != self.box.high:
             stage = self._shortest(fullest.in_flight, least, report.solution)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeplan.core.perturbation import Robust
 from pipeplan.search.evaluate import EvaluatedPlan
-from pipeplan.search.robust.contenders import distinct, relatives, roomier
+from pipeplan.search.robust.contenders import distinct, orders_with_slack, related_plans
 from pipeplan.search.space.space import Space
 from pipeplan.simulate.perturbed.factors import BLOCK
 from pipeplan.simulate.perturbed.sample import step_times
@@ -47,7 +47,7 @@ Runs = list[tuple[EvaluatedPlan, Ints]]
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedPlan:
     """One plan that was compared, in nanoseconds.
 
     Attributes
@@ -84,7 +84,7 @@ class Choice:
     samples : int
         Those of the chosen plan, and of all that might have taken its place.
     seed : int
-    rows : tuple of Row
+    rows : tuple of ComparedPlan
         The first one is chosen.
     limit : float
         Nanoseconds: plans that take more nominal were not compared; it is what the fastest nominal one takes
@@ -103,7 +103,7 @@ class Choice:
     question: Robust
     samples: int
     seed: int
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedPlan, ...]
     limit: float
     more: int
     mean_bound: int | None
@@ -118,7 +118,7 @@ class Choice:
         return self.rows[0].evaluated
 
     @property
-    def nominal(self) -> Row:
+    def nominal(self) -> ComparedPlan:
         """The plan that would be chosen if nothing varied."""
         return min(self.rows, key=lambda row: row.value)
 
@@ -158,8 +158,8 @@ def choose(
         runs.append((best, steps(best, question, first_round(question, samples), seed, clock=clock)))
         limit = max(limit, objective(runs[0][1], question).value)
         known = distinct([best, *tried])
-        roomy = (other for plan in known[:REORDERED] for other in roomier(space, plan, question.spread))
-        every = distinct([*known, *_in_time(relatives(space, known, limit), clock), *_in_time(roomy, clock)])
+        roomy = (other for plan in known[:REORDERED] for other in orders_with_slack(space, plan, question.spread))
+        every = distinct([*known, *_in_time(related_plans(space, known, limit), clock), *_in_time(roomy, clock)])
         others = [plan for plan in every if plan is not best and plan.value <= limit and space.outside(plan) is None]
         more = max(len(others) - (most - 1), 0)
         race([best, *others[: most - 1]], question, samples, seed, runs, clock)
@@ -184,11 +184,12 @@ def choose(
         samples=len(winner),
         seed=seed,
         rows=tuple(
-            Row(plan, len(run), mean(run), quantile(run, question.shown), behind(run, winner)) for plan, run in runs
+            ComparedPlan(plan, len(run), mean(run), quantile(run, question.shown), behind(run, winner))
+            for plan, run in runs
         ),
         limit=limit,
         more=more,
-        mean_bound=bound if own_wires(space) else None,
+        mean_bound=bound if no_shared_links(space) else None,
     )
 
 
@@ -260,7 +261,7 @@ def _finalists(runs: Runs, question: Robust) -> list[int]:
     return list(dict.fromkeys([0, *[place for place in ranked if may_win(place)][:FINALISTS]]))
 
 
-def own_wires(space: Space) -> bool:
+def no_shared_links(space: Space) -> bool:
     """Whether no plan of the space has transfers that share a wire.
 
     Within a node every pair of devices has its own. Two devices have no others that could share their cards.

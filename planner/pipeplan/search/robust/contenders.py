@@ -28,7 +28,7 @@ from pipeplan.schedules import Family
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.scheduling import as_schedule, schedule_problem, splittable
 from pipeplan.search.scheduling.evaluator import Evaluator
-from pipeplan.search.scheduling.families import written
+from pipeplan.search.scheduling.families import family_schedules
 from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import FREE
@@ -58,7 +58,7 @@ def distinct(plans: Iterable[EvaluatedPlan]) -> list[EvaluatedPlan]:
     return sorted(found.values(), key=lambda evaluated: evaluated.value)
 
 
-def relatives(space: Space, plans: list[EvaluatedPlan], limit: float = inf) -> Iterator[EvaluatedPlan]:
+def related_plans(space: Space, plans: list[EvaluatedPlan], limit: float = inf) -> Iterator[EvaluatedPlan]:
     """The best partitions of these plans under the space's other schedules and micro-batch sizes that they fit.
 
     A search looks for one best plan. As soon as it has one, it leaves out those that only promise as much. Among them
@@ -118,7 +118,7 @@ def _partition(evaluated: EvaluatedPlan) -> object:
     return groups, chain.micro_batch, evaluated.boundaries
 
 
-def roomier(space: Space, plan: EvaluatedPlan, spread: float) -> Iterator[EvaluatedPlan]:
+def orders_with_slack(space: Space, plan: EvaluatedPlan, spread: float) -> Iterator[EvaluatedPlan]:
     """The plan's partition under other orders that fit; nothing unless any order may be chosen there.
 
     Parameters
@@ -143,7 +143,7 @@ def roomier(space: Space, plan: EvaluatedPlan, spread: float) -> Iterator[Evalua
 
 def _roomy_orders(pipeline: Pipeline, micro_batches: int, spread: float) -> Iterator[Schedule]:
     split = [splittable(stage) for stage in pipeline.stages]
-    yield from written(pipeline, micro_batches, split)
+    yield from family_schedules(pipeline, micro_batches, split)
     problem = schedule_problem(pipeline, micro_batches, split, safe=True)
     longest = max(max(problem.forward), max(problem.backward), max(problem.weight))
     for times in LATER:

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from pipeplan.core.units import format_time
-from pipeplan.search.robust.choice import Choice, Row
+from pipeplan.search.robust.choice import Choice, ComparedPlan
 from pipeplan.simulate.perturbed.statistics import Estimate
 
 SHOWN = 8
@@ -62,7 +62,7 @@ def _slow(choice: Choice) -> str:
     return f", and devices from step to step by {_percent(spread)}" if spread else ""
 
 
-def _row(row: Row, chosen: bool) -> str:
+def _row(row: ComparedPlan, chosen: bool) -> str:
     behind = "chosen" if chosen else f"{_with_error(row.behind, row.value)}"
     return (
         f"{format_time(row.value):>11}  {_with_error(row.mean, row.value):>20}  "
@@ -76,7 +76,7 @@ def _with_error(estimate: Estimate, nominal: int) -> str:
     return f"{format_time(estimate.value)} ± {share:.2%}"
 
 
-def _plan(row: Row) -> str:
+def _plan(row: ComparedPlan) -> str:
     layers = [b - a for a, b in pairwise(row.evaluated.boundaries)]
     told = f", layers {'-'.join(map(str, layers))}" if 1 < len(layers) <= FEW else ""
     return f"{row.evaluated.label}{told}"

@@ -99,7 +99,7 @@ class Candidate:
         return partition_problem(self, self.in_flight, self.in_flight)
 
     @cached_property
-    def floor(self) -> int:
+    def lower_bound(self) -> int:
         """A bound that costs nothing."""
         return self.problem.lower_bound()
 
@@ -141,7 +141,7 @@ class Candidate:
             left = limit - pipeline.runtime[device] - stage.resident - stage.workspace
             rooms.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
             device += replicas
-        counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).filled(rooms)
+        counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).fill_memory(rooms)
         if counts == self.in_flight:
             return None
         other = replace(self, family=free_family(counts))

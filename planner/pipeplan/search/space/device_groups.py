@@ -107,7 +107,7 @@ def distinct_tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int
     return tuple(tile for tile in tiles(classes, replicas) if not all(packed(tile, each) for each in classes))
 
 
-def structures(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[StageDevices]:
+def all_device_groups(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[StageDevices]:
     """Every shape that the job allows: packed, and with each tile where all stages have the same replicas.
 
     A stage has no more replicas than there are micro-batches, and no fewer layers than one.

@@ -80,7 +80,7 @@ class InFlightBox:
         spans = (range(a, b + 1) for a, b in zip(self.low, self.high, strict=True))
         return (counts for counts in product(*spans) if falls(self.replicas, self.shares, self.least, counts))
 
-    def filled(self, rooms: Sequence[int]) -> tuple[int, ...]:
+    def fill_memory(self, rooms: Sequence[int]) -> tuple[int, ...]:
         """For each stage as many micro-batches in flight as there is room for, at least the box's least.
 
         ::

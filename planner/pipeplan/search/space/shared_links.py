@@ -56,13 +56,13 @@ def wires(
     return tuple(found)
 
 
-def surplus(cluster: Cluster, chain: Chain, link: int, turn: int) -> Array:
+def surplus(cluster: Cluster, chain: Chain, link: int, period_index: int) -> Array:
     """For each cut, how much longer than the fastest one a pair of replicas keeps its wire busy.
 
     ``turn``: the number of a micro-batch that they pass on, or its remainder by the turns of the link.
     """
     source, target = chain.groups[link], chain.groups[link + 1]
-    wire = cluster.link(source[turn % len(source)], target[turn % len(target)])
+    wire = cluster.link(source[period_index % len(source)], target[period_index % len(target)])
     slower: Array = _occupancy(wire, chain.boundary[link].tobytes()) - chain.send[link]
     return slower
 
@@ -76,10 +76,10 @@ def _loads(
     cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], micro_batches: int
 ) -> dict[str, Counter[Link]]:
     """For each wire, how many micro-batches pass it in a step, by the link that they take."""
-    turns = lcm(len(source), len(target))
+    period = lcm(len(source), len(target))
     loads: dict[str, Counter[Link]] = {}
-    for m in range(min(turns, micro_batches)):
+    for m in range(min(period, micro_batches)):
         a, b = source[m % len(source)], target[m % len(target)]
         for wire in transfer(cluster, a, b, 0).resources:
-            loads.setdefault(wire, Counter())[cluster.link(a, b)] += -(-(micro_batches - m) // turns)
+            loads.setdefault(wire, Counter())[cluster.link(a, b)] += -(-(micro_batches - m) // period)
     return loads

@@ -20,7 +20,7 @@ from pipeplan.search.evaluate import EvaluatedPlan, overflow
 from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.constraints import Constraints
-from pipeplan.search.space.device_groups import DeviceClass, all_modes, device_classes, structures
+from pipeplan.search.space.device_groups import DeviceClass, all_device_groups, all_modes, device_classes
 from pipeplan.search.space.in_flight import FREE, InFlightBox, between
 from pipeplan.search.space.shared_links import wires
 from pipeplan_formulations.partition import Wire
@@ -58,7 +58,7 @@ class Space:
     def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
         self.model, self.cluster, self.job = model, cluster, job
         self.prices = Prices(model, cluster, job)
-        self.wishes = Constraints(model, cluster, job)
+        self.constraints = Constraints(model, cluster, job)
         kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
         sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
         self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
@@ -72,7 +72,7 @@ class Space:
         # An endless pipeline takes as long however many micro-batches are in flight: the fewest are best.
         names = tuple(dict.fromkeys(names if step else (LEANEST if name == FREE else name for name in names)))
         self.families = tuple(family(name) for name in names if name != FREE)
-        self._floors: dict[int, LowerBounds] = {}
+        self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
             self._check_micro_batches(count, kinds)
         _check_lanes(self.families, cluster)
@@ -80,7 +80,7 @@ class Space:
     @property
     def impossible(self) -> str | None:
         """Why no plan is as it is wished, whatever it costs; see `Constraints.impossible`."""
-        return self.wishes.impossible(self.job.batch // min(self.sizes))
+        return self.constraints.impossible(self.job.batch // min(self.sizes))
 
     def _check_micro_batches(self, count: int, kinds: list[DeviceKind]) -> None:
         """Refuse a number of micro-batches for whose size there are no costs, naming both."""
@@ -109,7 +109,7 @@ class Space:
         return (*(each.name for each in self.families), *chosen)
 
     @property
-    def row(self) -> StageDevices:
+    def single_device_groups(self) -> StageDevices:
         """What balancers cut: the deepest pipeline without replicas, on devices as listed; empty if none is asked."""
         if self.job.replicas and 1 not in self.job.replicas:
             return ()
@@ -156,23 +156,23 @@ class Space:
             return False
         return candidate.in_flight in InFlightBox.of(candidate.replicas, candidate.micro_batches)
 
-    def shapes(self, size: int) -> Iterator[tuple[StageDevices, int]]:
+    def device_groups(self, size: int) -> Iterator[tuple[StageDevices, int]]:
         """Every shape for a micro-batch size, with a bound on the step (or bottleneck) that costs next to nothing."""
         count = self.job.batch // size
-        floors = self.floors(size)
-        for groups in structures(self.cluster, self.job, len(self.model.layers), count):
-            yield groups, floors.floor((group[0].kind.name, len(group)) for group in groups)
+        bounds = self.lower_bounds(size)
+        for groups in all_device_groups(self.cluster, self.job, len(self.model.layers), count):
+            yield groups, bounds.of_stages((group[0].kind.name, len(group)) for group in groups)
 
     @cached_property
     def classes(self) -> tuple[DeviceClass, ...]:
         """Devices that are alike."""
         return device_classes(self.cluster)
 
-    def floors(self, size: int) -> "LowerBounds":
+    def lower_bounds(self, size: int) -> "LowerBounds":
         """Bounds that cost nothing, for a micro-batch size."""
-        if size not in self._floors:
-            self._floors[size] = LowerBounds(self, size)
-        return self._floors[size]
+        if size not in self._lower_bounds:
+            self._lower_bounds[size] = LowerBounds(self, size)
+        return self._lower_bounds[size]
 
     @cached_property
     def few(self) -> bool:
@@ -195,7 +195,7 @@ class Space:
         """
         count = self.job.batch // size
         chain = self.prices.chain(groups, size)
-        where = self.wishes.where(groups)
+        where = self.constraints.where(groups)
         families = list(self.families)
         if free and self.free:
             taken = {each.in_flight(chain.replicas, count) for each in families if each.alternates}
@@ -207,7 +207,7 @@ class Space:
         if self.job.objective is Objective.STEP:
             shared = wires(self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s]))
         return [
-            Candidate(chain, count, each, self.job.objective, self.wishes.cuts, where, self.free, shared)
+            Candidate(chain, count, each, self.job.objective, self.constraints.cuts, where, self.free, shared)
             for each in families
         ]
 
@@ -249,7 +249,7 @@ class LowerBounds:
         self._count, self._samples = space.job.batch // size, space.job.batch
         self._bottleneck = space.job.objective is Objective.BOTTLENECK
 
-    def floor(self, stages: Iterable[tuple[str, int]]) -> int:
+    def of_stages(self, stages: Iterable[tuple[str, int]]) -> int:
         """Nanoseconds: no plan on these stages beats it. Each is a kind's name and a number of replicas."""
         rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
         if self._bottleneck:  # (3): M_s ρ_s x_s ≤ N T
@@ -258,13 +258,13 @@ class LowerBounds:
         alone = self._total + (min(count for _, count in rows) - 1) * self._largest / 2
         return _rounded(max(self._total / (1 - idle), alone))
 
-    def equal(self, units: Mapping[str, int], replicas: int) -> int:
+    def of_equal_stages(self, units: Mapping[str, int], replicas: int) -> int:
         """Nanoseconds: no plan on at most so many stages of each kind beats it, all with the same replicas."""
         stages = [(name, replicas) for name, count in units.items() for _ in range(count)]
         fastest = sorted(stages, key=lambda stage: self._slower[stage[0]])[: self._layers]
-        return self.floor(fastest)
+        return self.of_stages(fastest)
 
-    def together(self, cluster: Cluster) -> int:
+    def evenly_shared(self, cluster: Cluster) -> int:
         """Nanoseconds if all devices shared the work of a step (or a sample) out evenly."""
         speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
         return _rounded(self._total * self._count / speed / (self._samples if self._bottleneck else 1))

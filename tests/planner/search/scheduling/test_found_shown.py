@@ -11,7 +11,7 @@ from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.io.export.torch_csv import read_torch_csv, torch_csv_text, write_torch_csv
 from pipeplan.report.plot.colours import STYLES
 from pipeplan.schedules.placed import Placement, loop, vee
-from pipeplan.search.scheduling import find
+from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.simulate import simulate
 from pipeplan_formulations.common.report import Limits
@@ -29,7 +29,7 @@ def _pipeline(placement: Placement) -> Pipeline:
 
 def _found(placement: Placement) -> tuple[Schedule, Pipeline]:
     pipeline = _pipeline(placement)
-    schedule = find(pipeline, MICRO_BATCHES, Limits(time=2, workers=1)).schedule
+    schedule = find_schedule(pipeline, MICRO_BATCHES, Limits(time=2, workers=1)).schedule
     assert schedule is not None
     assert schedule.family == FAMILY
     return schedule, pipeline

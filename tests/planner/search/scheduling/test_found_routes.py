@@ -7,10 +7,10 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedules import FAMILIES
-from pipeplan.search.scheduling import find, relaxed_problem, schedule_lower_bound, schedule_problem
-from pipeplan.search.scheduling.instances import crowded
-from pipeplan.search.scheduling.link_loads import wire_bound
-from pipeplan.search.scheduling.routes import Ways, ways_of
+from pipeplan.search.scheduling import find_schedule, relaxed_problem, schedule_lower_bound, schedule_problem
+from pipeplan.search.scheduling.instances import with_queueing
+from pipeplan.search.scheduling.link_bound import link_bound
+from pipeplan.search.scheduling.routes import Routes, routes_of
 from pipeplan.simulate import makespan
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.schedule import evaluate, solve
@@ -27,9 +27,9 @@ def test_a_wire_of_its_own_counts_where_tensors_are_made_faster_than_they_travel
     streamed, and never where devices wait until they have left."""
     down, up = [_way(3, "a"), _way(3, "b")], [_way(0), _way(0)]
     for overlap, lags in ((Overlap.COPY, (4, 1)), (Overlap.STREAM, (1, 1)), (Overlap.NONE, (1, 1))):
-        onward, back = ways_of(overlap, down, up, [4, 2, 9], [9, 9, 9])
+        onward, back = routes_of(overlap, down, up, [4, 2, 9], [9, 9, 9])
         assert onward.lag == lags
-        assert back == Ways((1, 1), (), ())
+        assert back == Routes((1, 1), (), ())
         waited = overlap is not Overlap.NONE
         assert (onward.occupancy, onward.wires) == (((0, 3), ((), (0,))) if waited else ((), ()))
 
@@ -38,20 +38,20 @@ def test_wires_that_the_same_tensors_pass_are_one() -> None:
     """Out of one node's card and into the other one's: one wire each way, and none that only some of these pass."""
     down = [_way(2, "out 0", "in 1"), _way(2, "out 0", "in 1", "slow")]
     up = [_way(2, "out 1", "in 0"), _way(0, "out 1", "in 0")]
-    onward, back = ways_of(Overlap.COPY, down, up, [5, 5, 5], [5, 5, 5])
-    assert onward == Ways((1, 1), (2, 2), ((0,), (0,)))
-    assert back == Ways((3, 1), (), ())
+    onward, back = routes_of(Overlap.COPY, down, up, [5, 5, 5], [5, 5, 5])
+    assert onward == Routes((1, 1), (2, 2), ((0,), (0,)))
+    assert back == Routes((3, 1), (), ())
 
 
 def test_a_shared_wire_is_part_of_the_proof() -> None:
     """Three stages, three micro-batches, 3 ns a tensor on one card while devices wait: no order takes less than 50,
     where an instance without wires, and the card by itself, say less."""
     pipeline = line(3, 2, 3, overlap=Overlap.NONE, occupancy=3, resource="card")
-    found = find(pipeline, 3, LIMITS, split=False)
+    found = find_schedule(pipeline, 3, LIMITS, split=False)
     assert (found.value, found.bound, found.status) == (50, 50, Status.OPTIMAL)
     before = solve(relaxed_problem(pipeline, 3, split=False).unshared, LIMITS)
     assert (before.objective, before.status) == (43, Status.OPTIMAL)
-    assert wire_bound(pipeline, 3, split=False) < 50
+    assert link_bound(pipeline, 3, split=False) < 50
 
 
 def test_orders_for_a_shared_wire_are_better_than_those_of_families() -> None:
@@ -59,7 +59,7 @@ def test_orders_for_a_shared_wire_are_better_than_those_of_families() -> None:
     pipeline = line(3, 1, 3, occupancy=3, resource="card")
     families = [family.write((1,) * 3, 4) for family in FAMILIES.values() if not family.two_lanes]
     assert min(makespan(schedule, pipeline) for schedule in families) == 55
-    found = find(pipeline, 4, LIMITS, split=False)
+    found = find_schedule(pipeline, 4, LIMITS, split=False)
     assert found.value == found.bound == 52
 
 
@@ -68,11 +68,11 @@ def test_tensors_of_other_rows_count_on_a_shared_wire() -> None:
     ways = ((_way(9, "card"),) * 2,)
     places = ((0, 1), (2, 3))
     pipeline = Pipeline((Stage(1, 2),) * 2, places, ways, ways, Overlap.COPY, (0,) * 4, (9,) * 4)
-    assert wire_bound(pipeline, 6, split=False) == 1 + 2 * 6 * 9 + 1 + 2
+    assert link_bound(pipeline, 6, split=False) == 1 + 2 * 6 * 9 + 1 + 2
     assert schedule_lower_bound(relaxed_problem(pipeline, 6, split=False)) == 1 + 2 * 3 * 9 + 1 + 2
-    found = find(pipeline, 6, LIMITS, split=False)
+    found = find_schedule(pipeline, 6, LIMITS, split=False)
     assert found.value is not None
-    assert found.bound == wire_bound(pipeline, 6, split=False) <= found.value
+    assert found.bound == link_bound(pipeline, 6, split=False) <= found.value
 
 
 def test_two_lanes_are_an_instance_of_their_own() -> None:
@@ -87,7 +87,7 @@ def test_two_lanes_are_an_instance_of_their_own() -> None:
 def test_orders_of_either_number_of_lanes_are_proved_each_for_itself() -> None:
     """Streamed tensors of 5 ns, F = 2, B = 3: one lane takes 40 and nothing less is possible on one lane or two."""
     pipeline = line(3, 2, 3, overlap=Overlap.STREAM, occupancy=5)
-    found = find(pipeline, 4, LIMITS, split=False)
+    found = find_schedule(pipeline, 4, LIMITS, split=False)
     assert found.value == found.bound == 40
     assert schedule_lower_bound(relaxed_problem(pipeline, 4, split=False, two_lanes=True)) > 40
 
@@ -103,7 +103,7 @@ def test_a_search_without_wires_thinks_of_waiting() -> None:
     pipeline = line(3, 1, 2, occupancy=3, resource="card")
     problem = schedule_problem(pipeline, 4, split=False)
     orders = tuple(tuple(sorted(problem.operations(d), key=lambda op: (op.kind, op.micro_batch))) for d in range(3))
-    values = [evaluate(each, orders) for each in (problem.unshared, problem, crowded(problem, 3))]
+    values = [evaluate(each, orders) for each in (problem.unshared, problem, with_queueing(problem, 3))]
     assert values == sorted(values, key=lambda value: value or 0)
     assert len(set(values)) == 3
-    assert crowded(problem, 3).plain
+    assert with_queueing(problem, 3).plain
