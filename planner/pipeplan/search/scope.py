@@ -1,4 +1,4 @@
-"""Choice of the sentences of `pipeplan.core.searched` that are true of a space."""
+"""Description of a searched space: selects the sentences of `pipeplan.core.searched` that are true of it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def searched(space: Space, opened: int = 0) -> Searched:
-    """What a search of the space looks at."""
+    """Describe the space of a search; ``opened`` is the number of nodes advanced."""
     scope = Scope(space)
     job = space.job
     return Searched(
@@ -50,14 +50,14 @@ def searched(space: Space, opened: int = 0) -> Searched:
 
 
 def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
-    """What `pipeplan.solve` looks at when it is asked this."""
+    """Describe the space that `pipeplan.solve` searches for this model, cluster and job."""
     whole = searched(Space(model, cluster, replace(job, intra_layer=False)))
     return with_divided_layers(whole) if job.intra_layer else whole
 
 
 def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
-    """The space that layers divided between neighbours add to that of whole ones."""
-    # divided layers take the named families only
+    """Add the plans with layers divided between neighbours to the description of plans of whole layers."""
+    # Divided layers are searched under the named families only.
     without = {sentences.TENSOR: sentences.BEYOND_NEIGHBOURS, sentences.ASKED_FOR: sentences.OTHER_ORDERS}
     rest = tuple(without.get(sentence, sentence) for sentence in whole.not_searched)
     beyond = (*rest, sentences.DIVIDED_REPLICAS, sentences.DISTANT_PARTS)
@@ -66,7 +66,7 @@ def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
 
 
 def narrowing(job: Job) -> tuple[str, ...]:
-    """The options of a job that leave plans out, and that no other part of the sentence speaks of."""
+    """The options of a job that leave plans out and that no other part of the description mentions."""
     given = {
         "--equal-replicas": job.equal_replicas,
         "--together": bool(job.together),
@@ -77,7 +77,7 @@ def narrowing(job: Job) -> tuple[str, ...]:
 
 
 class Scope:
-    """What is true of a space's question."""
+    """Properties of a space that decide which sentences are true."""
 
     def __init__(self, space: Space) -> None:
         self.space, self.job, self.model = space, space.job, space.model
@@ -88,12 +88,12 @@ class Scope:
 
     @cached_property
     def most(self) -> int:
-        """The most replicas that a stage could have, whatever the job allows."""
+        """Most replicas that a stage could have without the job's restrictions."""
         return min(max(len(each.devices) for each in self.space.classes), self.job.batch // min(self.space.sizes))
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """Numbers of replicas that are looked at."""
+        """Numbers of replicas in the search."""
         if self.graph:
             return tuple(sorted({way.replicas for size in self.space.sizes for way in widths(self.space, size)}))
         numbers = range(1, self.most + 1)
@@ -101,28 +101,28 @@ class Scope:
 
     @cached_property
     def replicated(self) -> bool:
-        """Whether stages may have replicas."""
+        """True if stages may have several replicas."""
         return any(width > 1 for width in self.widths)
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Numbers of stages."""
+        """Numbers of stages in the search."""
         most = min(self.devices // min(self.widths, default=1), len(self.model.layers))
         return tuple(depth for depth in range(1, most + 1) if not self.job.depths or depth in self.job.depths)
 
     @cached_property
     def several(self) -> bool:
-        """Whether there may be more than one stage."""
+        """True if there may be more than one stage."""
         return any(depth > 1 for depth in self.depths)
 
     @cached_property
     def limited(self) -> bool:
-        """Whether anything limits the memory of a device."""
+        """True if some device has a memory limit."""
         return self.job.memory is not None or any(d.kind.memory is not None for d in self.space.cluster.devices)
 
     @cached_property
     def spread(self) -> bool:
-        """Whether like devices of several nodes can be placed in ways that differ."""
+        """True if like devices lie in several nodes, so that placements differ."""
         if self.graph or self.job.order is Order.GIVEN or not (self.several or self.replicated):
             return False
         nodes = self.space.cluster.nodes
@@ -133,7 +133,7 @@ class Scope:
 
     @property
     def replicas(self) -> str:
-        """Which devices share a stage."""
+        """The sentence on devices that share a stage."""
         if not self.replicated:
             return sentences.ALONE
         if self.job.order is Order.GIVEN:
@@ -142,19 +142,19 @@ class Scope:
 
     @property
     def in_flight(self) -> str:
-        """How many micro-batches a stage holds."""
+        """The sentence on micro-batches that a stage holds."""
         if self.space.any_order:
             return sentences.ALL_COUNTS
         return sentences.FALLING if self.space.free and self.several else sentences.OWN
 
     @cached_property
     def uneven(self) -> bool:
-        """Whether the job allows stages that differ in their number of replicas."""
+        """True if the job allows stages with different numbers of replicas."""
         return self.replicated and not self.job.equal_replicas and len(set(self.job.replicas)) != 1
 
     @cached_property
     def layouts(self) -> "tuple[Layout, ...] | None":
-        """Where shapes are too many to look at each: the layouts that stand for them."""
+        """The layouts that stand for the device groups, where these are too many to enumerate; else None."""
         if enumerates_groups(self.space):
             return None
         from pipeplan.search.nodes.aggregate_problem import layouts  # only larger clusters need it
@@ -163,7 +163,7 @@ class Scope:
 
     @cached_property
     def equal(self) -> frozenset[int]:
-        """Numbers of replicas of layouts whose stages all have the same."""
+        """Numbers of replicas of the layouts with equally many replicas on all stages."""
         return frozenset(each.unit for each in self.layouts or () if len(each.widths) == 1)
 
     @cached_property
@@ -173,7 +173,7 @@ class Scope:
 
     @cached_property
     def thinned(self) -> frozenset[int]:
-        """Numbers of replicas that the job allows and that no layout has, as there would be too many."""
+        """Numbers of replicas that the job allows and no layout has, as there would be too many layouts."""
         if self.layouts is None:
             return frozenset()
         allowed = self.job.replicas or range(1, self.most + 1)
@@ -182,7 +182,7 @@ class Scope:
         )
 
     def not_searched(self) -> Iterator[str]:
-        """Every sentence that is true of this question."""
+        """Yield the sentences on plans that are not searched."""
         yield from self._partitions()
         yield from self._replicas()
         if self.step:
@@ -226,7 +226,7 @@ class Scope:
                 yield sentences.STATE
 
     def coarse(self) -> Iterator[str]:
-        """What is left out of layouts on large clusters."""
+        """Yield the sentences on placements that are left out on large clusters."""
         if self.layouts is None:
             return
         allowed = [r for r in self.job.replicas or range(1, self.most + 1) if r <= self.most]
@@ -255,11 +255,11 @@ class Scope:
             yield sentences.SLICES
 
     def _sizes(self) -> str:
-        """Micro-batch sizes outside the list; unequal ones never are."""
+        """The sentence on micro-batch sizes that are not searched; unequal sizes never are."""
         batch, job = self.job.batch, self.job
         known = set(self.space.sizes)
         divisors = (size for size in range(1, isqrt(batch) + 1) if batch % size == 0)
-        if all({size, batch // size} <= known for size in divisors):  # the first one tells of the whole batch
+        if all({size, batch // size} <= known for size in divisors):  # all divisors of the batch are searched
             return sentences.UNEQUAL_SIZES
         covered = job.micro_batches or job.extrapolate or not self.model.profiles
         return sentences.OTHER_SIZES if covered else sentences.UNPROFILED_SIZES

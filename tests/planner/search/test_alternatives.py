@@ -36,7 +36,7 @@ def test_another_order_that_fits_is_named_with_its_memory() -> None:
     text = refusal(TWO, DEVICES, job)
     assert "No plan fits among those searched: the devices have 150 B each" in text
     assert "searched: 1 or 2 stages of contiguous layers" in text
-    assert "--schedules any: a plan fits, with 104 B a device" in text
+    assert "--schedules any: a plan fits, with 104 B per device" in text
     found = solve(TWO, equal_devices(2, memory=104), job=replace(job, schedules=("any",)), time_limit=20)
     assert max(found.timeline.peaks) <= 104
 
@@ -89,7 +89,7 @@ def test_options_that_help_only_together_are_named_together() -> None:
     model = model_of([3] * 4, saved=[20] * 4, output=[1] * 4, parameters=[20] * 4, sizes=(1, 2, 4))
     job = Job(4, depths=(1,), micro_batches=(1,), recompute="none")  # type: ignore[arg-type]
     text = refusal(model, equal_devices(4, memory=122), job)
-    assert "Otherwise: without --depths and without --micro-batches: a plan fits, with 120 B a device" in text
+    assert "Otherwise: without --depths and without --micro-batches: a plan fits, with 120 B per device" in text
     alone = refusal(model, equal_devices(4, memory=122), replace(job, depths=()))
     assert "devices of 124B" in alone
 

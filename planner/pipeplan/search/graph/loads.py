@@ -1,15 +1,15 @@
-"""A model that is a graph, priced for the bottleneck on devices that are all joined by the same link.
+"""The graph partition problem of a model: stage loads for the bottleneck, on devices that one kind of link joins.
 
-Stages hand tensors on from one to the next, as the simulator and the executor do, so a skip connection pays at every
-border that it crosses, once, with the bytes that the sending stage's kind states. A stage of r replicas works on
-⌈M / r⌉ of the M micro-batches of a step, and sums its gradients once a step; its load is what that comes to per sample.
+Stages pass tensors on from one to the next, as in the simulator and the executor. So a skip connection costs a transfer
+at every border that it crosses, once, with the bytes of the sending stage's device kind. A stage of r replicas runs
+⌈M / r⌉ of the M micro-batches of a step, and reduces its gradients once per step. Its load is that time per sample.
 
 ::
 
-    mode (kind, r)  ──border──▶  (kind', r')      a wire between replicas carries ⌈M / lcm(r, r')⌉ micro-batches a step
+    mode (kind, r)  ──border──▶  (kind', r')      a link between replicas has ⌈M / lcm(r, r')⌉ micro-batches per step
 
-What is handed to the solver is what the search along the chain prices too, but for bytes that cannot be kept exact:
-then each tensor's time on a link is rounded down, so that the bound is one.
+The solver gets the prices of the search along the chain. The exception are transfer times that cannot be kept exact:
+each tensor's time on a link is then rounded down, so that the bound stays valid.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ from pipeplan_formulations.graph import Border, GraphMode, GraphPartition, Line,
 LARGEST = 2**52
 """Sums that solvers keep exact."""
 MOST_WIDTHS = 32
-"""Most kinds and numbers of replicas that are considered together."""
+"""Most pairs of device kind and number of replicas in one problem."""
 
 
 def common_link(cluster: Cluster) -> Link | None:
-    """The link that joins any two devices, or None if there are several kinds of it."""
+    """The link that joins any two devices, or None if links differ."""
     links = {node.link for node in cluster.nodes if len(node.kinds) > 1}
     if len(cluster.nodes) > 1 and cluster.network is not None:
         links.add(cluster.network)
@@ -44,12 +44,12 @@ def common_link(cluster: Cluster) -> Link | None:
 
 
 def placed_alike(cluster: Cluster) -> bool:
-    """Whether it does not matter for replicas which devices they are: one node, or nodes of one device each."""
+    """Return True if all choices of devices for replicas are alike: one node, or nodes of one device each."""
     return len(cluster.nodes) == 1 or all(len(node.kinds) == 1 for node in cluster.nodes)
 
 
 def widths(space: Space, size: int) -> list[Width]:
-    """Every class of devices with every number of replicas that the job allows."""
+    """Every device class with every number of replicas that the job allows."""
     count = space.job.batch // size
     return [
         Width(c, r)
@@ -68,7 +68,7 @@ def graph_problem(
     -------
     GraphPartition
     list of Width
-        What each of its modes is: one of ``ways``, once for each kind of sender before it whose bytes differ.
+        The width of each mode: one of ``ways``, once for each kind of sender before it whose bytes differ.
     """
     model, classes = space.model, space.classes
     index = {name: i for i, name in enumerate(model.names)}
@@ -76,10 +76,12 @@ def graph_problem(
     for i, layer in enumerate(model.layers):
         for source in layer.inputs:
             readers[index[source]].append(i)
+    # One star per layer whose output other layers read.
     stars = tuple(Star(i, tuple(sorted(set(found)))) for i, found in enumerate(readers) if found)
     sources = [star.source for star in stars]
     tables = [space.prices.table(each.kind, size) for each in classes]
     senders = {tables[way.device_class].output[sources].tobytes(): tables[way.device_class] for way in ways}
+    # A mode for each width and each kind of sender with output bytes of its own.
     rows = [(way, sent, before) for way in ways for sent, before in senders.items()]
     modes = tuple(_mode(space, size, family, link, way, before, sources) for way, _, before in rows)
     if all(mode.limit == UNLIMITED or not mode.possible[1].any() for mode in modes):
@@ -94,6 +96,7 @@ def graph_problem(
         route="relay",
         depths=tuple(sorted(set(space.job.depths))),
     )
+    # Borders: transfer times between consecutive modes, shared by pairs with equal bytes and counts.
     hands = [tables[way.device_class].output[sources] for way in found]
     overlaps = space.cluster.overlap is not Overlap.NONE and link.bandwidth is not None
     if not stars or (len(senders) == 1 and not overlaps):
@@ -113,7 +116,7 @@ def graph_problem(
 
 
 def _busiest(space: Space, size: int, replicas: int, behind: int) -> int:
-    """Micro-batches of a step that pass the busiest wire between two stages: a pair's own, or the card of a node."""
+    """Micro-batches per step on the busiest link between two stages: that of a pair of devices, or a node's card."""
     period = lcm(replicas, behind) if len(space.cluster.nodes) == 1 else min(replicas, behind)
     return -(-(space.job.batch // size) // period)
 
@@ -121,7 +124,7 @@ def _busiest(space: Space, size: int, replicas: int, behind: int) -> int:
 def _mode(
     space: Space, size: int, family: Family, link: Link, way: Width, before: Table, sources: Sequence[int]
 ) -> GraphMode:
-    """One class with so many replicas, behind a stage of the kind that has the table ``before``."""
+    """The mode of one width, behind a stage whose device kind has the table ``before``."""
     classes = space.classes
     each, r, many = classes[way.device_class], way.replicas, space.job.batch // size
     table = space.prices.table(each.kind, size)
@@ -155,7 +158,7 @@ def _mode(
 
 
 def _sending(sizes: Array, link: Link) -> tuple[Array, int]:
-    """Bytes as nanoseconds, and a divisor that they still need; rounded down without one, where sums are too large."""
+    """Bytes as scaled nanoseconds, and the scale's divisor; where sums are too large, rounded down with divisor 1."""
     if link.bandwidth is None:
         return 0 * sizes, 1
     factor, wire = 10**9 // gcd(10**9, link.bandwidth), link.bandwidth // gcd(10**9, link.bandwidth)
@@ -165,6 +168,6 @@ def _sending(sizes: Array, link: Link) -> tuple[Array, int]:
 
 
 def _plain(mode: GraphMode) -> GraphMode:
-    """Without the variant that recomputes."""
+    """The mode without the variant that recomputes."""
     rows = {name: getattr(mode, name)[:1] for name in ("fixed", "held", "peak", "possible")}
     return replace(mode, lines=tuple(replace(line, time=line.time[:1]) for line in mode.lines), **rows)

@@ -1,7 +1,7 @@
-"""Branch and bound over lines of devices that divide layers, after the search over whole layers.
+"""Branch-and-bound over lines of devices that divide layers, after the search over whole layers.
 
 `divide` finds plans of whole layers first, then divided ones that beat them, and one bound over both. Lines are
-looked at in the order of their bounds:
+advanced in the order of their bounds:
 
 ::
 
@@ -37,16 +37,16 @@ from pipeplan_formulations.fractional import Positions, cbc, exact, rounded
 from pipeplan_formulations.partition import PathCut
 
 WHOLE = 0.5
-"""Part of the time that the search over whole layers may take."""
+"""Share of the time for the search over whole layers."""
 SLICE = 10.0
-"""Seconds that one step of one line may take at most."""
+"""Most seconds of one step of one line."""
 FINE = 1e-5
-"""Relative gap at which a line's own problem is solved well enough."""
+"""Relative gap of a line's own problem."""
 
 
 @dataclass
 class LineNode:
-    """A line that may still hold the best plan; the first one listed comes first among equal bounds."""
+    """A line of devices as a node; among equal bounds the first in the list comes first."""
 
     bound: int
     rank: tuple[int, ...]
@@ -57,14 +57,14 @@ class LineNode:
 
 @dataclass(kw_only=True, eq=False)
 class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
-    """Branch and bound over lines; ``value`` begins with that of the best plan known.
+    """Branch-and-bound over lines; ``value`` starts at that of the best plan of whole layers.
 
     Attributes
     ----------
     asked : callable
-        Whether a plan on a line answers the question.
+        Returns True if a plan on a line lies inside the searched space.
     solved : int
-        Lines that were solved.
+        Number of lines that were solved.
     """
 
     model: Model
@@ -72,17 +72,17 @@ class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
     solved: int = 0
 
     def open_all(self, lines: Iterable[Line]) -> None:
-        """Open every line, with the bound that costs nothing."""
+        """Open every line, with its cheap lower bound."""
         for number, line in enumerate(lines):
             self.push(LineNode(_less(line, line.problem.lower_bound()), (number,), line))
 
     def submit(self, evaluated: EvaluatedLine) -> None:
-        """Record a simulated plan, unless it lies outside the question."""
+        """Record a simulated plan, unless it lies outside the searched space."""
         if self.asked(evaluated.line):
             self.improve(evaluated, evaluated.value)
 
     def advance(self, node: LineNode) -> Step[LineNode]:
-        """Solve a line once more; it stays open unless nothing fits or nothing more can be learned."""
+        """Solve a line once more; it stays open unless it is infeasible or neither bound nor path cuts improved."""
         first, node.relaxed = not node.relaxed, True
         self.solved += first
         report = self._exact(node) if first else self._with_paths(node)
@@ -96,7 +96,7 @@ class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
         return Step.split([node]) if first or grown or learned else Step.leave(bound)
 
     def _exact(self, node: LineNode) -> Report[Positions]:
-        """Without path cuts, from equal shares; not further than it takes to see that the line is no use."""
+        """Solve without path cuts, from shares of equal work; stop when the line cannot beat the incumbent."""
         line = node.line
         start = balanced(line)
         if start is not None:
@@ -109,7 +109,7 @@ class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
         return cbc.solve(problem, self._limits(), bound=node.bound)
 
     def _try(self, node: LineNode, positions: Positions) -> bool:
-        """Simulate the shares, as far as layers have channels; True if their critical path is a new inequality."""
+        """Simulate the shares, rounded to channels; True if their critical path is a new inequality."""
         line = node.line
         real = rounded(line.problem, positions, channels(self.model))
         if real is None:
@@ -129,7 +129,7 @@ class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
 
 
 def _less(line: Line, bound: int) -> int:
-    """The bound of a line's problem in nanoseconds of real tensors."""
+    """A bound of a line's problem as a bound on plans in nanoseconds: without rounding, per sample for a bottleneck."""
     return -(-max(0, bound - line.rounding) // line.per)
 
 
@@ -141,7 +141,7 @@ def divide(
     limits: Limits,
     on_progress: OnProgress,
 ) -> Result:
-    """The better of the best plan of whole layers and the best one that divides layers.
+    """Return the better of the best plan of whole layers and the best one that divides layers.
 
     Parameters
     ----------
@@ -151,9 +151,9 @@ def divide(
     Raises
     ------
     InputError
-        If the cluster's devices do not stream, or the job asks for what does not go with divided layers.
+        If the cluster's devices do not stream, or the job has options that exclude divided layers.
     InfeasibleError
-        If no plan of either sort fits.
+        If no plan of either kind fits.
     """
     began = time.monotonic()
     require_streams(model, cluster, job)
@@ -168,12 +168,12 @@ def divide(
     except UndecidedError as reason:
         floor, ended = reason.bound, Stop(reason.stop)
 
-    def tell(value: int | None, bound: int, left: int) -> None:
+    def report(value: int | None, bound: int, left: int) -> None:
         on_progress(value, bound if floor is None else min(floor, bound), left)
 
     left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
     known = None if whole is None else whole.value
-    search = LineSearch(left, tell, value=known, model=model, asked=lambda line: asked(line, job))
+    search = LineSearch(left, report, value=known, model=model, asked=lambda line: asked(line, job))
     if not job.replicas or 1 in job.replicas:
         search.open_all(lines(model, cluster, job))
         if ended is not Stop.INTERRUPT:

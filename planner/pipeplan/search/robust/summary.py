@@ -1,4 +1,4 @@
-"""A robust choice told in words and as plain data."""
+"""A robust choice as text and as plain data."""
 
 from itertools import pairwise
 
@@ -7,13 +7,13 @@ from pipeplan.search.robust.choice import Choice, ComparedPlan
 from pipeplan.simulate.perturbed.statistics import Estimate
 
 SHOWN = 8
-"""Plans that are told; all of them are in the data."""
+"""Most plans in the text; all of them are in the data."""
 FEW = 8
-"""Stages whose numbers of layers are told."""
+"""Most stages of a plan whose numbers of layers are printed."""
 
 
 def in_words(choice: Choice) -> list[str]:
-    """The table, and what is proved of the mean."""
+    """Return the table of plans, and the bound on means, as lines."""
     question = choice.question
     lines = [
         f"chosen by the {question.words} of {choice.samples} steps whose times vary by {_percent(question.spread)}"
@@ -27,7 +27,7 @@ def in_words(choice: Choice) -> list[str]:
 
 
 def as_json(choice: Choice) -> dict[str, object]:
-    """What ``pipeplan solve --json`` prints under ``robust``. Times are seconds."""
+    """Return the object that ``pipeplan solve --json`` prints under ``robust``. Times are seconds."""
     question = choice.question
     return {
         "spread": question.spread,
@@ -78,19 +78,21 @@ def _with_error(estimate: Estimate, nominal: int) -> str:
 
 def _plan(row: ComparedPlan) -> str:
     layers = [b - a for a, b in pairwise(row.evaluated.boundaries)]
-    told = f", layers {'-'.join(map(str, layers))}" if 1 < len(layers) <= FEW else ""
-    return f"{row.evaluated.label}{told}"
+    layers_text = f", layers {'-'.join(map(str, layers))}" if 1 < len(layers) <= FEW else ""
+    return f"{row.evaluated.label}{layers_text}"
 
 
 def _reach(choice: Choice) -> str:
     count = len(choice.rows)
     some = f", the fastest {count} of {count + choice.more}" if choice.more else ""
-    return f"  compared: what was tried and takes at most {format_time(choice.limit)} nominal{some}"
+    return f"  compared: plans found with nominal steps of at most {format_time(choice.limit)}{some}"
 
 
 def _bound(choice: Choice) -> str:
     if choice.mean_bound is None:
-        return "  no bound on means is proved: network cards are shared, and who goes first depends on the times"
+        return (
+            "  no bound on means is proved: network cards are shared, and the order of transfers depends on the times"
+        )
     return f"  no plan of the searched space takes less than {format_time(choice.mean_bound)} on average"
 
 

@@ -1,4 +1,4 @@
-"""Links that the transfers of a step share, as network cards of nodes that hold some replicas of a stage only.
+"""Links shared by the transfers of a step, such as network cards of nodes with some replicas of a stage only.
 
 ::
 
@@ -25,12 +25,13 @@ from pipeplan_formulations.partition import Wire
 def wires(
     cluster: Cluster, groups: StageDevices, micro_batches: int, occupancy: Callable[[int, Link], Array]
 ) -> tuple[Wire, ...]:
-    """The wires of every link that is not all inside one node, and of neighbouring links together.
+    """Load inequalities of links: for every boundary that leaves a node, and for pairs of consecutive boundaries.
 
     Parameters
     ----------
     occupancy : callable
-        ``occupancy(s, link)``: for each cut, how long a micro-batch's bytes between stages s and s + 1 keep it busy.
+        ``occupancy(s, link)``: for each layer boundary, nanoseconds that a micro-batch's transfer between stages
+        s and s + 1 occupies the link.
     """
     found: list[Wire] = []
     for back in (False, True):
@@ -57,7 +58,7 @@ def wires(
 
 
 def surplus(cluster: Cluster, chain: Chain, link: int, period_index: int) -> Array:
-    """For each cut, how much longer than the fastest one a pair of replicas keeps its wire busy.
+    """For each layer boundary, nanoseconds by which a pair of replicas occupies its link longer than the fastest pair.
 
     ``turn``: the number of a micro-batch that they pass on, or its remainder by the turns of the link.
     """
@@ -75,7 +76,7 @@ def _occupancy(link: Link, sizes: bytes) -> Array:
 def _loads(
     cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], micro_batches: int
 ) -> dict[str, Counter[Link]]:
-    """For each wire, how many micro-batches pass it in a step, by the link that they take."""
+    """For each link resource the number of micro-batches that pass it in a step, by the link that they take."""
     period = lcm(len(source), len(target))
     loads: dict[str, Counter[Link]] = {}
     for m in range(min(period, micro_batches)):
