@@ -111,7 +111,7 @@ def _run(question: str, variant: str, pipe: Connection) -> None:
         seconds = time.process_time() - began
     value, bound = result.value, result.bound
     if result.robust is not None:  # mean of the plan chosen, and of the one that is fastest if nothing varies
-        value, bound = (round(row.mean.value) for row in (result.robust.rows[0], result.robust.nominal))
+        value, bound = (round(row.mean.value) for row in (result.robust.compared[0], result.robust.nominal))
     pipe.send(
         f"{format_time(value):>9} {format_time(bound):>9} {result.gap:7.2%} {seconds:8.1f} s  "
         f"{result.stop}, {len(result.plan.stages)} stages"

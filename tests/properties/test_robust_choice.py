@@ -56,9 +56,9 @@ def test_what_is_told_holds(question: Question, robust: Robust) -> None:
     choice = result.robust
     assert choice is not None
     assert choice.mean_bound == result.bound <= choice.nominal.value <= result.value
-    for row in choice.rows:
+    for row in choice.compared:
         assert row.mean.value + 6 * row.mean.error >= row.value >= result.bound
-    finalists = [row for row in choice.rows if row.samples == choice.samples]
+    finalists = [row for row in choice.compared if row.samples == choice.samples]
     estimates = [(row.mean if robust.quantile is None else row.quantile).value for row in finalists]
     assert estimates[0] == min(estimates)
     assert choice.nominal.value in {row.value for row in finalists}

@@ -14,7 +14,7 @@ from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.pricing import device_limit, device_room
-from pipeplan.search.scope import narrowing, searched
+from pipeplan.search.scope import narrowing_options, searched
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
@@ -44,27 +44,27 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
     n = problem.layers
     again = chain.recomputable
     tables = problem.bytes
-    ways = [(tables.saved, tables.workspace)]
+    options = [(tables.saved, tables.workspace)]
     if again.any():
         kept = np.where(again, np.minimum(tables.output, tables.saved), tables.saved)
-        ways.append((kept, np.where(again, tables.again, tables.workspace)))
+        options.append((kept, np.where(again, tables.again, tables.workspace)))
     ends = np.append(candidate.cuts, True)
     best = np.full(n + 1, UNLIMITED)
     best[0] = 0
     # best[b]: least bytes of the largest of the stages so far, if these hold layers 0 to b - 1.
     for s in range(problem.stages):
         resident = np.concatenate([[0], np.cumsum(chain.resident[s])])
-        flight, runtime = int(problem.in_flight[s]), int(chain.runtime[s])
+        count, runtime = int(problem.in_flight[s]), int(chain.runtime[s])
         then = np.full(n + 1, UNLIMITED)
         for a in range(s, n):
             if clock is not None:
                 clock.check()
             needs = []
             # Bytes of stage s for each end b > a, without and with recomputation; then the lesser of both.
-            for saved, workspace in ways:
+            for saved, workspace in options:
                 held = np.cumsum(saved[s, a:]) + tables.received[s, a]
                 peaks = np.maximum.accumulate(workspace[s, a:]) + np.maximum.accumulate(tables.beside[s, a:])
-                needs.append(flight * held + peaks)
+                needs.append(count * held + peaks)
             need = resident[a + 1 :] - resident[a] + runtime + np.minimum.reduce(needs)
             for shared in chain.shared:
                 need += int(shared.resident[s]) * copied(shared.layers, a, np.arange(a + 1, n + 1))
@@ -137,12 +137,12 @@ def _none_at_all(space: Space) -> str:
     """Explain why no plan fits with any memory."""
     job, devices, layers = space.job, len(space.cluster.devices), len(space.model.layers)
     if next(_low_memory_candidates(space), None) is not None:
-        return f"no cut of the layers keeps to {' and '.join(narrowing(job))}"
-    asked = [("--depths", job.depths), ("--replicas", job.replicas)]
-    given = " and ".join(f"{name} {','.join(map(str, numbers))}" for name, numbers in asked if numbers)
+        return f"no cut of the layers keeps to {' and '.join(narrowing_options(job))}"
+    restricted = [("--depths", job.depths), ("--replicas", job.replicas)]
+    given = " and ".join(f"{name} {','.join(map(str, numbers))}" for name, numbers in restricted if numbers)
     most = job.batch // min(space.sizes)
     return (
-        f"{given or 'what is asked'} leaves no device groups for stages on {counted(devices, 'device')}, "
+        f"{given or 'the job'} leaves no device groups for stages on {counted(devices, 'device')}, "
         f"with {counted(layers, 'layer')} and at most {counted(most, 'micro-batch')}; ask for fewer stages or replicas"
     )
 

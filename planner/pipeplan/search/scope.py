@@ -44,7 +44,7 @@ def searched(space: Space, opened: int = 0) -> Searched:
         else sentences.ENDLESS,
         replicas=scope.replicas,
         unlike=len(space.classes) > 1,
-        wishes=narrowing(job),
+        wishes=narrowing_options(job),
         not_searched=tuple(scope.not_searched()),
     )
 
@@ -65,7 +65,7 @@ def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
     return replace(whole, opened=whole.opened + opened, partitions=partitions, not_searched=beyond)
 
 
-def narrowing(job: Job) -> tuple[str, ...]:
+def narrowing_options(job: Job) -> tuple[str, ...]:
     """The options of a job that leave plans out and that no other part of the description mentions."""
     given = {
         "--equal-replicas": job.equal_replicas,
@@ -168,7 +168,7 @@ class Scope:
 
     @cached_property
     def unit(self) -> int | None:
-        """What divides the numbers of replicas of stages that differ in them; None if there are none."""
+        """Common divisor of the numbers of replicas in unequal layouts; None if there are no such layouts."""
         return min((each.unit for each in self.layouts or () if len(each.widths) > 1), default=None)
 
     @cached_property

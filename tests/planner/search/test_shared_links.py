@@ -3,7 +3,7 @@
 import numpy as np
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
-from pipeplan.search.space.shared_links import wires
+from pipeplan.search.space.shared_links import shared_link_loads
 
 BYTES = np.array([10, 20])
 """Over each of two cuts."""
@@ -23,7 +23,7 @@ def occupancy(_: int, link: Link) -> np.ndarray:
 def test_a_card_that_some_replicas_pass_serves_their_micro_batches_in_turn():
     """Two of three replicas send through the card: 4 of 5 micro-batches pass it."""
     d = two_nodes().devices
-    found = wires(two_nodes(), ((d[1], d[2], d[3]), (d[4],)), 5, occupancy)
+    found = shared_link_loads(two_nodes(), ((d[1], d[2], d[3]), (d[4],)), 5, occupancy)
     assert [(wire.link, wire.back, wire.busy.tolist(), wire.beyond) for wire in found] == [
         (0, False, [40, 80], None),
         (0, True, [40, 80], None),
@@ -33,7 +33,7 @@ def test_a_card_that_some_replicas_pass_serves_their_micro_batches_in_turn():
 def test_a_card_serves_both_links_of_a_stage_that_lies_in_two_nodes():
     """Stage 1 lies in both nodes: half of what it receives, and half of what it sends on, passes the card."""
     d = two_nodes().devices
-    found = wires(two_nodes(), ((d[1],), (d[2], d[3]), (d[4],)), 4, occupancy)
+    found = shared_link_loads(two_nodes(), ((d[1],), (d[2], d[3]), (d[4],)), 4, occupancy)
     both = [wire for wire in found if wire.beyond is not None]
     assert [(wire.link, wire.back, wire.busy.tolist(), wire.beyond.tolist()) for wire in both] == [
         (0, False, [20, 40], [20, 40]),
@@ -44,4 +44,4 @@ def test_a_card_serves_both_links_of_a_stage_that_lies_in_two_nodes():
 def test_inside_a_node_nothing_is_shared():
     """Every pair of devices of a node has a wire of its own."""
     d = two_nodes().devices
-    assert wires(two_nodes(), ((d[0],), (d[1], d[2])), 8, occupancy) == ()
+    assert shared_link_loads(two_nodes(), ((d[0],), (d[1], d[2])), 8, occupancy) == ()

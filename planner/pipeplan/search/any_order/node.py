@@ -152,7 +152,7 @@ def equal_device_groups(space: Space, size: int) -> Iterator[StageDevices]:
     found = list(islice(every, MOST + 1))
     if len(found) > MOST:
         raise InputError(
-            f"schedules 'any' search every choice of devices for stages by itself, and {space.cluster.name} has more than "
+            f"schedules 'any' search every choice of devices for stages, and {space.cluster.name} has more than "
             f"{MOST:,} with equal replicas; restrict them (--depths, --replicas, --order given), or name schedules"
         )
     yield from found

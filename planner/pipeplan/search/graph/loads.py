@@ -60,7 +60,7 @@ def widths(space: Space, size: int) -> list[Width]:
 
 
 def graph_problem(
-    space: Space, size: int, family: Family, link: Link, ways: Sequence[Width]
+    space: Space, size: int, family: Family, link: Link, choices: Sequence[Width]
 ) -> tuple[GraphPartition, list[Width]]:
     """The partition problem of the space's model at one micro-batch size, in nanoseconds and bytes.
 
@@ -68,7 +68,7 @@ def graph_problem(
     -------
     GraphPartition
     list of Width
-        The width of each mode: one of ``ways``, once for each kind of sender before it whose bytes differ.
+        The width of each mode: one of ``choices``, once for each kind of sender before it whose bytes differ.
     """
     model, classes = space.model, space.classes
     index = {name: i for i, name in enumerate(model.names)}
@@ -80,13 +80,13 @@ def graph_problem(
     stars = tuple(Star(i, tuple(sorted(set(found)))) for i, found in enumerate(readers) if found)
     sources = [star.source for star in stars]
     tables = [space.prices.table(each.kind, size) for each in classes]
-    senders = {tables[way.device_class].output[sources].tobytes(): tables[way.device_class] for way in ways}
+    senders = {tables[width.device_class].output[sources].tobytes(): tables[width.device_class] for width in choices}
     # A mode for each width and each kind of sender with output bytes of its own.
-    rows = [(way, sent, before) for way in ways for sent, before in senders.items()]
-    modes = tuple(_mode(space, size, family, link, way, before, sources) for way, _, before in rows)
+    pairings = [(width, sent, before) for width in choices for sent, before in senders.items()]
+    modes = tuple(_mode(space, size, family, link, width, before, sources) for width, _, before in pairings)
     if all(mode.limit == UNLIMITED or not mode.possible[1].any() for mode in modes):
         modes = tuple(_plain(mode) for mode in modes)
-    found = [way for way, _, _ in rows]
+    chosen = [width for width, _, _ in pairings]
     problem = GraphPartition(
         groups=len(model.layers),
         edges=tuple(dict.fromkeys((star.source, reader) for star in stars for reader in star.readers)),
@@ -97,22 +97,22 @@ def graph_problem(
         depths=tuple(sorted(set(space.job.depths))),
     )
     # Borders: transfer times between consecutive modes, shared by pairs with equal bytes and counts.
-    hands = [tables[way.device_class].output[sources] for way in found]
+    outputs = [tables[width.device_class].output[sources] for width in chosen]
     overlaps = space.cluster.overlap is not Overlap.NONE and link.bandwidth is not None
     if not stars or (len(senders) == 1 and not overlaps):
-        return problem, found
+        return problem, chosen
     borders: dict[tuple[bytes, int], Border] = {}
-    pairs = np.full((len(found), len(found)), -1)
-    for m, way in enumerate(found):
-        for behind, (other, expects, _) in enumerate(rows):
-            if expects == hands[m].tobytes():
-                count = _busiest(space, size, way.replicas, other.replicas)
+    pairs = np.full((len(chosen), len(chosen)), -1)
+    for m, width in enumerate(chosen):
+        for behind, (other, expects, _) in enumerate(pairings):
+            if expects == outputs[m].tobytes():
+                count = _busiest(space, size, width.replicas, other.replicas)
                 key = expects, count
                 if key not in borders:
-                    sending, wire = _sending(hands[m] if overlaps else 0 * hands[m], link)
-                    borders[key] = Border(sending, wire, count, space.job.batch)
+                    sending, divisor = _sending(outputs[m] if overlaps else 0 * outputs[m], link)
+                    borders[key] = Border(sending, divisor, count, space.job.batch)
                 pairs[m, behind] = list(borders).index(key)
-    return replace(problem, borders=tuple(borders.values()), pairs=pairs), found
+    return replace(problem, borders=tuple(borders.values()), pairs=pairs), chosen
 
 
 def _busiest(space: Space, size: int, replicas: int, behind: int) -> int:
@@ -122,11 +122,11 @@ def _busiest(space: Space, size: int, replicas: int, behind: int) -> int:
 
 
 def _mode(
-    space: Space, size: int, family: Family, link: Link, way: Width, before: Table, sources: Sequence[int]
+    space: Space, size: int, family: Family, link: Link, width: Width, before: Table, sources: Sequence[int]
 ) -> GraphMode:
     """The mode of one width, behind a stage whose device kind has the table ``before``."""
     classes = space.classes
-    each, r, many = classes[way.device_class], way.replicas, space.job.batch // size
+    each, r, many = classes[width.device_class], width.replicas, space.job.batch // size
     table = space.prices.table(each.kind, size)
     received = before.output[sources]
     share = -(-many // r)
@@ -136,7 +136,7 @@ def _mode(
     resident = 2 * space.prices.parameters + optimizer
     waits = space.cluster.overlap is Overlap.NONE
     # One divisor for both directions, which have bytes of their own.
-    crossing, wire = _sending(np.concatenate([table.output[sources], received]) * int(waits), link)
+    crossing, divisor = _sending(np.concatenate([table.output[sources], received]) * int(waits), link)
     leave, enter = np.split(crossing, 2)
     work = table.forward + table.backward
     time = np.stack([share * work + reduce, share * (work + table.forward) + reduce])
@@ -144,8 +144,8 @@ def _mode(
     behind = range(len(space.cluster.devices))
     return GraphMode(
         name=f"{r} {each.kind.name}",
-        takes=tuple(r * (c == way.device_class) for c in range(len(classes))),
-        lines=(Line(time, leave, enter, ring.base, wire, share, space.job.batch, reduce > 0),),
+        takes=tuple(r * (c == width.device_class) for c in range(len(classes))),
+        lines=(Line(time, leave, enter, ring.base, divisor, share, space.job.batch, reduce > 0),),
         fixed=np.stack([resident, resident]),
         held=np.stack([table.saved, table.output]),
         peak=np.stack([table.workspace, table.workspace + table.saved]),
@@ -161,9 +161,9 @@ def _sending(sizes: Array, link: Link) -> tuple[Array, int]:
     """Bytes as scaled nanoseconds, and the scale's divisor; where sums are too large, rounded down with divisor 1."""
     if link.bandwidth is None:
         return 0 * sizes, 1
-    factor, wire = 10**9 // gcd(10**9, link.bandwidth), link.bandwidth // gcd(10**9, link.bandwidth)
+    factor, divisor = 10**9 // gcd(10**9, link.bandwidth), link.bandwidth // gcd(10**9, link.bandwidth)
     if factor * int(sizes.sum()) < LARGEST:
-        return factor * sizes, wire
+        return factor * sizes, divisor
     return np.array([int(size) * 10**9 // link.bandwidth for size in sizes], np.int64), 1
 
 

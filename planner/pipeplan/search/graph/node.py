@@ -50,10 +50,10 @@ def applies(space: Space) -> bool:
         return False
     if job.order is Order.GIVEN and len(space.classes) > 1:
         return False
-    ways = [widths(space, size) for size in space.sizes]
-    if not all(0 < len(way) <= MOST_WIDTHS for way in ways):
+    choices = [widths(space, size) for size in space.sizes]
+    if not all(0 < len(own) <= MOST_WIDTHS for own in choices):
         return False
-    replicated = any(w.replicas > 1 for way in ways for w in way)
+    replicated = any(w.replicas > 1 for own in choices for w in own)
     if replicated and not placed_alike(space.cluster):
         return False
     limited = any(device_room(each.kind, job) != UNLIMITED for each in space.classes)
@@ -74,21 +74,21 @@ def is_chain(model: Model) -> bool:
 def graph_nodes(space: Space) -> Iterator["GraphNode"]:
     """One node per micro-batch size; if all stages must have equally many replicas, one per number of replicas too."""
     for size in space.sizes:
-        ways = widths(space, size)
-        numbers = sorted({way.replicas for way in ways}) if space.job.equal_replicas else [None]
+        choices = widths(space, size)
+        numbers = sorted({width.replicas for width in choices}) if space.job.equal_replicas else [None]
         for number in numbers:
-            own = tuple(way for way in ways if number in (None, way.replicas))
+            own = tuple(width for width in choices if number in (None, width.replicas))
             yield GraphNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size, own)
 
 
 @dataclass
 class GraphNode(Node):
-    """All plans at one micro-batch size, with stages of the widths in ``ways``."""
+    """All plans at one micro-batch size, with stages of the widths in ``choices``."""
 
     bound: int
     space: Space
     size: int
-    ways: tuple[Mode, ...]
+    choices: tuple[Mode, ...]
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -102,14 +102,14 @@ class GraphNode(Node):
         link = common_link(self.space.cluster)
         assert link is not None
         for family in self.space.families:
-            problem, ways = graph_problem(self.space, self.size, family, link, self.ways)
+            problem, choices = graph_problem(self.space, self.size, family, link, self.choices)
             limits = Limits(max(search.left, 0.0), search.limits.gap, search.limits.workers, search.limits.seed)
             backend = search.backend if search.backend != "cpsat" else "auto"
             report = graph.solve(problem, limits, progress=self._progress(search), backend=backend)
             if report.status is Status.INFEASIBLE:
                 continue
             if report.solution is not None:
-                self._submit(search, family.name, report.solution, ways)
+                self._submit(search, family.name, report.solution, choices)
             bounds.append(report.bound)
             if report.stop is Stop.INTERRUPT:
                 raise KeyboardInterrupt
@@ -128,9 +128,9 @@ class GraphNode(Node):
 
         return report
 
-    def _submit(self, search: PlanSearch, family: str, stages: Stages, ways: Sequence[Mode]) -> None:
+    def _submit(self, search: PlanSearch, family: str, stages: Stages, choices: Sequence[Mode]) -> None:
         """Submit the plan of a solution, on the model reordered by stages."""
-        groups = arrange(self.space.classes, tuple(ways[stage.mode] for stage in stages))
+        groups = arrange(self.space.classes, tuple(choices[stage.mode] for stage in stages))
         assert groups is not None
         model, boundaries = reordered(self.space.model, [stage.groups for stage in stages])
         job = replace(self.space.job, schedules=(family,))

@@ -67,10 +67,10 @@ class Line:
     def problem(self) -> FractionalPartition:
         """The fractional partition problem, in nanoseconds and bytes, with reserve for shares rounded up to bytes."""
         chain = self.chain
-        flight = np.array(self.in_flight, np.int64)
+        counts = np.array(self.in_flight, np.int64)
         near, far = (self._lanes(on_chip) for on_chip in (True, False))
         limit = np.where(
-            chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime - 6 - 2 * flight, 0)
+            chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime - 6 - 2 * counts, 0)
         )
         chips = [device.kind.on_chip for device in chain.devices]
         return FractionalPartition(
@@ -88,13 +88,13 @@ class Line:
             weights=chain.parameters + chain.gradients,
             bytes_through=self.through_bytes,
             bytes_own=self.own_bytes,
-            in_flight=flight,
+            in_flight=counts,
             limit=limit,
             on_chip=np.array([UNLIMITED if chip is None else chip for chip in chips], np.int64),
             micro_batches=self.micro_batches,
             objective=self.objective.value,
             two_lanes=self.family.two_lanes,
-            ahead={"1f1b-as": flight, "gpipe": np.ones_like(flight)}.get(self.family.name),
+            ahead={"1f1b-as": counts, "gpipe": np.ones_like(counts)}.get(self.family.name),
         )
 
     @property

@@ -26,7 +26,7 @@ from pipeplan.search.intra_layer.balanced import balanced
 from pipeplan.search.intra_layer.channels import channels
 from pipeplan.search.intra_layer.evaluate import EvaluatedLine, evaluate, plan
 from pipeplan.search.intra_layer.line import Line
-from pipeplan.search.intra_layer.space import asked, lines, require_streams
+from pipeplan.search.intra_layer.space import lines, require_streams, satisfies
 from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.result import Result
 from pipeplan.search.scope import searched, with_divided_layers
@@ -61,14 +61,14 @@ class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
 
     Attributes
     ----------
-    asked : callable
+    inside : callable
         Returns True if a plan on a line lies inside the searched space.
     solved : int
         Number of lines that were solved.
     """
 
     model: Model
-    asked: Callable[[Line], bool] = lambda _: True
+    inside: Callable[[Line], bool] = lambda _: True
     solved: int = 0
 
     def open_all(self, lines: Iterable[Line]) -> None:
@@ -78,7 +78,7 @@ class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
 
     def submit(self, evaluated: EvaluatedLine) -> None:
         """Record a simulated plan, unless it lies outside the searched space."""
-        if self.asked(evaluated.line):
+        if self.inside(evaluated.line):
             self.improve(evaluated, evaluated.value)
 
     def advance(self, node: LineNode) -> Step[LineNode]:
@@ -158,34 +158,34 @@ def divide(
     began = time.monotonic()
     require_streams(model, cluster, job)
     whole, why = None, ""
-    floor: int | None = None
+    whole_bound: int | None = None
     ended = Stop.OPTIMALITY
     try:
         whole = whole_layers(replace(job, intra_layer=False), WHOLE * limits.time)
-        floor, ended = whole.bound, whole.stop
+        whole_bound, ended = whole.bound, whole.stop
     except InfeasibleError as reason:
         why = str(reason)
     except UndecidedError as reason:
-        floor, ended = reason.bound, Stop(reason.stop)
+        whole_bound, ended = reason.bound, Stop(reason.stop)
 
     def report(value: int | None, bound: int, left: int) -> None:
-        on_progress(value, bound if floor is None else min(floor, bound), left)
+        on_progress(value, bound if whole_bound is None else min(whole_bound, bound), left)
 
     left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
     known = None if whole is None else whole.value
-    search = LineSearch(left, report, value=known, model=model, asked=lambda line: asked(line, job))
+    search = LineSearch(left, report, value=known, model=model, inside=lambda line: satisfies(line, job))
     if not job.replicas or 1 in job.replicas:
         search.open_all(lines(model, cluster, job))
         if ended is not Stop.INTERRUPT:
             search.run()
     stops: list[Stop] = [search.stop] if search.stop in (Stop.TIME, Stop.INTERRUPT) else []
     stops += [ended] if ended not in (Stop.OPTIMALITY, Stop.GAP) else []
-    return _result(whole, floor, search, model, cluster, job, time.monotonic() - began, stops, why)
+    return _result(whole, whole_bound, search, model, cluster, job, time.monotonic() - began, stops, why)
 
 
 def _result(
     whole: Result | None,
-    floor: int | None,
+    whole_bound: int | None,
     search: LineSearch,
     model: Model,
     cluster: Cluster,
@@ -194,7 +194,7 @@ def _result(
     stops: Sequence[Stop],
     why: str,
 ) -> Result:
-    bounds = [*([] if floor is None else [floor]), *([] if search.refuted else [search.bound])]
+    bounds = [*([] if whole_bound is None else [whole_bound]), *([] if search.refuted else [search.bound])]
     if whole is None and search.incumbent is None:
         if stops or not search.refuted:
             raise UndecidedError(stops[0] if stops else Stop.EXHAUSTED, min(bounds, default=0))

@@ -65,7 +65,7 @@ def alike(chain: Chain) -> bool:
     return all((table == table[:1]).all() for table in tables)
 
 
-def asked(line: Line, job: Job) -> bool:
+def satisfies(line: Line, job: Job) -> bool:
     """Return True if a line without its empty stages still satisfies the job."""
     taken = [device.index for device in line.chain.devices]
     in_order = job.order is not Order.GIVEN or taken == list(range(len(taken)))

@@ -96,8 +96,8 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
     unequal = None if job.equal_replicas or len(set(job.replicas)) == 1 else _unequal_layout(job, classes, most, layers)
     whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it contains all packed layouts
     for replicas in _equal(job, classes, most):
-        ways: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
-        for tile in ways[1:] if whole else ways:
+        placements: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
+        for tile in placements[1:] if whole else placements:
             layout = _equal_layout(classes, replicas, tile)
             if any(layout.units):
                 yield layout
@@ -204,10 +204,10 @@ class _SendTables:
                     some_share = layout.widths != (1,)  # where some replicas share a node, others may not
                     links = [[source.link, *across] if some_share or unknown else [source.link], across]
                     links[1] = links[0] if unknown else across
-                for entry, ways in enumerate(links):
-                    send = [space.prices.occupancy(link, boundary[a]) for link in ways]
+                for entry, possible in enumerate(links):
+                    send = [space.prices.occupancy(link, boundary[a]) for link in possible]
                     self.send[a, b, entry] = np.minimum.reduce(send)
-                    self.latency[a, b, entry] = min(link.latency for link in ways)
+                    self.latency[a, b, entry] = min(link.latency for link in possible)
 
 
 def _between(space: Space, source: DeviceClass, target: DeviceClass) -> list[Link]:

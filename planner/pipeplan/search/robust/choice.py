@@ -84,7 +84,7 @@ class Choice:
     samples : int
         Samples of the chosen plan, and of all other finalists.
     seed : int
-    rows : tuple of ComparedPlan
+    compared : tuple of ComparedPlan
         Best first; the first one is chosen.
     limit : float
         Nanoseconds: plans with a longer nominal step were not compared. It is the mean or quantile of the plan with the
@@ -103,24 +103,24 @@ class Choice:
     question: Robust
     samples: int
     seed: int
-    rows: tuple[ComparedPlan, ...]
+    compared: tuple[ComparedPlan, ...]
     limit: float
     more: int
     mean_bound: int | None
 
     def __post_init__(self) -> None:
-        if not self.rows:
+        if not self.compared:
             raise ValueError("a robust choice compares one plan at least")
 
     @property
     def chosen(self) -> EvaluatedPlan:
         """The best plan."""
-        return self.rows[0].evaluated
+        return self.compared[0].evaluated
 
     @property
     def nominal(self) -> ComparedPlan:
         """The plan with the fastest nominal step."""
-        return min(self.rows, key=lambda row: row.value)
+        return min(self.compared, key=lambda row: row.value)
 
 
 def choose(
@@ -184,7 +184,7 @@ def choose(
         question=question,
         samples=len(winner),
         seed=seed,
-        rows=tuple(
+        compared=tuple(
             ComparedPlan(plan, len(run), mean(run), quantile(run, question.shown), behind(run, winner))
             for plan, run in runs
         ),

@@ -20,9 +20,9 @@ def in_words(choice: Choice) -> list[str]:
         f"{_slow(choice)}:",
         f"  {'nominal':>11}  {'mean':>20}  {f'quantile {question.shown:g}':>20}  {'behind':>17}  plan",
     ]
-    lines += [f"  {_row(row, number == 0)}" for number, row in enumerate(choice.rows[:SHOWN])]
-    if len(choice.rows) > SHOWN:
-        lines.append(f"  and {len(choice.rows) - SHOWN} more")
+    lines += [f"  {_row(row, number == 0)}" for number, row in enumerate(choice.compared[:SHOWN])]
+    if len(choice.compared) > SHOWN:
+        lines.append(f"  and {len(choice.compared) - SHOWN} more")
     return [*lines, _reach(choice), _bound(choice)]
 
 
@@ -52,7 +52,7 @@ def as_json(choice: Choice) -> dict[str, object]:
                 "behind_s": row.behind.value / 1e9,
                 "behind_error_s": row.behind.error / 1e9,
             }
-            for row in choice.rows
+            for row in choice.compared
         ],
     }
 
@@ -83,7 +83,7 @@ def _plan(row: ComparedPlan) -> str:
 
 
 def _reach(choice: Choice) -> str:
-    count = len(choice.rows)
+    count = len(choice.compared)
     some = f", the fastest {count} of {count + choice.more}" if choice.more else ""
     return f"  compared: plans found with nominal steps of at most {format_time(choice.limit)}{some}"
 

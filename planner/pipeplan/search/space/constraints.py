@@ -54,7 +54,7 @@ class Constraints:
 
     @property
     def any(self) -> bool:
-        """Whether the job has any such constraint."""
+        """True if the job has any such constraint."""
         return bool(self._pins) or not self.cuts.all()
 
     def impossible(self, micro_batches: int) -> str | None:

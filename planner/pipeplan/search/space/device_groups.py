@@ -117,10 +117,10 @@ def all_device_groups(cluster: Cluster, job: Job, layers: int, micro_batches: in
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for modes in all_modes(cluster, job, layers, micro_batches):
         widths = {mode.replicas for mode in modes}
-        ways: list[int | None] = [None]
+        placements: list[int | None] = [None]
         if len(widths) == 1 and job.order is Order.SEARCH:
-            ways += tiles(classes, *widths)
-        for tile in ways:
+            placements += tiles(classes, *widths)
+        for tile in placements:
             groups = arrange(classes, modes, tile) if job.order is Order.SEARCH else _listed(cluster, modes)
             key = tuple(tuple(device.index for device in group) for group in groups or ())
             if groups is not None and key not in seen:

@@ -116,23 +116,23 @@ class InFlightBox:
         """Shrink the box to the ends that some non-increasing counts reach; None if it is empty.
 
         The excess of a stage is its count times its replicas, less the devices from this stage on. No stage has more
-        excess than the stages before it may have, unless SNO holds as many. No stage has less than the least excess of a stage behind it that holds more than
-        SNO, unless it holds all of its micro-batches.
+        excess than the stages before it may have, unless SNO holds as many. No stage has less than the least excess of
+        a stage behind it that holds more than SNO, unless it holds all of its micro-batches.
         """
         units = list(accumulate(reversed(self.replicas)))[::-1]
         rows = list(zip(self.replicas, units, self.shares, self.least, self.low, self.high, strict=True))
         high: list[int] = []
-        allowed = UNLIMITED
+        allowed = UNLIMITED  # excess that the stages before leave
         for width, total, share, least, _, most in rows:
             high.append(min(most, max(least, (total + allowed) // width)))
             if high[-1] < share:
                 allowed = min(allowed, high[-1] * width - total)
         low: list[int] = []
-        asked = -UNLIMITED
+        needed = -UNLIMITED  # excess that the stages behind have at least
         for width, total, share, least, fewest, _ in reversed(rows):
-            low.insert(0, max(fewest, min(share, -(-(total + asked) // width))))
+            low.insert(0, max(fewest, min(share, -(-(total + needed) // width))))
             if low[0] > least:
-                asked = max(asked, low[0] * width - total)
+                needed = max(needed, low[0] * width - total)
         fits = all(a <= b for a, b in zip(low, high, strict=True))
         return replace(self, low=tuple(low), high=tuple(high)) if fits else None
 

@@ -22,7 +22,7 @@ from pipeplan.costs.network import transfer
 from pipeplan_formulations.partition import Wire
 
 
-def wires(
+def shared_link_loads(
     cluster: Cluster, groups: StageDevices, micro_batches: int, occupancy: Callable[[int, Link], Array]
 ) -> tuple[Wire, ...]:
     """Load inequalities of links: for every boundary that leaves a node, and for pairs of consecutive boundaries.
@@ -42,15 +42,15 @@ def wires(
                 continue
             source, target = (b, a) if back else (a, b)
             busy = {
-                wire: np.sum([count * occupancy(s, link) for link, count in own.items()], axis=0)
-                for wire, own in _loads(cluster, source, target, micro_batches).items()
+                resource: np.sum([count * occupancy(s, link) for link, count in own.items()], axis=0)
+                for resource, own in _loads(cluster, source, target, micro_batches).items()
             }
             found.append(Wire(s, reduce(np.maximum, busy.values()), back=back))
             if cluster.overlap is not Overlap.STREAM:
                 pairs = {
-                    (before[wire].tobytes(), busy[wire].tobytes()): (before[wire], busy[wire])
-                    for wire in busy
-                    if wire in before
+                    (before[resource].tobytes(), busy[resource].tobytes()): (before[resource], busy[resource])
+                    for resource in busy
+                    if resource in before
                 }
                 found += [Wire(s - 1, first, second, back) for first, second in pairs.values()]
             before = busy
@@ -60,11 +60,11 @@ def wires(
 def surplus(cluster: Cluster, chain: Chain, link: int, period_index: int) -> Array:
     """For each layer boundary, nanoseconds by which a pair of replicas occupies its link longer than the fastest pair.
 
-    ``turn``: the number of a micro-batch that they pass on, or its remainder by the turns of the link.
+    ``period_index``: the number of a micro-batch between the pair, or its remainder by the period of the boundary.
     """
     source, target = chain.groups[link], chain.groups[link + 1]
-    wire = cluster.link(source[period_index % len(source)], target[period_index % len(target)])
-    slower: Array = _occupancy(wire, chain.boundary[link].tobytes()) - chain.send[link]
+    own = cluster.link(source[period_index % len(source)], target[period_index % len(target)])
+    slower: Array = _occupancy(own, chain.boundary[link].tobytes()) - chain.send[link]
     return slower
 
 
@@ -81,6 +81,6 @@ def _loads(
     loads: dict[str, Counter[Link]] = {}
     for m in range(min(period, micro_batches)):
         a, b = source[m % len(source)], target[m % len(target)]
-        for wire in transfer(cluster, a, b, 0).resources:
-            loads.setdefault(wire, Counter())[cluster.link(a, b)] += -(-(micro_batches - m) // period)
+        for resource in transfer(cluster, a, b, 0).resources:
+            loads.setdefault(resource, Counter())[cluster.link(a, b)] += -(-(micro_batches - m) // period)
     return loads

@@ -22,7 +22,7 @@ from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.constraints import Constraints
 from pipeplan.search.space.device_groups import DeviceClass, all_device_groups, all_modes, device_classes
 from pipeplan.search.space.in_flight import FREE, InFlightBox, between
-from pipeplan.search.space.shared_links import wires
+from pipeplan.search.space.shared_links import shared_link_loads
 from pipeplan_formulations.partition import Wire
 
 FEW = 300
@@ -205,7 +205,9 @@ class Space:
             families = self._leanest_of_each_lane(families, chain.replicas, count)
         shared: tuple[Wire, ...] = ()
         if self.job.objective is Objective.STEP:
-            shared = wires(self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s]))
+            shared = shared_link_loads(
+                self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s])
+            )
         return [
             Candidate(chain, count, each, self.job.objective, self.constraints.cuts, where, self.free, shared)
             for each in families
