@@ -1,4 +1,4 @@
-"""What is found is a schedule, never worse than a family's, and never better than what is proved."""
+"""Searched schedules are valid, never worse than a family's, and never below the proven bound."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,7 +40,7 @@ def _fits(schedule: Schedule, pipeline: Pipeline) -> bool:
 
 
 def _families(pipeline: Pipeline, micro_batches: int) -> Iterator[Schedule]:
-    """All that suit the pipeline, fit or not; stages of its devices are numbered as the families number them."""
+    """Schedules of all families that suit the pipeline, whether they fit or not, in the families' device numbers."""
     devices, stages = pipeline.devices, len(pipeline.stages)
     if devices == stages * pipeline.replicas[0]:
         for family in FAMILIES.values():
@@ -54,7 +54,7 @@ def _families(pipeline: Pipeline, micro_batches: int) -> Iterator[Schedule]:
 
 
 def _check(found: ScheduleResult, pipeline: Pipeline, micro_batches: int) -> None:
-    """A schedule of the pipeline that keeps memory, timed by the simulator, not below the bound."""
+    """Check that a schedule is valid, fits in memory, has its simulated time, and is not below the bound."""
     if found.schedule is None:
         assert found.status in (Status.INFEASIBLE, Status.UNKNOWN)
         return
@@ -77,7 +77,7 @@ def _never_worse(seed: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_what_is_found_is_never_worse_than_a_family(seed: int) -> None:
-    """On up to 16 devices a found schedule fits, ends, is no slower than any family that fits, and above the bound."""
+    """On up to 16 devices: the schedule is valid, not slower than a fitting family, not below the bound."""
     _never_worse(seed)
 
 
@@ -91,9 +91,9 @@ def test_what_is_found_is_never_worse_than_a_family_at_length(seed: int) -> None
 
 @settings(max_examples=100, deadline=None)
 @given(seeds)
-def test_no_schedule_undercuts_the_floor(seed: int) -> None:
-    """Any order, on one lane or two, each backward joined or split by itself, fits the floor's instance if it fits and
-    takes no less."""
+def test_no_schedule_is_below_the_lower_bound(seed: int) -> None:
+    """Any order, on one lane or two, each backward joined or split by itself: a schedule that fits also fits the
+    relaxed instance, and takes no less time."""
     draw = Random(seed)
     pipeline, micro_batches = random_pipeline(seed), draw.randint(1, 6)
     lanes = {"two_lanes": pipeline.overlap is not Overlap.NONE and draw.random() < 0.4}
@@ -118,7 +118,7 @@ def test_no_schedule_undercuts_the_floor(seed: int) -> None:
 @settings(max_examples=20, deadline=None)
 @given(seeds)
 def test_a_start_on_two_lanes_is_never_lost(seed: int) -> None:
-    """Where tensors stream, any start on two lanes, split or with several stages a device, counts like any other."""
+    """Where tensors stream, any start on two lanes, split or with several stages per device, counts like any other."""
     pipeline = replace(random_pipeline(seed), overlap=Overlap.STREAM)
     problem = schedule_problem(pipeline, 4, two_lanes=True)
     start = as_schedule(random_orders(seed, problem), pipeline, 4, two_lanes=True)
@@ -131,8 +131,8 @@ def test_a_start_on_two_lanes_is_never_lost(seed: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_small_pipelines_are_solved(seed: int) -> None:
-    """Where the instance can say everything, what is found is the optimum of an exhaustive search; where tensors wait
-    for wires, which the simulator serves first come, first served, it is no less."""
+    """Where the instance is exact, the result is the optimum of an exhaustive search. Where tensors wait for links,
+    which the simulator serves first come, first served, it is no less."""
     draw = Random(seed)
     pipeline, micro_batches = random_pipeline(seed, 3, plain=True), draw.randint(1, 3)
     most = [stage.resident + stage.workspace + draw.randint(1, micro_batches) * stage.held for stage in pipeline.stages]
@@ -153,7 +153,7 @@ def test_small_pipelines_are_solved(seed: int) -> None:
 
 
 def _some_joined(draw: Random, order: tuple[Action, ...]) -> tuple[Action, ...]:
-    """Some weight gradients moved ahead, to their input gradients, as joined backwards."""
+    """The schedule with some weight gradients joined with their input gradients."""
     joined = {(a.stage, a.micro_batch) for a in order if a.kind is Kind.WEIGHT_GRADIENT and draw.random() < 0.4}
     return tuple(
         action._replace(kind=Kind.BACKWARD)

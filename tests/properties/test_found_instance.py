@@ -1,4 +1,4 @@
-"""The instance of a pipeline never says more than the simulator, and of what it can say as much."""
+"""The scheduling instance of a pipeline never exceeds the simulator, and equals it where it is exact."""
 
 from dataclasses import replace
 from random import Random
@@ -47,8 +47,8 @@ def _relaxed(seed: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(seeds)
 def test_an_instance_is_a_relaxation(seed: int) -> None:
-    """Of any orders, on one lane or two, and tensors on wires as the simulator serves them, the instance says no more
-    than the simulator, and their lists are complete and end."""
+    """For any orders, on one lane or two, and tensors on links as the simulator serves them, the instance gives no more
+    time than the simulator, and the lists are complete and without deadlock."""
     _relaxed(seed)
 
 
@@ -62,9 +62,9 @@ def test_an_instance_is_a_relaxation_at_length(seed: int) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(seeds)
-def test_an_instance_is_exact_where_it_can_say_everything(seed: int) -> None:
-    """With one row, one stage a device and no ties, instance and simulator agree under any overlap, whatever wires are
-    shared and on as many lanes."""
+def test_an_instance_is_exact_without_replicas_and_ties(seed: int) -> None:
+    """With one replica, one stage per device and no ties, instance and simulator agree under any overlap, with any
+    shared links, on one lane or two."""
     pipeline, micro_batches, split, lanes = _draw(seed, plain=True)
     problem = schedule_problem(pipeline, micro_batches, split, **lanes)
     orders = random_orders(seed, problem)
@@ -78,7 +78,7 @@ def test_an_instance_is_exact_where_it_can_say_everything(seed: int) -> None:
 @settings(max_examples=80, deadline=None)
 @given(seeds)
 def test_an_instance_holds_what_the_simulator_holds(seed: int) -> None:
-    """The peaks of orders are those of simulator and validator; of unequal workspaces one side, or the other."""
+    """The peaks of orders are those of simulator and validator; with unequal workspaces, bounds on them."""
     pipeline, micro_batches, split, lanes = _draw(seed)
     least, most = (schedule_problem(pipeline, micro_batches, split, safe=safe, **lanes) for safe in (False, True))
     orders = random_orders(seed, least)

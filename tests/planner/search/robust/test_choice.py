@@ -1,4 +1,4 @@
-"""The plan that is chosen where times vary: by what, from which, and that it is the right one."""
+"""Choice of plans where times vary: by mean or quantile, among all plans found, checked by separate samples."""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +53,7 @@ def test_small_micro_batches_even_out_what_varies() -> None:
 
 
 def test_the_robust_choice_is_right_by_a_separate_large_sample() -> None:
-    """The chosen plan has the least mean of all compared in 20,000 other steps, but for three standard errors."""
+    """The chosen plan has the least mean of all compared in 20,000 other steps, within three standard errors."""
     result = solve(model_of([10_000] * 6), equal_devices(3), batch=12, depths=(3,), replicas=(1,), robust="20%")
     assert result.robust is not None
     assert len(result.robust.compared) > 2
@@ -83,8 +83,8 @@ def test_more_in_flight_waits_less_where_times_vary() -> None:
     assert gain.value > 5 * gain.error > 0
 
 
-def test_where_any_order_is_searched_roomier_ones_take_part() -> None:
-    """Orders that are equally fast nominal stand beside the one that was found, and one of them is truly faster
+def test_where_any_order_is_searched_orders_with_slack_take_part() -> None:
+    """Orders with equal nominal steps are compared with the one that was found, and one of them is truly faster
     where times vary."""
     model = model_of([10_000, 12_000, 9_000, 11_000, 13_000, 8_000], saved=[10] * 6, output=[1] * 6)
     wishes: dict[str, Any] = {"batch": 12, "depths": (3,), "replicas": (1,), "schedules": ("any",), "time_limit": 10}
@@ -102,7 +102,7 @@ def test_where_any_order_is_searched_roomier_ones_take_part() -> None:
 
 
 def answers(**how: Any) -> Result:
-    """An answer for the model with the large head."""
+    """The result for the model with the large head."""
     return solve(fat_head(), two_kinds_of_device(), batch=16, **how)
 
 
@@ -118,7 +118,7 @@ def test_a_seed_repeats_the_choice() -> None:
     assert table(1) != table(2)
 
 
-def test_without_a_spread_the_choice_is_the_undisturbed_one() -> None:
+def test_without_a_spread_the_choice_is_the_nominal_one() -> None:
     """Spread 0: value, plan and bound are those of the plain answer, and every estimate is the value without error."""
     plain, still = answers(), answers(robust=0.0)
     assert (plain.value, plain.bound, plain.status) == (still.value, still.bound, still.status)
@@ -130,7 +130,7 @@ def test_without_a_spread_the_choice_is_the_undisturbed_one() -> None:
 
 @pytest.mark.parametrize("how", [{"robust": Robust(0.2)}, {"robust": Robust(0.2, 0.1, quantile=0.9)}])
 def test_the_first_row_is_the_best_of_those_with_most_samples(how: dict[str, Any]) -> None:
-    """The chosen plan has the least mean or quantile, every row was fast enough nominal, and all is told."""
+    """The chosen plan has the least mean or quantile, every plan is within the nominal limit, and all are listed."""
     result = answers(**how)
     choice = result.robust
     assert choice is not None
@@ -149,7 +149,7 @@ def test_the_first_row_is_the_best_of_those_with_most_samples(how: dict[str, Any
 
 
 def test_no_mean_of_any_plan_lies_below_the_bound() -> None:
-    """What is proved of expected steps is seen in all samples, but for five standard errors."""
+    """All sampled means lie above the proven bound, within five standard errors."""
     choice = answers(robust=Robust(0.3, 0.2)).robust
     assert choice is not None
     assert choice.mean_bound is not None
@@ -158,7 +158,7 @@ def test_no_mean_of_any_plan_lies_below_the_bound() -> None:
 
 
 def test_no_bound_on_means_is_claimed_where_cards_are_shared() -> None:
-    """Three devices in two nodes share a card, and the answer says that nothing is proved."""
+    """Three devices in two nodes share a card; the answer says that no bound is proved."""
     kinds = {"unit": DeviceKind("unit")}
     nodes = (Node(("unit", "unit"), Link(10**9)), Node(("unit",), Link(10**9)))
     cluster = Cluster("2 + 1", kinds, nodes, Link(10**8, 5), Overlap.COPY)
@@ -169,7 +169,7 @@ def test_no_bound_on_means_is_claimed_where_cards_are_shared() -> None:
 
 
 def test_clearly_slower_plans_run_the_first_round_only() -> None:
-    """Finalists run all samples; a plan that is many errors behind does not, and the order of rows says so."""
+    """Finalists run all samples; a plan that is many errors behind does not, and ranks behind them."""
     choice = answers(robust=Robust(0.05, samples=2000)).robust
     assert choice is not None
     few = comparison.first_round(choice.question, 2000)
@@ -212,8 +212,8 @@ def test_an_interrupt_keeps_what_was_compared(monkeypatch: pytest.MonkeyPatch) -
         ({"robust": "5%", "intra_layer": True}, "whole layers"),
     ],
 )
-def test_questions_that_make_no_sense_say_which_would(how: dict[str, Any], match: str) -> None:
-    """Bad spreads, and jobs without steps."""
+def test_bad_spreads_and_jobs_without_steps_are_refused(how: dict[str, Any], match: str) -> None:
+    """The errors name valid values."""
     with pytest.raises(InputError, match=match):
         answers(**how)
 
@@ -234,6 +234,6 @@ def test_a_question_checks_itself(fields: dict[str, Any], match: str) -> None:
 
 
 def test_far_quantiles_draw_more_samples() -> None:
-    """Unless told otherwise, ten samples lie beyond the quantile at least."""
+    """By default at least ten samples lie beyond the quantile."""
     assert Robust(0.1, quantile=0.999).wanted == 10_000
     assert Robust(0.1).wanted == 1000

@@ -1,4 +1,4 @@
-"""Which wires an instance is told, and what it knows by them."""
+"""Link resources in the scheduling instance, and the bounds that follow from them."""
 
 import pytest
 
@@ -18,14 +18,14 @@ from pipeplan_formulations.schedule import evaluate, solve
 LIMITS = Limits(time=10, workers=1)
 
 
-def _way(occupancy: int, *wires: str) -> Transfer:
-    return Transfer(1, occupancy, 1, wires)
+def _transfer(occupancy: int, *resources: str) -> Transfer:
+    return Transfer(1, occupancy, 1, resources)
 
 
-def test_a_wire_of_its_own_counts_where_tensors_are_made_faster_than_they_travel() -> None:
-    """F of 4 and 2 ns, tensors of 3 ns on two wires: those of the second one queue up, whether they are copied or
-    streamed, and never where devices wait until they have left."""
-    down, up = [_way(3, "a"), _way(3, "b")], [_way(0), _way(0)]
+def test_an_unshared_link_counts_where_tensors_are_made_faster_than_sent() -> None:
+    """F of 4 and 2 ns, tensors of 3 ns on two links. Those of the second one queue up if they are copied or streamed,
+    and never where devices wait until they have left."""
+    down, up = [_transfer(3, "a"), _transfer(3, "b")], [_transfer(0), _transfer(0)]
     for overlap, lags in ((Overlap.COPY, (4, 1)), (Overlap.STREAM, (1, 1)), (Overlap.NONE, (1, 1))):
         onward, back = routes_of(overlap, down, up, [4, 2, 9], [9, 9, 9])
         assert onward.lag == lags
@@ -34,18 +34,18 @@ def test_a_wire_of_its_own_counts_where_tensors_are_made_faster_than_they_travel
         assert (onward.occupancy, onward.wires) == (((0, 3), ((), (0,))) if waited else ((), ()))
 
 
-def test_wires_that_the_same_tensors_pass_are_one() -> None:
-    """Out of one node's card and into the other one's: one wire each way, and none that only some of these pass."""
-    down = [_way(2, "out 0", "in 1"), _way(2, "out 0", "in 1", "slow")]
-    up = [_way(2, "out 1", "in 0"), _way(0, "out 1", "in 0")]
+def test_links_with_the_same_tensors_are_one() -> None:
+    """The cards of both nodes carry the same tensors: one resource per direction, and none for a subset of them."""
+    down = [_transfer(2, "out 0", "in 1"), _transfer(2, "out 0", "in 1", "slow")]
+    up = [_transfer(2, "out 1", "in 0"), _transfer(0, "out 1", "in 0")]
     onward, back = routes_of(Overlap.COPY, down, up, [5, 5, 5], [5, 5, 5])
     assert onward == Routes((1, 1), (2, 2), ((0,), (0,)))
     assert back == Routes((3, 1), (), ())
 
 
-def test_a_shared_wire_is_part_of_the_proof() -> None:
-    """Three stages, three micro-batches, 3 ns a tensor on one card while devices wait: no order takes less than 50,
-    where an instance without wires, and the card by itself, say less."""
+def test_a_shared_link_is_part_of_the_proof() -> None:
+    """Three stages, three micro-batches, 3 ns per tensor on one card while devices wait: no order takes less than 50.
+    The instance without links, and the bound of the card alone, are lower."""
     pipeline = line(3, 2, 3, overlap=Overlap.NONE, occupancy=3, resource="card")
     found = find_schedule(pipeline, 3, LIMITS, split=False)
     assert (found.value, found.bound, found.status) == (50, 50, Status.OPTIMAL)
@@ -54,8 +54,8 @@ def test_a_shared_wire_is_part_of_the_proof() -> None:
     assert link_bound(pipeline, 3, split=False) < 50
 
 
-def test_orders_for_a_shared_wire_are_better_than_those_of_families() -> None:
-    """Four micro-batches on three stages, 3 ns a tensor on one card: families take 55 or more, the best order 52."""
+def test_orders_for_a_shared_link_are_better_than_those_of_families() -> None:
+    """Four micro-batches on three stages, 3 ns per tensor on one card: families take 55 or more, the best order 52."""
     pipeline = line(3, 1, 3, occupancy=3, resource="card")
     families = [family.write((1,) * 3, 4) for family in FAMILIES.values() if not family.two_lanes]
     assert min(makespan(schedule, pipeline) for schedule in families) == 55
@@ -63,11 +63,11 @@ def test_orders_for_a_shared_wire_are_better_than_those_of_families() -> None:
     assert found.value == found.bound == 52
 
 
-def test_tensors_of_other_rows_count_on_a_shared_wire() -> None:
-    """Two rows through one card: the instance knows its own row's tensors, the bound of the wire all of them."""
-    ways = ((_way(9, "card"),) * 2,)
+def test_tensors_of_other_replicas_count_on_a_shared_link() -> None:
+    """Two replicas through one card: the instance has the tensors of one replica, the link bound all of them."""
+    transfers = ((_transfer(9, "card"),) * 2,)
     places = ((0, 1), (2, 3))
-    pipeline = Pipeline((Stage(1, 2),) * 2, places, ways, ways, Overlap.COPY, (0,) * 4, (9,) * 4)
+    pipeline = Pipeline((Stage(1, 2),) * 2, places, transfers, transfers, Overlap.COPY, (0,) * 4, (9,) * 4)
     assert link_bound(pipeline, 6, split=False) == 1 + 2 * 6 * 9 + 1 + 2
     assert schedule_lower_bound(relaxed_problem(pipeline, 6, split=False)) == 1 + 2 * 3 * 9 + 1 + 2
     found = find_schedule(pipeline, 6, LIMITS, split=False)
@@ -98,8 +98,8 @@ def test_devices_that_wait_while_they_send_have_one_lane() -> None:
         schedule_problem(line(2, 1, 2, overlap=Overlap.NONE), 3, split=False, two_lanes=True)
 
 
-def test_a_search_without_wires_thinks_of_waiting() -> None:
-    """Without its wires an instance says less of any orders; with tensors away longer it may say more."""
+def test_assumed_waits_replace_links() -> None:
+    """Without links an instance gives less time for the same orders; with longer lags it may give more."""
     pipeline = line(3, 1, 2, occupancy=3, resource="card")
     problem = schedule_problem(pipeline, 4, split=False)
     orders = tuple(tuple(sorted(problem.operations(d), key=lambda op: (op.kind, op.micro_batch))) for d in range(3))
