@@ -1,9 +1,11 @@
 """Branch-and-bound over device groups and schedules, with plans as incumbents.
 
 The loop is that of `pipeplan_formulations.common.branch_and_bound`. Its nodes are device groups
-(`search.nodes.device_groups`), and under each its schedule families (`search.nodes.family`). This module adds nodes
-that are advanced early because they soon find a plan, deferred nodes, the time for simulation and for the result, and
-a check that keeps plans outside the searched space from becoming the incumbent.
+(`search.nodes.device_groups`), and under each its schedule families (`search.nodes.family`). This module adds
+
+- nodes that are advanced early because they soon find a plan, and deferred nodes;
+- the time for simulation and for the result;
+- a check that keeps plans outside the searched space from becoming the incumbent.
 
 A node solves its formulation up to a cutoff::
 

@@ -20,8 +20,8 @@ from pipeplan.search.space.space import Space
 
 LATE = "the time was over before its turn"
 CUT_SHORT = "the time was over before all that it proposes was simulated"
-SHORT = "the time did not suffice for it on so many layers"
-LONG = "the time does not suffice to simulate so many micro-batches"
+SHORT = "the time does not suffice for it on this number of layers"
+LONG = "the time does not suffice to simulate this number of micro-batches"
 """Reasons why a heuristic has no plan, or not its best one, although it may have one."""
 NOT_ASKED = (LATE, SHORT, LONG)
 """Reasons that leave open whether the heuristic has a plan."""
@@ -187,6 +187,7 @@ def _best_of(
     Proposals within the searched space come first. Others are simulated only where none of these fits. ``end`` is a
     time of `time.monotonic`.
     """
+    # Proposals that fit: those in the space first, by bound, then by micro-batches in flight.
     promising = []
     for number, (candidate, boundaries) in enumerate(proposals):
         if time.monotonic() >= end:

@@ -135,9 +135,11 @@ def _mode(
     optimizer = -(-space.prices.optimizer // (r if space.job.zero1 else 1))
     resident = 2 * space.prices.parameters + optimizer
     waits = space.cluster.overlap is Overlap.NONE
+    # Transfer times count in the load only where devices wait while they send.
     # One divisor for both directions, which have bytes of their own.
     crossing, divisor = _sending(np.concatenate([table.output[sources], received]) * int(waits), link)
     leave, enter = np.split(crossing, 2)
+    # Rows of the arrays: variant without recomputation, variant with it; columns: layers.
     work = table.forward + table.backward
     time = np.stack([share * work + reduce, share * (work + table.forward) + reduce])
     again = table.output < table.saved if space.job.recompute is Recompute.CHOOSE else np.zeros_like(table.saved, bool)

@@ -10,7 +10,7 @@ MANY = 10**6
 def channels(model: Model) -> tuple[int, ...]:
     """Return the number of output channels of each layer.
 
-    A convolution with bias of K output channels and N inputs a channel has K (N + 1) parameters, and costs 2 N
+    A convolution with bias, K output channels and N inputs per channel has K (N + 1) parameters. It costs 2 N
     operations per number of its output. A linear layer is the case of one position. K is used where both counts agree
     on a whole number; pooling and blocks of several convolutions can be divided anywhere (`MANY`).
     """

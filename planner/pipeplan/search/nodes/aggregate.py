@@ -133,7 +133,7 @@ class AggregateNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Roots of trees take little time; layouts of one width find a first plan soonest."""
+        """Roots of trees early, as they take little time; layouts of one width until a plan, as they find one soonest."""
         if self.last or self.slice > FIRST_SLICE:
             return Turn.BY_BOUND
         if self.small:
@@ -156,9 +156,11 @@ class AggregateNode(Node):
         self.proved = report.bound
         unfinished = report.stop is Stop.TIME
         self.slice *= 4 if unfinished else 1
+        # No solution: continue with more time or the next target; leave the node after the last one.
         if report.solution is None:  # nothing lies below the target
             last = target.last or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
+        # Simulate the solution under all families that it fits.
         groups = self._groups(self.layout.modes(report.solution))
         improves = search.value is None or (report.objective or 0) < search.value
         boundaries = (0, *(place.end for place in report.solution))
@@ -167,6 +169,7 @@ class AggregateNode(Node):
         if valid and improves:
             chosen = _with_counts(candidates, problem.flights(report.solution))
             search.submit_all([*candidates, *chosen], boundaries)
+        # A tree branches over its last modes; a large node solves again until its last target.
         if self.small:
             return Step.split(list(self._below()))
         if unfinished and search.left > FIRST_SLICE:
@@ -176,6 +179,7 @@ class AggregateNode(Node):
         if not target.last and not unfinished:
             self.targets.passed()
             return Step.split([self])
+        # After the last target only the best device groups are searched further, and GPipe by itself.
         nodes: list[Node] = []
         if groups is not None and valid:
             nodes.append(DeviceGroupsNode(self.bound, self.space, groups, self.size, self.alternating))

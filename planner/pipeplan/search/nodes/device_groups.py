@@ -5,8 +5,8 @@
     enumerated       DeviceGroupsNode DeviceGroupsNode …    each with its own bound
     remaining        RemainingGroupsNode                    one bound over all of them, until the last one is enumerated
 
-One dynamic programme bounds all families of a DeviceGroupsNode at once, with the memory of the family that holds least
-and the warm-up of the one that holds most.
+One dynamic programme bounds all families of a DeviceGroupsNode at once. It has the memory of the family that holds
+least and the warm-up of the one that holds most.
 """
 
 from collections.abc import Iterator, Sequence

@@ -71,18 +71,22 @@ class FamilyNode(Node):
         before = self.bound
         if not self.learn(report):
             return Step.nothing()
-        hopeless = search.fathoms(self.bound) if report.solution is None else not search.affords(self.candidate)
-        if hopeless:
+        # Leave a node that is fathomed, or whose plan can no longer be simulated and written in time.
+        no_gain = search.fathoms(self.bound) if report.solution is None else not search.affords(self.candidate)
+        if no_gain:
             return Step.leave(self.bound)
+        # Simulate the partition found; its critical path may be a new cut.
         first, self.relaxed = not self.relaxed, True
         new_cut = self._simulate(search, report.solution) if report.solution is not None else False
         if report.solution is not None and search.value is not None and search.value <= self.bound:
             return Step.leave(self.bound)
+        # Solve again after the first, relaxed solve, with a new cut, with a better bound, or with more time.
         if first or new_cut or self.bound > before:
             return Step.split([self])
         if report.stop is Stop.TIME and slice_ >= self.slice and search.left > 0:
             self.slice *= 2
             return Step.split([self])
+        # Solved, but simulation takes longer and adds no cut: exclude this partition and branch over the others.
         if report.solution is not None and report.stop is not Stop.TIME:
             others = list(self._others(report.solution))
             if self._recomputes_least(report.solution):

@@ -171,6 +171,7 @@ def choose(
         if not runs:
             return None
 
+    # Choose among the plans with the most samples; the others follow in the order of their estimates.
     most_samples = max(len(run) for _, run in runs)
 
     def order(run: tuple[EvaluatedPlan, Ints]) -> tuple[float, int]:

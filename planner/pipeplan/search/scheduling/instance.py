@@ -87,7 +87,9 @@ def problem_of(
     if micro_batches < 1:
         raise InputError(f"a step needs at least one micro-batch, not {micro_batches}")
     if two_lanes and pipeline.overlap is Overlap.NONE:
-        raise InputError("devices that wait while they send have one lane; ask for two where overlap is not none")
+        raise InputError(
+            "devices that wait while they send have one lane; use two_lanes only where overlap is not none"
+        )
     stages, pipelines = pipeline.stages, replica_pipelines(pipeline)
     replica = tightest_pipeline(pipelines, pipeline, micro_batches)
     splits = _splits(stages, split)

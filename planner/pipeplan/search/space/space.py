@@ -230,8 +230,8 @@ class Space:
 class LowerBounds:
     """Lower bounds at one micro-batch size, from each layer's fastest kind of device.
 
-    Let x_s be the work of stage s on the fastest kind of each of its layers, M_s the micro-batches of its busiest
-    replica, and ρ_s ≥ 1 the least factor by which its kind is slower. Equation (4) of the partition problem is
+    Let x_s be the work of stage s on the fastest kind of each of its layers. Let M_s be the micro-batches of its
+    busiest replica, and ρ_s ≥ 1 the least factor by which its kind is slower. Equation (4) of the partition problem is
     Σ_{t<s} x_t + M_s ρ_s x_s ≤ T. So the work of the stages up to s is at most
     C_s = C_{s−1} + (T − C_{s−1}) / (M_s ρ_s), and all work at most T (1 − Π (1 − 1 / (M_s ρ_s))).
 

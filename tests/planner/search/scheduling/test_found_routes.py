@@ -94,7 +94,7 @@ def test_orders_of_either_number_of_lanes_are_proved_each_for_itself() -> None:
 
 def test_devices_that_wait_while_they_send_have_one_lane() -> None:
     """Two lanes without overlap are refused."""
-    with pytest.raises(InputError, match="ask for two where overlap is not none"):
+    with pytest.raises(InputError, match="use two_lanes only where overlap is not none"):
         schedule_problem(line(2, 1, 2, overlap=Overlap.NONE), 3, split=False, two_lanes=True)
 
 
