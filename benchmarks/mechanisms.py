@@ -54,8 +54,8 @@ OFF: Mapping[str, tuple[Any, str, Callable[..., object]] | None] = {
     "all": None,
     "no targets": (TargetSchedule, "next_below", lambda _, search, __: at_once(search)),
     "no placements": (PlacementsNode, "advance", without_placements),
-    "no relatives": (choice, "related_plans", lambda *_: iter(())),
-    "no roomier": (choice, "orders_with_slack", lambda *_: iter(())),
+    "no related plans": (choice, "related_plans", lambda *_: iter(())),
+    "no orders with slack": (choice, "orders_with_slack", lambda *_: iter(())),
 }
 """What is replaced in each variant: owner, name, replacement."""
 
@@ -76,7 +76,7 @@ def main() -> None:
     words = [word for word in sys.argv[2:] if word != "--"]
     variants = (
         (LARGE, ("all", "no targets", "no placements"), ("step", "bound")),
-        (VARYING, ("all", "no relatives", "no roomier"), ("mean", "fastest")),
+        (VARYING, ("all", "no related plans", "no orders with slack"), ("mean", "fastest")),
     )
     for questions, names, columns in variants:
         print(f"{'question':42} {'search':14} {columns[0]:>9} {columns[1]:>9} {'gap':>7} {'processor':>10}")

@@ -162,8 +162,8 @@ def order_lower_bound(space: Space, size: int, groups: StageDevices) -> int:
     """Lower bound in nanoseconds on all orders on these stages.
 
     Let w_s be the work of the layers of stage s, each on its fastest kind of device. The backward counts as the shorter
-    of B and I + W. Let ρ_s be the least factor by which the stage's kind is slower. Its device runs the M micro-batches of
-    a replica: M ρ_s w_s ≤ T, so M Σ w_s ≤ T Σ 1 / ρ_s.
+    of B and I + W. Let ρ_s be the least factor by which the stage's kind is slower. Its device runs the M micro-batches
+    of a replica: M ρ_s w_s ≤ T, so M Σ w_s ≤ T Σ 1 / ρ_s.
     """
     kinds = {device.kind.name: device.kind for device in space.cluster.devices}
     work = {}

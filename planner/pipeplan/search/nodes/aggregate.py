@@ -133,7 +133,7 @@ class AggregateNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Roots of trees early, as they take little time; layouts of one width until a plan, as they find one soonest."""
+        """Early for roots of trees, which take little time; until a plan for equal layouts, which find one soonest."""
         if self.last or self.slice > FIRST_SLICE:
             return Turn.BY_BOUND
         if self.small:
