@@ -22,11 +22,11 @@ from pipeplan.costs.pricing import assemble
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan, simulate
 
-SIMULATED = 3e-6
+SECONDS_PER_ACTION = 3e-6
 """Estimated seconds per action before the first measurement."""
-FINISHED = 8.0
+FINISH_FACTOR = 8.0
 """Time to finish a result (timeline, action lists, validation) as a multiple of its simulation time."""
-KNOWN = 2_000
+LEAST_MEASURED = 2_000
 """Least actions of a simulation that counts as a measurement of the speed."""
 MOST = 20_000_000
 """Most actions of a plan that is simulated: more need too much memory."""
@@ -112,7 +112,7 @@ class Pace:
     """Estimates of simulation times, from the measured speed of the machine."""
 
     def __init__(self) -> None:
-        self._seconds = SIMULATED
+        self._seconds = SECONDS_PER_ACTION
 
     def simulate(self, candidate: Candidate) -> float:
         """Estimated seconds to simulate a plan of the candidate."""
@@ -120,14 +120,14 @@ class Pace:
 
     def finish(self, candidate: Candidate) -> float:
         """Estimated seconds from the end of the search to the result, if a plan of this candidate is the result."""
-        return FINISHED * self.simulate(candidate)
+        return FINISH_FACTOR * self.simulate(candidate)
 
     @contextmanager
     def simulating(self, candidate: Candidate) -> Iterator[None]:
         """Measure the time of a simulation."""
         began = time.monotonic()
         yield
-        if actions(candidate) >= KNOWN:
+        if actions(candidate) >= LEAST_MEASURED:
             seen = (time.monotonic() - began) / actions(candidate)
             self._seconds = (self._seconds + 3 * seen) / 4
 

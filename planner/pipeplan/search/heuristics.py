@@ -26,7 +26,7 @@ LONG = "the time does not suffice to simulate this number of micro-batches"
 NOT_ASKED = (LATE, SHORT, LONG)
 """Reasons that leave open whether the heuristic has a plan."""
 
-NUMBER = 1e-8
+SECONDS_PER_STEP = 1e-8
 """Approximate seconds per unit of a heuristic's `effort`."""
 
 
@@ -59,7 +59,7 @@ class Baseline:
 
 
 @dataclass
-class _Why:
+class _Reason:
     """The latest reason why a heuristic has no plan."""
 
     text: str = "the job does not allow one device per stage"
@@ -95,13 +95,13 @@ def baselines(
     end, last = time.monotonic() + seconds, time.monotonic() + at_most
     found: dict[str, Baseline] = {}
 
-    def enter(name: str, proposals: Callable[[_Why, float], Proposals]) -> None:
+    def enter(name: str, proposals: Callable[[_Reason, float], Proposals]) -> None:
         some = known or any(baseline.evaluated for baseline in found.values())
         until = min(end, last) if some else last
         if time.monotonic() >= until:
             found[name] = Baseline(name, None, LATE)
             return
-        why = _Why()
+        why = _Reason()
         best = _best_of(space, proposals(why, until), why, report, until, affords)
         if time.monotonic() >= until:
             why.text = CUT_SHORT
@@ -123,11 +123,11 @@ def ranked(found: Iterable[Baseline]) -> list[Baseline]:
     return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
 
 
-def _partitioner_proposals(name: str, space: Space, why: _Why, until: float) -> Proposals:
+def _partitioner_proposals(name: str, space: Space, why: _Reason, until: float) -> Proposals:
     """Yield a partitioner's boundaries for every size, under every family; devices without layers are left out."""
     partitioner, groups = PARTITIONERS[name], space.single_device_groups
     for size in space.sizes if groups else ():
-        if time.monotonic() + NUMBER * partitioner.effort(len(space.model.layers), len(groups)) > until:
+        if time.monotonic() + SECONDS_PER_STEP * partitioner.effort(len(space.model.layers), len(groups)) > until:
             why.text = SHORT
             return
         chain = space.prices.chain(groups, size)
@@ -142,14 +142,14 @@ def _partitioner_proposals(name: str, space: Space, why: _Why, until: float) -> 
             yield candidate, edges
 
 
-def _planner_proposals(name: str, space: Space, why: _Why, until: float) -> Proposals:
+def _planner_proposals(name: str, space: Space, why: _Reason, until: float) -> Proposals:
     """Yield a baseline planner's arrangements for every size, under each of its families."""
     planner = PLANNERS[name]
     devices = space.cluster.devices
     if planner.families:
         why.text = f"it runs {' or '.join(planner.families)} only"
     for size in space.sizes:
-        if time.monotonic() + NUMBER * planner.effort(space.model, space.cluster) > until:
+        if time.monotonic() + SECONDS_PER_STEP * planner.effort(space.model, space.cluster) > until:
             why.text = SHORT
             return
         try:
@@ -177,7 +177,7 @@ def _planner_proposals(name: str, space: Space, why: _Why, until: float) -> Prop
 def _best_of(
     space: Space,
     proposals: Proposals,
-    why: _Why,
+    why: _Reason,
     report: Callable[[EvaluatedPlan], None],
     end: float,
     affords: Callable[[Candidate], bool],

@@ -22,11 +22,11 @@ from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.partition.parts import copied
 
-LOOKED_AT = 400
+MOST_TRIED = 400
 """Device groups that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""
-LISTING = 0.2
+LISTING_SHARE = 0.2
 """Share of the remaining time for listing device groups."""
-LISTED = 2_000
+MOST_LISTED = 2_000
 """Most device groups listed per micro-batch size, from which these are chosen."""
 
 
@@ -151,7 +151,7 @@ def _low_memory_candidates(space: Space, until: float = inf) -> Iterator[Candida
     """Yield candidates that need little memory per device: many stages, small micro-batches, few in flight."""
     for size in space.sizes[:2]:
         deepest = sorted(_listed(space, size, until), key=lambda entry: -len(entry[0]))
-        for number, (groups, _) in enumerate(deepest[:LOOKED_AT]):
+        for number, (groups, _) in enumerate(deepest[:MOST_TRIED]):
             if number and time.monotonic() >= until:
                 return
             least = min(space.candidates(groups, size), key=lambda candidate: sum(candidate.in_flight))
@@ -161,10 +161,10 @@ def _low_memory_candidates(space: Space, until: float = inf) -> Iterator[Candida
 
 
 def _listed(space: Space, size: int, until: float) -> Iterator[tuple[StageDevices, int]]:
-    """Yield the first device groups with their bounds, for `LISTING` of the time left."""
+    """Yield the first device groups with their bounds, for `LISTING_SHARE` of the time left."""
     began = time.monotonic()
-    end = began + LISTING * (until - began)
-    return takewhile(lambda _: time.monotonic() < end, islice(space.device_groups(size), LISTED))
+    end = began + LISTING_SHARE * (until - began)
+    return takewhile(lambda _: time.monotonic() < end, islice(space.device_groups(size), MOST_LISTED))
 
 
 def _rounded_up(size: int) -> str:

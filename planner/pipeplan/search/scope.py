@@ -87,7 +87,7 @@ class Scope:
         self.chain = is_chain(space.model)
 
     @cached_property
-    def most(self) -> int:
+    def max_replicas(self) -> int:
         """Most replicas that a stage could have without the job's restrictions."""
         return min(max(len(each.devices) for each in self.space.classes), self.job.batch // min(self.space.sizes))
 
@@ -96,8 +96,10 @@ class Scope:
         """Numbers of replicas in the search."""
         if self.graph:
             return tuple(sorted({way.replicas for size in self.space.sizes for way in widths(self.space, size)}))
-        numbers = range(1, self.most + 1)
-        return tuple(r for r in numbers if (not self.job.replicas or r in self.job.replicas) and r not in self.thinned)
+        numbers = range(1, self.max_replicas + 1)
+        return tuple(
+            r for r in numbers if (not self.job.replicas or r in self.job.replicas) and r not in self.omitted_widths
+        )
 
     @cached_property
     def replicated(self) -> bool:
@@ -172,13 +174,13 @@ class Scope:
         return min((each.unit for each in self.layouts or () if len(each.widths) > 1), default=None)
 
     @cached_property
-    def thinned(self) -> frozenset[int]:
+    def omitted_widths(self) -> frozenset[int]:
         """Numbers of replicas that the job allows and no layout has, as there would be too many layouts."""
         if self.layouts is None:
             return frozenset()
-        allowed = self.job.replicas or range(1, self.most + 1)
+        allowed = self.job.replicas or range(1, self.max_replicas + 1)
         return frozenset(
-            r for r in allowed if r <= self.most and r not in self.equal and (not self.unit or r % self.unit)
+            r for r in allowed if r <= self.max_replicas and r not in self.equal and (not self.unit or r % self.unit)
         )
 
     def not_searched(self) -> Iterator[str]:
@@ -212,7 +214,7 @@ class Scope:
         if self.spread:
             yield sentences.PLACEMENTS
         if self.replicated:
-            yield from self.coarse()
+            yield from self._layouts_left_out()
             kinds = {each.kind.name for each in self.space.classes}
             if len(kinds) > 1:
                 yield sentences.UNLIKE_KINDS
@@ -225,12 +227,12 @@ class Scope:
             if not self.job.zero1 and OPTIMIZER_STATE[self.job.optimizer]:
                 yield sentences.STATE
 
-    def coarse(self) -> Iterator[str]:
+    def _layouts_left_out(self) -> Iterator[str]:
         """Yield the sentences on placements that are left out on large clusters."""
         if self.layouts is None:
             return
-        allowed = [r for r in self.job.replicas or range(1, self.most + 1) if r <= self.most]
-        if self.thinned:
+        allowed = [r for r in self.job.replicas or range(1, self.max_replicas + 1) if r <= self.max_replicas]
+        if self.omitted_widths:
             yield sentences.OTHER_WIDTHS
         if self.uneven and self.unit is None:
             yield sentences.ONE_WIDTH

@@ -25,7 +25,7 @@ from pipeplan_formulations import partition
 
 LOT = 100
 """Device groups that are enumerated at once,"""
-PROMISING = 2
+FIRST_OF_LOT = 2
 """and the number of them that are advanced before the next lot."""
 
 
@@ -131,7 +131,7 @@ class RemainingGroupsNode(Node):
         lot = sorted(islice(self._pending, LOT), key=lambda entry: entry[1])
         nodes: list[Node] = []
         for number, (groups, bound) in enumerate(lot):
-            kind = EarlyDeviceGroups if number < PROMISING else DeviceGroupsNode
+            kind = EarlyDeviceGroups if number < FIRST_OF_LOT else DeviceGroupsNode
             nodes.append(kind(max(bound, self.bound), self.space, groups, self.size))
         return Step.split([*nodes, self] if len(lot) == LOT else nodes)
 

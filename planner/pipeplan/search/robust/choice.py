@@ -25,22 +25,22 @@ from pipeplan.simulate.program import number
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 
-MOST = 24
+MOST_PLANS = 24
 """Most plans that are compared; of more, those with the fastest nominal steps."""
-REORDERED = 2
+MOST_REORDERED = 2
 """Number of fastest plans for which other orders are tried, where any order may be chosen."""
-FEWEST = 3
+LEAST_PLANS = 3
 """Least plans that are compared, however long that takes."""
-EVENTS = 10_000_000
+MOST_EVENTS = 10_000_000
 """Most actions of the event loop, over all plans and samples: less than half a minute,"""
-A_SECOND = 200_000
+EVENTS_PER_SECOND = 200_000
 """and at most this many per second of the time left."""
 
-FIRST = 200
+FIRST_SAMPLES = 200
 """Samples of the first round, or more if the quantile needs them."""
-FINALISTS = 6
+MOST_FINALISTS = 6
 """Most plans of the second round, in addition to the one with the fastest nominal step."""
-CLEAR = 3.0
+CLEAR_ERRORS = 3.0
 """Standard errors by which a plan must be behind to be left out of the second round."""
 
 Runs = list[tuple[EvaluatedPlan, Ints]]
@@ -154,12 +154,14 @@ def choose(
     # Sample the nominal best; its mean or quantile limits the nominal steps of the others.
     limit, more = float(best.value), 0
     clock = clock or Clock(Limits(time=math.inf))
-    samples, most = _room(best, question, clock.left)
+    samples, most = _affordable(best, question, clock.left)
     try:
         runs.append((best, steps(best, question, first_round(question, samples), seed, clock=clock)))
         limit = max(limit, objective(runs[0][1], question).value)
         known = distinct([best, *tried])
-        with_slack = (other for plan in known[:REORDERED] for other in orders_with_slack(space, plan, question.spread))
+        with_slack = (
+            other for plan in known[:MOST_REORDERED] for other in orders_with_slack(space, plan, question.spread)
+        )
         every = distinct([*known, *_in_time(related_plans(space, known, limit), clock), *_in_time(with_slack, clock)])
         others = [plan for plan in every if plan is not best and plan.value <= limit and space.outside(plan) is None]
         more = max(len(others) - (most - 1), 0)
@@ -215,7 +217,7 @@ def steps(
 
 def first_round(question: Robust, samples: int) -> int:
     """Number of samples of the first round."""
-    least = max(FIRST, question.least_samples)
+    least = max(FIRST_SAMPLES, question.least_samples)
     return min(samples, -(-least // BLOCK) * BLOCK)
 
 
@@ -260,9 +262,9 @@ def _finalists(runs: Runs, question: Robust) -> list[int]:
         else:
             error = math.sqrt(found[place].error ** 2 + found[best].error ** 2)
             apart = Estimate(found[place].value - found[best].value, error)
-        return apart.value <= CLEAR * apart.error
+        return apart.value <= CLEAR_ERRORS * apart.error
 
-    return list(dict.fromkeys([0, *[place for place in ranked if may_win(place)][:FINALISTS]]))
+    return list(dict.fromkeys([0, *[place for place in ranked if may_win(place)][:MOST_FINALISTS]]))
 
 
 def no_shared_links(space: Space) -> bool:
@@ -282,15 +284,15 @@ def _in_time(plans: Iterable[EvaluatedPlan], clock: Clock) -> Iterator[Evaluated
             return
 
 
-def _room(plan: EvaluatedPlan, question: Robust, seconds: float) -> tuple[int, int]:
+def _affordable(plan: EvaluatedPlan, question: Robust, seconds: float) -> tuple[int, int]:
     """Numbers of samples and of plans at most: fewer of both where steps need the event loop."""
     program = number(plan.candidate.schedule(plan.pipeline), plan.pipeline, True)
     if alone_on_wires(program):
-        return question.wanted, MOST
-    events = min(EVENTS, int(min(seconds, EVENTS) * A_SECOND))
+        return question.wanted, MOST_PLANS
+    events = min(MOST_EVENTS, int(min(seconds, MOST_EVENTS) * EVENTS_PER_SECOND))
     affordable = events // max(len(program.actions), 1)  # steps
     samples = question.wanted
     if question.samples is None:
-        each = affordable // (2 * FINALISTS) // BLOCK * BLOCK
+        each = affordable // (2 * MOST_FINALISTS) // BLOCK * BLOCK
         samples = min(samples, max(each, question.least_samples))
-    return samples, min(MOST, max(FEWEST, affordable // 2 // first_round(question, samples)))
+    return samples, min(MOST_PLANS, max(LEAST_PLANS, affordable // 2 // first_round(question, samples)))

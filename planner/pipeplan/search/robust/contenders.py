@@ -37,16 +37,16 @@ from pipeplan_formulations.schedule.constructive import constructive
 
 Answer = TypeVar("Answer")
 
-PARTITIONS = 4
+MOST_PARTITIONS = 4
 """Number of fastest partitions that are tried under every schedule of the space."""
-ACTIONS = 400_000
+MOST_ACTIONS = 400_000
 """Most actions simulated for that, over all plans."""
 
-LATER = (1, 2, 4)
+ADDED_LAGS = (1, 2, 4)
 """Additional lags of tensors for orders with slack, in multiples of the spread of the longest action."""
-SECONDS = 0.5
+SECONDS_PER_LAG = 0.5
 """Seconds for each of these lags."""
-LARGEST = 50_000
+MOST_REORDERED_ACTIONS = 50_000
 """Most actions of a step, with backwards split, for which orders with slack are tried."""
 
 
@@ -70,13 +70,13 @@ def related_plans(space: Space, plans: list[EvaluatedPlan], limit: float = inf) 
         Nanoseconds: plans whose nominal steps exceed it are left out.
     """
     seen: set[object] = set()
-    left = ACTIONS
+    left = MOST_ACTIONS
     for evaluated in plans:
         boundaries, partition = evaluated.boundaries, _partition(evaluated)
         if partition in seen:
             continue
         seen.add(partition)
-        if len(seen) > PARTITIONS:
+        if len(seen) > MOST_PARTITIONS:
             return
         for candidate in _variants(space, evaluated):
             if candidate.problem.evaluate(boundaries) > limit:
@@ -128,7 +128,7 @@ def orders_with_slack(space: Space, plan: EvaluatedPlan, spread: float) -> Itera
     candidate, pipeline = plan.candidate, plan.pipeline
     if not space.any_order or candidate.family.two_lanes or len(set(candidate.replicas)) > 1:
         return
-    if 3 * candidate.micro_batches * candidate.depth > LARGEST:
+    if 3 * candidate.micro_batches * candidate.depth > MOST_REORDERED_ACTIONS:
         return
     seen = {candidate.schedule(pipeline).orders}
     for schedule in _schedules_with_slack(pipeline, candidate.micro_batches, spread):
@@ -145,14 +145,14 @@ def _schedules_with_slack(pipeline: Pipeline, micro_batches: int, spread: float)
     yield from family_schedules(pipeline, micro_batches, split)
     problem = schedule_problem(pipeline, micro_batches, split, safe=True)
     longest = max(max(problem.forward), max(problem.backward), max(problem.weight))
-    for times in LATER:
+    for times in ADDED_LAGS:
         more = round(times * spread * longest)
         late = replace(
             problem,
             lag=tuple(lag + more for lag in problem.lag),
             lag_back=tuple(lag + more for lag in problem.lag_back),
         )
-        found = constructive(late, SECONDS) if more else None
+        found = constructive(late, SECONDS_PER_LAG) if more else None
         if found is not None:
             yield as_schedule(found[1], pipeline, micro_batches)
 
