@@ -128,7 +128,7 @@ def _bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
 
 @given(chain_allocations(), st.floats(0, 1))
 @settings(max_examples=40, deadline=None)
-def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
+def test_under_a_ceiling_the_programme_bounds_non_increasing_counts(problem: ChainAllocation, share: float) -> None:
     """V* and A* are no more than brute force finds, and equal it where every range holds a single excess."""
     _bounds_all_that_fall(problem, share)
 
@@ -136,7 +136,7 @@ def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAlloca
 @pytest.mark.slow
 @given(chain_allocations(), st.floats(0, 1))
 @settings(max_examples=300, deadline=None)
-def test_under_a_ceiling_the_programme_bounds_all_that_fall_in_many(problem: ChainAllocation, share: float) -> None:
+def test_under_a_ceiling_the_programme_bounds_them_in_many_problems(problem: ChainAllocation, share: float) -> None:
     """The same in three hundred problems."""
     _bounds_all_that_fall(problem, share)
 
