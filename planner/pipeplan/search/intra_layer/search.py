@@ -157,6 +157,7 @@ def divide(
     """
     began = time.monotonic()
     require_streams(model, cluster, job)
+    # Search plans of whole layers first; without a plan, keep the reason and the bound.
     whole, why = None, ""
     whole_bound: int | None = None
     ended = Stop.OPTIMALITY
@@ -171,6 +172,7 @@ def divide(
     def report(value: int | None, bound: int, left: int) -> None:
         on_progress(value, bound if whole_bound is None else min(whole_bound, bound), left)
 
+    # Then search lines in the time left, with the value of the first search as the cutoff.
     left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
     known = None if whole is None else whole.value
     search = LineSearch(left, report, value=known, model=model, inside=lambda line: satisfies(line, job))
@@ -199,6 +201,7 @@ def _result(
         if stops or not search.refuted:
             raise UndecidedError(stops[0] if stops else Stop.EXHAUSTED, min(bounds, default=0))
         raise InfeasibleError(f"{why}\nNo line of devices that divides layers fits either.")
+    # The bound covers both searches; status and stop reason follow from it.
     value = search.value or 0
     bound = min([value, *bounds])
     reached = Stop.GAP if value - bound <= search.limits.gap * value else Stop.EXHAUSTED

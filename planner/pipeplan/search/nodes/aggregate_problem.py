@@ -134,6 +134,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     """
     classes = space.classes
     prices, job = space.prices, space.job
+    # Tables by class; replicas, shards of the optimiser state and rings by width.
     tables = [prices.table(each.kind, size) for each in classes]
     replicas = [width * layout.unit for width in layout.widths]
     shares = [r if job.zero1 else 1 for r in replicas]
@@ -144,6 +145,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     def rows(name: str) -> Array:
         return np.stack([getattr(table, name) for table in tables])
 
+    # Bytes are the least over classes, so that they hold for every class; times keep the class.
     fixed = 2 * prices.parameters
     deepest = min(len(space.model.layers), max(job.depths, default=len(space.model.layers)))
     problem = ChainAllocation(

@@ -179,6 +179,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         backward. A relaxation over several families has the least of one and the most of the other.
     """
     chain, two_lanes = candidate.chain, candidate.family.two_lanes
+    # Devices of one kind share one row of the byte tables.
     alike = len({group[0].kind.name for group in chain.groups}) == 1
     tables = chain.tables()
     tables["limit"] = np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0))

@@ -30,6 +30,7 @@ class Constraints:
         self._index = {name: i for i, name in enumerate(model.names)}
         self._model, self._cluster, self._job = model, cluster, job
         self.cuts = np.ones(len(model.layers) - 1, np.bool_)
+        # Forbidden stage boundaries: after single layers, and between layers kept together.
         for name in job.no_cut_after:
             place = self._layer(name)
             if place == len(model.layers) - 1:
@@ -41,6 +42,7 @@ class Constraints:
         for names in job.together:
             places = [self._layer(name) for name in names]
             self.cuts[min(places) : max(places)] = False
+        # Pinned layers, with the name of their device or device kind.
         self._pins = [(self._layer(name), where) for name, where in job.pin]
         for _, where in self._pins:
             if not any(_is(device, where) for device in cluster.devices):
@@ -65,6 +67,7 @@ class Constraints:
         micro_batches : int
             The most micro-batches that a step may have.
         """
+        # Too few devices or micro-batches for the least number of replicas.
         job, devices, layers = self._job, len(self._cluster.devices), len(self._model.layers)
         least = min(job.replicas, default=1)
         width = f"at least {least} replicas of each stage are asked for (replicas)"
@@ -75,6 +78,7 @@ class Constraints:
                 f"No plan fits: {width}, and a step has at most {micro_batches} micro-batches for them to share; ask "
                 "for fewer replicas, or for more and smaller micro-batches."
             )
+        # Too few layers, devices or allowed boundaries for the least number of stages.
         if not job.depths or min(job.depths) <= min(int(self.cuts.sum()) + 1, devices // least):
             return None
         depth = min(job.depths)

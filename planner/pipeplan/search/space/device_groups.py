@@ -151,6 +151,7 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
             yield tuple(modes)
         if len(modes) == min(layers, deepest) or unreachable(len(modes), left):
             return
+        # Add one stage: each class with devices left; in a given order only that of the next devices.
         for c, room in enumerate(left):
             if given:
                 ahead = listed[used:]
