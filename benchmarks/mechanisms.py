@@ -18,8 +18,7 @@ from benchmarks.joint_scale import one_kind, thousand_layers, two_kinds
 
 from pipeplan.core.units import format_time
 from pipeplan.io.load import load_cluster, load_model
-from pipeplan.search.branch_and_bound import Step
-from pipeplan.search.nodes.aggregate import PlacementsNode, TargetSchedule, at_once
+from pipeplan.search.nodes.aggregate import TargetSchedule, at_once
 from pipeplan.solve import solve
 
 SECONDS, GAP = 60.0, 0.005
@@ -44,16 +43,10 @@ VARYING: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def without_placements(node: PlacementsNode, _: object) -> object:
-    """Ask each placement by itself."""
-    return Step.split([node._aggregate(layout) for layout in node.layouts])
-
-
 choice = import_module("pipeplan.search.robust.choice")
 OFF: Mapping[str, tuple[Any, str, Callable[..., object]] | None] = {
     "all": None,
     "no targets": (TargetSchedule, "next_below", lambda _, search, __: at_once(search)),
-    "no placements": (PlacementsNode, "advance", without_placements),
     "no related plans": (choice, "related_plans", lambda *_: iter(())),
     "no orders with slack": (choice, "orders_with_slack", lambda *_: iter(())),
 }
@@ -75,7 +68,7 @@ def main() -> None:
     """Print both tables."""
     words = [word for word in sys.argv[2:] if word != "--"]
     variants = (
-        (LARGE, ("all", "no targets", "no placements"), ("step", "bound")),
+        (LARGE, ("all", "no targets"), ("step", "bound")),
         (VARYING, ("all", "no related plans", "no orders with slack"), ("mean", "fastest")),
     )
     for questions, names, columns in variants:

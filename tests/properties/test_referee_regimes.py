@@ -11,7 +11,7 @@ from pipeplan.search.any_order import AnyOrderNode
 from pipeplan.search.graph.node import GraphNode
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes import tied_copies as copies
-from pipeplan.search.nodes.aggregate import AggregateNode, PlacementsNode, TargetSchedule
+from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode
 from pipeplan.search.space import in_flight as flights
 from pipeplan.search.space.in_flight import InFlightBox
@@ -87,15 +87,6 @@ def choosing(document: dict[str, Any]) -> None:
     document["job"] |= {"intra_layer": False, "extrapolate": True}
 
 
-def even(document: dict[str, Any]) -> None:
-    """Two nodes of two like devices each, and stages of any width."""
-    cluster, job = document["cluster"], document["job"]
-    node = {"devices": [{"kind": min(cluster["devices"]), "count": 1}] * 2, "link": cluster["nodes"][0]["link"]}
-    cluster["nodes"], cluster["network"] = [node, node], cluster["network"] or {"bandwidth": 10**9}
-    for name in ("replicas", "depths", "pin", "micro_batches"):
-        job.pop(name, None)
-
-
 AGGREGATES = (space, "FEW", 0)
 LARGE = (AGGREGATES, (layouts, "SMALL_CELLS", 0))
 REGIMES = {
@@ -104,9 +95,6 @@ REGIMES = {
         AggregateNode, "advance", LARGE, exact=False, when=lambda own, _: not own[0].small, suits=free
     ),
     "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free),
-    "placements": Regime(
-        PlacementsNode, "advance", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=even
-    ),
     "certain copies": Regime(
         copies, "_with_copy", (AGGREGATES,), suits=lambda own: free(own) and step(own), change=apart
     ),

@@ -9,7 +9,6 @@
 """
 
 from collections.abc import Iterator
-from itertools import groupby
 
 from pipeplan.core.job import Order
 from pipeplan.schedules.family import alternates
@@ -41,20 +40,15 @@ def root_nodes(space: Space) -> Iterator[Node]:
         for size in space.sizes:
             yield RemainingGroupsNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size)
         return
-    from pipeplan.search.nodes.aggregate import AggregateNode, PlacementsNode  # only larger clusters need it
+    from pipeplan.search.nodes.aggregate import AggregateNode  # only larger clusters need it
     from pipeplan.search.nodes.aggregate_problem import layout_lower_bound, layouts
 
     layers = len(space.model.layers)
     kinds = sorted({alternates(name) for name in space.schedules}, reverse=True)
     covered = True in kinds and space.phased  # 1F1B's problem bounds the others too, so large nodes solve it alone
     for size in space.sizes:
-        for _, alike in groupby(layouts(space, space.job.batch // size), key=lambda layout: layout.unit):
-            bounds = {layout: layout_lower_bound(space, size, layout) for layout in alike}
-            known = {layout: bound for layout, bound in bounds.items() if bound is not None}
-            for each in kinds:
-                selected = [layout for layout in known if each or not covered or layout.small(layers)]
-                placed = tuple(layout for layout in selected if len(layout.widths) == 1 and not layout.small(layers))
-                if len(placed) > 1:
-                    yield PlacementsNode(min(known[layout] for layout in placed), space, placed, size, each)
-                rest = [layout for layout in selected if len(placed) < 2 or layout not in placed]
-                yield from (AggregateNode(known[layout], space, layout, size, each) for layout in rest)
+        bounds = {layout: layout_lower_bound(space, size, layout) for layout in layouts(space, space.job.batch // size)}
+        for each in kinds:
+            for layout, least in bounds.items():
+                if least is not None and (each or not covered or layout.small(layers)):
+                    yield AggregateNode(least, space, layout, size, each)

@@ -2,9 +2,8 @@
 
 ::
 
-    PlacementsNode            equal stages, all placements on nodes      one solve closes most of them
-     └ AggregateNode          one layout at a micro-batch size           solved for ever closer targets
-        └ DeviceGroupsNode    its best device groups                     (a small layout is a tree of all its groups)
+    AggregateNode          one layout at a micro-batch size           solved for ever closer targets
+     └ DeviceGroupsNode    its best device groups                     (a small layout is a tree of all its groups)
 
 A large node is first solved for values far below the incumbent, then for values closer to it::
 
@@ -32,8 +31,6 @@ from pipeplan_formulations.common.report import Limits, Stop
 
 FIRST_SLICE = 4.0
 """Seconds of a node's first solve; four times as many each time they were not enough."""
-ROUGH = 5
-"""Factor by which the bound over all placements may be less accurate: each placement is solved again."""
 TARGETS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Targets as shares below the incumbent, before that of the requested gap."""
 CLOSE = 5e-4
@@ -208,62 +205,9 @@ class AggregateNode(Node):
         return [each for each in candidates if self.covers or each.family.alternates == self.alternating]
 
 
-@dataclass
-class PlacementsNode(Node):
-    """Equal layouts that differ only in the placement of replicas on nodes; below is one aggregate node per layout.
-
-    A relaxation over all placements closes most of them at once.
-    """
-
-    bound: int
-    space: Space
-    layouts: tuple[Layout, ...]
-    size: int
-    alternating: bool
-    targets: TargetSchedule = field(default_factory=TargetSchedule)
-
-    @property
-    def rank(self) -> tuple[int, ...]:
-        """The rank of the nodes below."""
-        return self._aggregate(_best_of(self.layouts)).rank
-
-    @property
-    def turn(self) -> Turn:
-        """The turn of the nodes below."""
-        return Turn.UNTIL_A_PLAN
-
-    def advance(self, search: PlanSearch) -> Step[Node]:
-        """Solve for a better value over all placements at once; if there is one, open a node for each placement.
-
-        Without an incumbent, open the node of the first placement.
-        """
-        if search.value is None:
-            first, *rest = sorted(self.layouts, key=lambda layout: self._aggregate(layout).rank)
-            others = replace(self, layouts=tuple(rest)) if len(rest) > 1 else self._aggregate(*rest)
-            return Step.split([self._aggregate(first), others])
-        target = self.targets.next_below(search, self.bound)
-        problem = allocation_problem(self.space, self.size, _best_of(self.layouts), self.alternating)
-        limits = Limits(min(search.left / 2, FIRST_SLICE / 2), ROUGH * target.accuracy)
-        report = allocation.solve(problem, limits, cutoff=target.cutoff, known=self.bound)
-        if not self.learn(report):
-            return Step.nothing()
-        if report.solution is None and report.stop is not Stop.TIME and not target.last:
-            return Step.split([self])
-        return Step.split([self._aggregate(layout) for layout in self.layouts])
-
-    def _aggregate(self, layout: Layout) -> AggregateNode:
-        return AggregateNode(self.bound, self.space, layout, self.size, self.alternating, targets=replace(self.targets))
-
-
 def _with_counts(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
     """The candidate with these in-flight counts in a list; empty if it is among ``candidates``."""
     if not candidates or not candidates[0].free or not candidates[0].family.alternates:
         return []
     other = replace(candidates[0], family=free_family(tuple(in_flight)))
     return [] if any(other.in_flight == each.in_flight for each in candidates) else [other]
-
-
-def _best_of(layouts: tuple[Layout, ...]) -> Layout:
-    """Relaxation of the layouts: gradients and tensors take the faster of a node's link and the network."""
-    units = tuple(max(numbers) for numbers in zip(*(layout.units for layout in layouts), strict=True))
-    return replace(layouts[0], units=units, per_node=tuple(count + 1 for count in units), tile=None, loose=True)

@@ -50,8 +50,6 @@ class Layout:
         For each device class: number of units, and units per node (1 if a unit fills nodes).
     tile : int or None
         Replicas of one stage in a node, in an equal layout; None is packed.
-    loose : bool
-        Whether this is a relaxation of several layouts.
     """
 
     unit: int
@@ -59,7 +57,6 @@ class Layout:
     units: tuple[int, ...]
     per_node: tuple[int, ...]
     tile: int | None = None
-    loose: bool = False
 
     def straddles(self, each: DeviceClass) -> bool:
         """Return True if packed units of a class may lie in two nodes without filling them."""
@@ -202,7 +199,7 @@ class _SendTables:
                 links = [_between(space, source, target)] * 2
                 if a == b:
                     across = [space.cluster.network or source.link]
-                    unknown = layout.loose or (layout.tile is None and layout.straddles(source))
+                    unknown = layout.tile is None and layout.straddles(source)
                     some_share = layout.widths != (1,)  # where some replicas share a node, others may not
                     links = [[source.link, *across] if some_share or unknown else [source.link], across]
                     links[1] = links[0] if unknown else across
@@ -266,8 +263,8 @@ def _rings(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> li
     inside = Ring(replicas, each.link)
     if network is None or len(each.nodes) == 1:
         return [inside]
-    if layout.tile is not None and not layout.loose:
+    if layout.tile is not None:
         return [inside] if replicas <= layout.tile else [Ring(replicas, shared(network, each.per_node // layout.tile))]
     within = [inside] if replicas <= each.per_node else []
-    aligned = layout.widths == (1,) and not layout.loose and not layout.straddles(each)
+    aligned = layout.widths == (1,) and not layout.straddles(each)
     return within if within and aligned else [*within, Ring(replicas, network)]
