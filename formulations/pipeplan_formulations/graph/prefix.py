@@ -176,7 +176,7 @@ def _modes(model: PrefixModel) -> None:
 
 
 def _direct(model: PrefixModel) -> None:
-    """Add the switches of route ``direct``: a star is split at stage k if one member lies there and another does not."""
+    """Add the switches of route ``direct``: a star is split at stage k if only some members lie there."""
     # Per star: do leaving and entering cost anything, and do they cost the same on every line (alike)?
     problem, rows = model.problem, model.rows
     weights = [(row.leave, row.enter) for mode in problem.modes for row in mode.lines]

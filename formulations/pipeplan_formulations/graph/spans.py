@@ -184,7 +184,7 @@ class SpanTable:
     def _chosen(
         self, m: int, start: int, ends: Array, lines: Array, received: Array, most: int
     ) -> tuple[Array, Array, Array, Array]:
-        """As `_of_mode` with open variants: every point of the front that allows a larger flow than faster points."""
+        """Columns of `_of_mode` with open variants: each point of the front that allows more flow than faster ones."""
         mode, rows = self._problem.modes[m], []
         for i, end in enumerate(ends):
             options = self._fronts[m].options(self.groups(start, int(end)), self._clock)

@@ -64,7 +64,9 @@ def after_warm_start(
         return Stop.INTERRUPT
 
 
-def solve_family(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], complete: bool = False) -> None:
+def solve_family(
+    problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], complete: bool = False
+) -> None:
     """Offer the best solution whose stages lie between the downsets of a family, if it beats the incumbent.
 
     ``complete``: the family holds every downset, so a target without a solution in it is proved impossible.
