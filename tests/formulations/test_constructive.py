@@ -5,7 +5,7 @@ import pytest
 from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import Admission, dispatch, to_numbers, to_orders
-from pipeplan_formulations.schedule.constructive.members import (
+from pipeplan_formulations.schedule.constructive.portfolio import (
     alternating,
     automatic,
     dispatched,

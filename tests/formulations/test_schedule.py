@@ -11,7 +11,7 @@ from pipeplan_formulations.schedule.bounds import jackson, packed, windows
 from pipeplan_formulations.schedule.line import line
 from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.precedence import Admission
-from pipeplan_formulations.schedule.start import serial, stretched
+from pipeplan_formulations.schedule.start import scaled, serial
 
 TWO = line(2, 2, 2)
 """Two devices, two micro-batches, room for both."""
@@ -132,7 +132,7 @@ def test_windows_hold_the_chain() -> None:
 def test_operations_that_take_no_time() -> None:
     """Stretching gives every operation time, and rounding gives its makespan back."""
     problem = replace(TWO, forward=(0, 3), backward=(2, 0), weight=(1, 1), lag=(0,), lag_back=(0,))
-    form = stretched(problem)
+    form = scaled(problem)
     assert form.factor == 13
     assert min(form.problem.forward + form.problem.backward + form.problem.weight) == 1
     value, long = evaluate(problem, serial(problem)), evaluate(form.problem, serial(problem))
@@ -141,7 +141,7 @@ def test_operations_that_take_no_time() -> None:
     assert long // form.factor == value
     assert form.bound(long) == value
     assert form.unit == 1
-    assert (stretched(TWO).factor, stretched(TWO).unit) == (1, 100)
+    assert (scaled(TWO).factor, scaled(TWO).unit) == (1, 100)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -16,7 +16,7 @@ from pipeplan_formulations.schedule.cyclic import (
     least_period,
     patterns,
     period_bound,
-    settled,
+    refined,
     solve,
     step_bound,
     unrolled,
@@ -28,7 +28,7 @@ from pipeplan_formulations.schedule.cyclic.pattern import compact
 from pipeplan_formulations.schedule.cyclic.period import Found, modulo
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.stride import by_strides, stride, stride_bound
-from pipeplan_formulations.schedule.cyclic.unrolled import ruled
+from pipeplan_formulations.schedule.cyclic.unrolled import by_rules
 from pipeplan_formulations.schedule.line import line
 from pipeplan_formulations.schedule.objective import peaks, starts
 
@@ -141,7 +141,7 @@ def test_strides_are_never_too_long(seed):
     best = exact.solve(problem, Limits(time=20.0))
     if best.solution is None or best.objective is None or instant(problem):
         return
-    known = [best.solution, *(o for o in islice(ruled(problem, Clock(QUICK)), 10) if o is not None)]
+    known = [best.solution, *(o for o in islice(by_rules(problem, Clock(QUICK)), 10) if o is not None)]
     for n in range(1, problem.micro_batches):
         least = stride(problem, n, QUICK)
         for orders in known:
@@ -185,7 +185,7 @@ def test_rules_make_schedules(seed):
     problem = replace(random_schedule(seed), micro_batches=9)
     if not problem.possible:
         return
-    values = [evaluate(problem, orders) for orders in ruled(problem, Clock(QUICK)) if orders is not None]
+    values = [evaluate(problem, orders) for orders in by_rules(problem, Clock(QUICK)) if orders is not None]
     assert values and all(value is not None for value in values)
     assert all(a > b for a, b in pairwise(values))
 
@@ -193,7 +193,7 @@ def test_rules_make_schedules(seed):
 def test_rules_of_a_long_step_come_best_first():
     """Where rules are ranked on short steps, the first that is run keeps the least period that any of them keeps."""
     problem = line(8, 512, 4)
-    first = next(ruled(problem, Clock(Limits(time=60.0))))
+    first = next(by_rules(problem, Clock(Limits(time=60.0))))
     assert first is not None
     value = evaluate(problem, first)
     assert value is not None and value <= 512 * 4850 + 2 * max(reach(problem).round_trip)
@@ -278,7 +278,7 @@ def test_settling_keeps_the_period():
     problem = line(4, 16, 6)
     pattern = least_period(problem, 1, QUICK).pattern
     assert pattern is not None
-    short, small = (settled(problem, pattern, Limits(time=10.0), aim) for aim in ("latency", "memory"))
+    short, small = (refined(problem, pattern, Limits(time=10.0), aim) for aim in ("latency", "memory"))
     assert short.period == small.period == pattern.period
     assert not short.faults(problem) and not small.faults(problem)
     assert short.latency(problem) <= min(small.latency(problem), pattern.latency(problem))

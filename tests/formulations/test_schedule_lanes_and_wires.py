@@ -78,7 +78,7 @@ def test_wires_timed_by_hand() -> None:
     assert begun is not None
     assert [begun[op] for op in (A[0], F[1][0], A[1], G[0], G[1])] == [1000, 1400, 2000, 3400, 5400]
     assert makespan(problem, begun) == 7500
-    assert problem.away == problem.away_back == (400,)
+    assert problem.in_transit == problem.in_transit_back == (400,)
 
 
 def test_streams_timed_by_hand() -> None:
@@ -88,8 +88,8 @@ def test_streams_timed_by_hand() -> None:
     assert long is not None
     assert [short[op] for op in (A[0], F[1][0], A[1])] == [0, 1100, 1000]
     assert [long[op] for op in (A[0], F[1][0], A[1])] == [0, 1600, 1500]
-    assert on_one_wire(TWO, 300, "stream").away == (100,)
-    assert on_one_wire(TWO, 1500, "stream").away == (600,)
+    assert on_one_wire(TWO, 300, "stream").in_transit == (100,)
+    assert on_one_wire(TWO, 1500, "stream").in_transit == (600,)
 
 
 def test_waiting_devices_timed_by_hand() -> None:
@@ -99,7 +99,7 @@ def test_waiting_devices_timed_by_hand() -> None:
     assert begun is not None
     assert [begun[op] for op in (A[0], F[1][0], B[1][0])] == [700, 1100, 1600]
     assert [begun[op] for op in (A[1], G[0], F[1][1])] == [1700, 2000, 2300]
-    assert problem.away == (100,)
+    assert problem.in_transit == (100,)
 
 
 def test_a_wire_may_wait_for_a_better_tensor() -> None:

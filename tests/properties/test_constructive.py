@@ -12,7 +12,7 @@ from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule, evaluat
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import dispatch, to_orders
 from pipeplan_formulations.schedule.constructive.local_search import Network, moves
-from pipeplan_formulations.schedule.constructive.members import automatic, dispatched, handwritten
+from pipeplan_formulations.schedule.constructive.portfolio import automatic, dispatched, handwritten
 
 seeds = st.integers(0, 10**9)
 

@@ -14,8 +14,8 @@ from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, evaluate, exact, lower_bound
 from pipeplan_formulations.schedule import russian_dolls as russian_dolls
 from pipeplan_formulations.schedule.bounds import Spans, Table, Windows, windows
-from pipeplan_formulations.schedule.russian_dolls import answered, without_later_weights
-from pipeplan_formulations.schedule.start import serial, stretched
+from pipeplan_formulations.schedule.russian_dolls import decide, without_later_weights
+from pipeplan_formulations.schedule.start import scaled, serial
 
 LIMITS = Limits(time=60, workers=1)
 WAITING = (141, 194, 439)
@@ -146,7 +146,7 @@ def test_few_micro_batches_bound_many() -> None:
 
 def questioned(seed: int) -> None:
     """With windows that say nothing, one less than the optimum is refuted and the optimum is not."""
-    problem = stretched(random_ways(seed)).problem
+    problem = scaled(random_ways(seed)).problem
     if not problem.possible:
         return
     least = optimum(problem)
@@ -157,8 +157,8 @@ def questioned(seed: int) -> None:
         "A": [[0] * problem.micro_batches] * problem.stages,
         "G": [[0] * problem.micro_batches] * problem.stages,
     }
-    assert answered(problem, Windows(nothing, nothing), least - 1, LIMITS) == least, seed
-    assert answered(problem, Windows(nothing, nothing), least, LIMITS) == least, seed
+    assert decide(problem, Windows(nothing, nothing), least - 1, LIMITS) == least, seed
+    assert decide(problem, Windows(nothing, nothing), least, LIMITS) == least, seed
 
 
 def test_questions_are_answered() -> None:
@@ -180,7 +180,7 @@ def nested(seed: int) -> bool:
     problem = random_ways(seed)
     need = [sum(problem.taken[s] for s in stages) for stages in problem.hosted]
     little = tuple(base + 3 * n // 2 for base, n in zip(problem.base, need, strict=True))
-    form = stretched(replace(problem, micro_batches=4 if problem.stages <= 3 else 2, limit=little)).problem
+    form = scaled(replace(problem, micro_batches=4 if problem.stages <= 3 else 2, limit=little)).problem
     known = windows(form, russian_dolls.russian_dolls(form, serial(form), LIMITS, cpsat.PAIRS))
     bound = lower_bound(form, known)
     assert bound <= optimum(form), seed

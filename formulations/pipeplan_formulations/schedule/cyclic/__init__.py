@@ -3,7 +3,7 @@
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound
 from pipeplan_formulations.schedule.cyclic.holding import period_bound, step_bound
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
-from pipeplan_formulations.schedule.cyclic.period import LeastPeriod, least_period, settled
+from pipeplan_formulations.schedule.cyclic.period import LeastPeriod, least_period, refined
 from pipeplan_formulations.schedule.cyclic.stride import stride_bound
 from pipeplan_formulations.schedule.cyclic.unrolled import patterns, solve, unrolled
 
@@ -14,7 +14,7 @@ __all__ = [
     "least_period",
     "patterns",
     "period_bound",
-    "settled",
+    "refined",
     "solve",
     "step_bound",
     "stride_bound",

@@ -114,9 +114,10 @@ class _Frame:
         chain = sum(problem.forward) + sum(problem.backward) + sum(problem.lag) + sum(problem.lag_back)
         most = chain // period + 3 * (2 * problem.stages + 1)
         self.place = {op: self.sat.new_int_var(0, period - problem.duration(op), "") for op in self.ops}
-        self.turn = {op: self.sat.new_int_var(-1, most, "") for op in self.ops}
+        self.period_index = {op: self.sat.new_int_var(-1, most, "") for op in self.ops}
         self.begin = {
-            op: self.offset[problem.device[op.stage]] + self.place[op] + period * self.turn[op] for op in self.ops
+            op: self.offset[problem.device[op.stage]] + self.place[op] + period * self.period_index[op]
+            for op in self.ops
         }
         self.first: dict[tuple[Op, Op], Any] = {}
         self.latest = (most + 2) * period
@@ -125,7 +126,7 @@ class _Frame:
         """(10) to (14); ``loose`` leaves (13) to the objective."""
         sat, problem = self.sat, self.problem
         source = Op("F", 0, 0)
-        sat.add(self.turn[source] == 0)
+        sat.add(self.period_index[source] == 0)
         sat.add(self.offset[problem.device[0]] == 0)
         for hosted in problem.hosted:
             if hosted:
@@ -177,7 +178,7 @@ class _Frame:
                 if op.stage in hosted:
                     beyond, place = divmod(pattern.starts[op] - zero - edge, pattern.period)
                     self.sat.add_hint(self.place[op], min(place, self.period - problem.duration(op)))
-                    self.sat.add_hint(self.turn[op], beyond + edge // self.period)
+                    self.sat.add_hint(self.period_index[op], beyond + edge // self.period)
 
     def extract(self, solver: Any) -> Pattern:
         """The starts found."""
@@ -197,7 +198,7 @@ class _Frame:
             change = problem.delta[op.kind][op.stage]
             if problem.device[op.stage] == d and change:
                 begun = 1 if op == forward else self._before(op, forward)
-                total += change * begun - change * self.turn[op]
+                total += change * begun - change * self.period_index[op]
         return problem.room[d], total
 
     def _before(self, a: Op, b: Op) -> Any:
@@ -259,7 +260,7 @@ def least_period(
     unit: int,
     limits: Limits,
     hint: Pattern | None = None,
-    told: Callable[[LeastPeriod], None] | None = None,
+    on_progress: Callable[[LeastPeriod], None] | None = None,
     below: int | None = None,
 ) -> LeastPeriod:
     """A pattern of ``unit`` micro-batches with the least period, to within ``limits.gap``.
@@ -268,7 +269,7 @@ def least_period(
     ----------
     hint : Pattern, optional
         One of the same unit to begin from.
-    told : callable, optional
+    on_progress : callable, optional
         Hears of every improvement of bound or pattern.
     below : int, optional
         Only periods below this one matter.
@@ -303,12 +304,12 @@ def least_period(
             bound = low if certain else bound
             period = (low + high) // 2 if high is not None else max(low, int(any_unit * (1 + rise)))
             rise *= 2
-        if told is not None:
-            told(state())
+        if on_progress is not None:
+            on_progress(state())
     return state()
 
 
-def settled(problem: PipelineSchedule, pattern: Pattern, limits: Limits, aim: Aim) -> Pattern:
+def refined(problem: PipelineSchedule, pattern: Pattern, limits: Limits, aim: Aim) -> Pattern:
     """At the pattern's period, one with the least of ``aim``; the pattern itself if time is too short to find one."""
     found = modulo(problem, pattern.unit, pattern.period, limits, aim, hint=pattern)
     return found.pattern if found.pattern is not None else pattern

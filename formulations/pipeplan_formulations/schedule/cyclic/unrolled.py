@@ -1,7 +1,7 @@
-"""Steps of many micro-batches: a short schedule whose middle is a pattern, stretched to their number.
+"""Cyclic back end for many micro-batches: a short schedule whose middle is a pattern, stretched to the whole step.
 
-Beside it list schedules of the whole step, rule after rule (`ruled`); where it is long, first the rules that are best
-on a shorter one.
+It also tries list schedules of the whole step, rule by rule (`by_rules`); for a long step the rules that are best on a
+shorter one come first.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from pipeplan_formulations.common.solvers import cpsat_version
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import Rule, dispatch, to_orders
-from pipeplan_formulations.schedule.constructive.members import automatic, dispatched
+from pipeplan_formulations.schedule.constructive.portfolio import automatic, dispatched
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound
 from pipeplan_formulations.schedule.cyclic.ends import with_ends, with_tail
 from pipeplan_formulations.schedule.cyclic.holding import period_bound, reach, step_bound
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
-from pipeplan_formulations.schedule.cyclic.period import least_period, settled
+from pipeplan_formulations.schedule.cyclic.period import least_period, refined
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.stride import stride_bound
 from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
@@ -33,7 +33,7 @@ LONG = 2
 """A step is long if it has so many times the micro-batches of the longer one."""
 
 
-def ruled(problem: PipelineSchedule, ranking: Clock) -> Iterator[Orders | None]:
+def by_rules(problem: PipelineSchedule, ranking: Clock) -> Iterator[Orders | None]:
     """For each rule its orders of a possible problem, or None where a rule before was as good.
 
     ``ranking`` limits the time in which rules are ranked; there is no limit to the rest.
@@ -162,7 +162,7 @@ def patterns(problem: PipelineSchedule, limits: Limits, clock: Clock) -> list[Pa
         least = least_period(problem, unit, part, hint, below=below).pattern
         if least is not None and (not found or least.period * found[0].unit < found[0].period * unit):
             shorter = Limits(min(SETTLE, max(0.1, clock.left / 4)), 0.0, limits.workers, limits.seed)
-            found.insert(0, settled(problem, least, shorter, "latency"))
+            found.insert(0, refined(problem, least, shorter, "latency"))
     return found
 
 
@@ -185,7 +185,7 @@ def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock) -> Iter
     def part(share: float) -> Clock:
         return Clock(replace(limits, time=share * clock.left))
 
-    rules, listed = ruled(problem, part(RULES / 2)), []
+    rules, listed = by_rules(problem, part(RULES / 2)), []
     for orders in _until(part(RULES), rules):
         listed.append(orders)
         yield orders

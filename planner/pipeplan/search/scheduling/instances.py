@@ -72,8 +72,8 @@ def crowded(problem: PipelineSchedule, waits: int) -> PipelineSchedule:
 
     return replace(
         problem.unshared,
-        lag=longer(problem.away, problem.occupancy),
-        lag_back=longer(problem.away_back, problem.occupancy_back),
+        lag=longer(problem.in_transit, problem.occupancy),
+        lag_back=longer(problem.in_transit_back, problem.occupancy_back),
     )
 
 
