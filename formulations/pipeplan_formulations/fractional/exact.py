@@ -156,7 +156,7 @@ def solve(
         If the problem has path cuts.
     """
     if problem.paths:
-        raise ValueError("path cuts couple distant stages, which this method cannot; ask cbc or cpsat")
+        raise ValueError("the exact method does not support path cuts, which couple distant stages; use cbc or cpsat")
     bisection = _Bisection(problem, limits, progress, hint)
     bracket, tables = bisection.bracket, Tables(problem)
     stop = Stop.OPTIMALITY

@@ -180,7 +180,7 @@ class FractionalPartition:
             raise ValueError(f"ahead is {self.ahead}; give a number above 0 for each of {stages} stages, on one lane")
         for path in self.paths:
             if self.objective != "step" or path.sizes != (stages,) * 4 + (stages - 1,) * 2 or any(path.reduce):
-                raise ValueError(f"{path} is no path of a step on {stages} stages without reductions")
+                raise ValueError(f"{path} is no path cut of a step on {stages} stages without reductions")
         if self.objective not in ("step", "bottleneck"):
             raise ValueError(f"objective is {self.objective!r}; choose step or bottleneck")
 

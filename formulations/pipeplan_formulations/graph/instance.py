@@ -126,34 +126,38 @@ class GraphPartition:
 
     def __post_init__(self) -> None:
         if self.groups < 1 or not self.modes:
-            raise ValueError(f"{self.groups} groups and {len(self.modes)} modes leave nothing to decide")
+            raise ValueError(f"{self.groups} groups and {len(self.modes)} modes; give at least one of each")
         ends = {end for edge in self.edges for end in edge} | {g for star in self.stars for g in star.members}
         if not ends <= set(range(self.groups)):
             raise ValueError(f"groups are 0 to {self.groups - 1}; {sorted(ends - set(range(self.groups)))[:5]} are not")
         if any(star.source in star.readers or not star.readers for star in self.stars):
-            raise ValueError("a star has readers, and its source is none of them")
+            raise ValueError("a star needs at least one reader, and its source must not be one of them")
         for mode in self.modes:
             if mode.fixed.shape[1:] != (self.groups,) or mode.received.shape != (len(self.stars),):
-                raise ValueError(f"mode {mode.name!r} is not about {self.groups} groups and {len(self.stars)} stars")
+                raise ValueError(
+                    f"mode {mode.name!r} has tables not sized for {self.groups} groups and {len(self.stars)} stars"
+                )
             if len(mode.takes) != len(self.pools):
                 raise ValueError(f"mode {mode.name!r} takes from {len(mode.takes)} pools; there are {len(self.pools)}")
             if mode.fixed.shape != self.modes[0].fixed.shape:
                 raise ValueError("modes differ in their number of variants")
         if self.route == "relay" and any(not self.forward(star) for star in self.stars):
-            raise ValueError("a relayed star's readers come after its source, by edges")
+            raise ValueError("every reader of a relayed star must be a descendant of its source by edges")
         if any(depth < 1 for depth in self.depths):
-            raise ValueError(f"there is at least one stage; allowed are {self.depths}")
+            raise ValueError(f"depths are {self.depths}; every number of stages must be at least 1")
         if self.pairs is not None:
             self._check_pairs(self.pairs)
 
     def _check_pairs(self, pairs: Array) -> None:
         count = len(self.modes)
         if self.route != "relay":
-            raise ValueError("borders are crossed by what is relayed; route is 'direct'")
+            raise ValueError("pairs of modes with borders need route 'relay'; route is 'direct'")
         if pairs.shape != (count, count) or not -1 <= int(pairs.min()) <= int(pairs.max()) < len(self.borders):
-            raise ValueError(f"pairs of {count} modes name borders from -1 to {len(self.borders) - 1}")
+            raise ValueError(
+                f"pairs must have shape ({count}, {count}) with border indices from -1 to {len(self.borders) - 1}"
+            )
         if any(border.leave.shape != (len(self.stars),) for border in self.borders):
-            raise ValueError(f"every border is about {len(self.stars)} stars")
+            raise ValueError(f"every border needs one entry per star, {len(self.stars)} in all")
 
     @property
     def variants(self) -> int:
@@ -285,5 +289,5 @@ def topological_order(groups: int, edges: Sequence[tuple[int, int]]) -> list[int
             if not missing[b]:
                 ready.append(b)
     if len(order) < groups:
-        raise ValueError(f"edges go round in a circle among {groups - len(order)} groups")
+        raise ValueError(f"edges form a cycle among {groups - len(order)} groups")
     return order

@@ -108,7 +108,7 @@ class GraphMode(Mode):
 
     def __post_init__(self) -> None:
         if not self.lines:
-            raise ValueError(f"mode {self.name!r} has no line, so no load")
+            raise ValueError(f"mode {self.name!r} has no line; give at least one")
         shape = self.lines[0].time.shape
         for name in ("fixed", "held", "peak"):
             if getattr(self, name).size == 0:
@@ -124,10 +124,12 @@ class GraphMode(Mode):
         if len({row.shape for row in stars}) > 1:
             raise ValueError(f"mode {self.name!r}: rows of stars differ in length")
         if any(int(values.min(initial=0)) < 0 for values in [*tables, *stars, self.in_flight]):
-            raise ValueError(f"mode {self.name!r}: times, sizes and counts are never negative")
+            raise ValueError(f"mode {self.name!r}: times, sizes and counts must be 0 or more")
         super().__post_init__()
         if any(min(line.share, line.wire, line.times) < 1 or line.base < 0 for line in self.lines):
-            raise ValueError(f"mode {self.name!r}: a line's share, wire and times are 1 at least, its base 0")
+            raise ValueError(
+                f"mode {self.name!r}: a line's share, wire and times must be at least 1, its base at least 0"
+            )
 
     @cached_property
     def depends_on_flow(self) -> bool:

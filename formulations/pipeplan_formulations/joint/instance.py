@@ -82,9 +82,9 @@ class JointPipeline:
     def __post_init__(self) -> None:
         chain = self.chain
         if chain.objective != "step" or chain.weight is None or chain.paths:
-            raise ValueError("orders are for objective 'step', with times of weight gradients and without path cuts")
+            raise ValueError("the chain must have objective 'step' and times of weight gradients, and no path cuts")
         if len({count.stage for count in chain.through}) != 1:
-            raise ValueError("all stages must have the same number of micro-batches; replicas then are rows")
+            raise ValueError("all stages must have the same number of micro-batches, those of one data-parallel lane")
         if self.joined.shape != chain.forward.shape or int(self.joined.min(initial=0)) < 0:
             raise ValueError(
                 f"joined has shape {self.joined.shape}; {chain.forward.shape} times of 0 or more are needed"

@@ -162,7 +162,7 @@ class PipelineSchedule:
         for s in range(self.stages):
             if self.taken[s] != self.freed[s] + self.freed_by_weight[s]:
                 raise ValueError(
-                    f"stage {s} takes {self.taken[s]} bytes a micro-batch and frees "
+                    f"stage {s} takes {self.taken[s]} bytes per micro-batch and frees "
                     f"{self.freed[s]} + {self.freed_by_weight[s]}; both must be the same"
                 )
             if not self.split[s] and (self.weight[s] or self.freed_by_weight[s]):
