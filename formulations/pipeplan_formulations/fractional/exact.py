@@ -163,6 +163,7 @@ def solve(
     target: int | None = bracket.low
     if enough is not None and bracket.low < enough <= problem.largest and not (bracket.high or enough) < enough:
         target = enough - 1
+    # Without an incumbent the target rises in doubling steps; afterwards the bisection chooses it.
     step = max(1, bracket.low // 64)
     try:
         while target is not None and (enough is None or bracket.low < enough) and not bracket.proven:

@@ -56,6 +56,7 @@ def orders(problem: GraphPartition, count: int, seed: int) -> list[list[int]]:
     after: list[list[int]] = [[] for _ in range(n)]
     for a, b in problem.edges:
         after[a].append(b)
+    # Number of incoming edges of each group; ``walk`` takes ready groups, by a stack (stay 1) or a queue (stay 0).
     missing = [sum(b == g for _, b in problem.edges) for g in range(n)]
     random = Random(seed)
 

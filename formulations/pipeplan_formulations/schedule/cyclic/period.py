@@ -77,6 +77,7 @@ def modulo(
         unit * sum(ticking.forward[s] + ticking.backward[s] + ticking.weight[s] for s in hosted)
         for hosted in ticking.hosted
     ]
+    # A device's work in one period must fit into it.
     if max(work) > period or not problem.possible:
         return Found(None, True)
     frame = _Frame(ticking, unit, period)

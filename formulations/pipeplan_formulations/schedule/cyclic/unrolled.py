@@ -115,6 +115,7 @@ def solve(
     bracket = open_bracket(problem, limits, progress)
     if bracket.impossible:
         return bracket.report(Stop.OPTIMALITY, NAME, cpsat_version())
+    # Bounds that are cheap for many micro-batches; then candidates, with the stride bound after the first of them.
     easier, clock = problem.unshared, bracket.clock
     if easier.plain:
         bracket.low = max(step_bound(easier), drain_bound(easier))
