@@ -1,11 +1,11 @@
-"""The constructive portfolio on pipelines whose best makespans are known, and its parts by hand."""
+"""Constructive portfolio on pipelines with known optimal makespans, and its parts by hand."""
 
 import pytest
 
 from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import Admission, dispatch, to_numbers, to_orders
-from pipeplan_formulations.schedule.constructive.members import (
+from pipeplan_formulations.schedule.constructive.portfolio import (
     alternating,
     automatic,
     dispatched,
@@ -17,7 +17,7 @@ from pipeplan_formulations.schedule.line import line
 
 
 def v_shape(micro_batches: int, room: int) -> PipelineSchedule:
-    """Two devices with two stages each, there and back again; every F takes one unit of memory, every B frees it."""
+    """Two devices with two stages each in a V; every F takes one unit of memory, every B frees it."""
     return PipelineSchedule(
         device=(0, 1, 1, 0),
         micro_batches=micro_batches,
@@ -42,7 +42,7 @@ def words(problem: PipelineSchedule, orders: list[list[int]], device: int) -> st
 
 
 def test_alternating_as_drawn() -> None:
-    """Three forwards, then I and F in turn, W one micro-batch late: the list drawn beside the code."""
+    """Three forwards, then I and F alternately, W delayed by one micro-batch: the list drawn in `alternating`."""
     orders = alternating(line(1, 5, 9), [3], [1])
     assert words(line(1, 5, 9), orders, 0) == "F0 F1 F2 I0 F3 I1 W0 F4 I2 W1 I3 W2 I4 W3 W4"
 
@@ -62,13 +62,13 @@ def test_zero_bubble_holds_as_much_as_published(extra: int, peak: int) -> None:
 
 @pytest.mark.parametrize(("in_flight", "known"), [(4, 161_900), (6, 121_300), (8, 98_300), (12, 94_100)])
 def test_a_rule_of_the_portfolio_reaches_what_is_known(in_flight: int, known: int) -> None:
-    """On 8 equal devices with 32 micro-batches the members alone come to what list scheduling is known to reach."""
+    """On 8 equal devices with 32 micro-batches the rules alone reach the known makespan of list scheduling."""
     problem = line(8, 32, in_flight)
     assert min(dispatch(problem, rule)[0] for rule in [*automatic(problem), *dispatched(problem)]) <= known
 
 
 def test_ends_where_the_bound_is_met() -> None:
-    """With the bound known, an hour is not used up once a schedule meets it."""
+    """With a known bound the search ends well before a limit of an hour, once a schedule reaches it."""
     problem = line(8, 32, 12)
     found = constructive(problem, 3600.0, lower_bound(problem))
     assert found is not None
@@ -76,7 +76,7 @@ def test_ends_where_the_bound_is_met() -> None:
 
 
 def test_a_forward_that_would_lock_the_device_waits() -> None:
-    """Where the last stage on a device has not seen a micro-batch yet, another one enters only if both find room."""
+    """Until a micro-batch reaches the last stage of a device, another one enters only if both fit."""
     tight, wide = Admission(v_shape(3, 2)), Admission(v_shape(3, 3))
     assert tight.keeps_safe(0, [0, 0, 0, 0])
     assert not tight.keeps_safe(0, [1, 1, 1, 0])
@@ -86,14 +86,14 @@ def test_a_forward_that_would_lock_the_device_waits() -> None:
 
 
 def test_no_rule_is_slower_than_one_micro_batch_after_the_other() -> None:
-    """With room for one micro-batch of each stage, every rule comes to the end, at the latest one after the other."""
+    """With room for one micro-batch per stage no rule deadlocks, and none is slower than one after the other."""
     problem = v_shape(3, 2)
     values = [dispatch(problem, rule)[0] for rule in [*automatic(problem), *dispatched(problem)]]
     assert lower_bound(problem) <= min(values) <= max(values) <= 3 * (4 + 8)
 
 
 def test_tails_count_the_arcs_of_memory() -> None:
-    """With one micro-batch resident the first F has all others' ways behind it, with three of them only some work."""
+    """With one resident micro-batch the tail of the first F has all other round trips, with three only some work."""
     problem = line(1, 3, 1)
     assert resident(problem) == [1]
     forward, _, weight = tails(problem, [1], weights_first=True)
@@ -102,7 +102,7 @@ def test_tails_count_the_arcs_of_memory() -> None:
 
 
 def test_numbers_and_back() -> None:
-    """Numbers stand for operations one to one."""
+    """Numbers encode operations one to one."""
     problem = v_shape(2, 4)
     orders = tuple(tuple(problem.operations(d)) for d in range(2))
     assert to_orders(problem, to_numbers(problem, orders)) == orders

@@ -1,4 +1,4 @@
-"""The parts of the fractional partition: a problem worked by hand, polygons, envelopes, rounding."""
+"""Parts of the fractional partition: a problem solved by hand, polygons, envelopes, rounding."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def test_a_problem_worked_by_hand() -> None:
 
 
 def test_on_chip_memory_decides_where_layers_are_divided() -> None:
-    """With room for half of all weights on either chip the middle stays the best; with less on one, it gives way."""
+    """With room for half of all weights on either chip the middle stays optimal; with less on one, it shifts."""
     tight = two_stages(on_chip=np.array([9, 9]))
     assert solve(tight, Limits(10)).solution == pytest.approx((0, 1.5, 3))
     short = two_stages(on_chip=np.array([8, 18]))
@@ -69,8 +69,8 @@ def test_on_chip_memory_decides_where_layers_are_divided() -> None:
     assert short.streamed(cheap) == (True, False)
 
 
-def test_what_makes_no_instance_is_refused() -> None:
-    """Shapes, signs, streams that are faster than the chip, tensors from nowhere, path cuts of another depth."""
+def test_invalid_instances_are_refused() -> None:
+    """Shapes, signs, streaming faster than on chip, impossible tensors, path cuts of another depth are refused."""
     for changes, words in (
         ({"latency": np.array([1, 2])}, "latency has shape"),
         ({"saved": np.array([1, -1, 1])}, "negative"),
@@ -89,7 +89,7 @@ def test_what_makes_no_instance_is_refused() -> None:
 @given(st.floats(-2, 2), st.floats(-2, 2), st.floats(-1, 3))
 @settings(max_examples=200, deadline=None)
 def test_clipping_keeps_just_what_lies_on_the_side(a: float, b: float, most: float) -> None:
-    """Every corner obeys the row, and every point of a grid that obeys it lies inside what is left."""
+    """Every corner satisfies the row, and every grid point that satisfies it lies inside the clipped polygon."""
     kept = clip(SQUARE, a, b, most, 1e-9)
     assert all(a * x + b * y <= most + 1e-6 for x, y in kept)
     for x, y in ((i / 6, j / 6) for i in range(7) for j in range(7)):
@@ -102,7 +102,7 @@ def test_clipping_keeps_just_what_lies_on_the_side(a: float, b: float, most: flo
 
 @st.composite
 def pieces(draw) -> Piece:
-    """A convex piece over a part of 0 … 1, now and then a single point."""
+    """Random convex piece over a part of 0 … 1, sometimes a single point."""
     shares = sorted(draw(st.lists(st.integers(0, 20), min_size=1, max_size=4, unique=True)))
     corners = lower_hull([(x / 20, float(draw(st.integers(0, 50))), 0.0) for x in shares])
     return Piece(3, tuple(corners), None)
@@ -122,7 +122,7 @@ def test_an_envelope_is_the_least_of_its_pieces(every: list[Piece]) -> None:
 
 
 def test_rounding_takes_the_better_neighbour() -> None:
-    """1.5 of three channels is one or two of them; memory decides where time does not."""
+    """1.5 of three channels is rounded to one or two; memory decides if times are equal."""
     problem = two_stages(on_chip=np.full(2, 2**62))
     assert rounded(problem, (0.0, 1.5, 3.0), (4, 4, 4)) == (0.0, 1.5, 3.0)
     assert rounded(problem, (0.0, 1.6, 3.0), (4, 4, 4)) == (0.0, 1.5, 3.0)

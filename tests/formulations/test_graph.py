@@ -1,4 +1,4 @@
-"""The graph partition problem: what it refuses, how it stops, and what it says of itself."""
+"""Graph partition problem: validation, stopping, bounds, and the linear model."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from pipeplan_formulations.graph.warm import open_bracket, warm_start
 
 
 def grid(rows: int, columns: int, stages: int, seed: int = 0) -> GraphPartition:
-    """Branches side by side with links between them: many downsets, and transfers that matter."""
+    """Parallel branches with edges between them: many downsets, and transfers that matter."""
     rng = np.random.default_rng(seed)
     n = rows * columns
     edges = [(i, i + 1) for i in range(n) if (i + 1) % columns]
@@ -35,13 +35,13 @@ def diamond() -> GraphPartition:
 
 
 def test_downsets_of_a_diamond() -> None:
-    """Six sets hold all that their members need; counting stops where there are too many."""
+    """Six sets are closed under predecessors; enumeration stops if there are too many."""
     assert all_downsets(diamond(), 10) == [0b0, 0b1, 0b11, 0b101, 0b111, 0b1111]
     assert all_downsets(diamond(), 5) is None
 
 
 def test_orders_are_topological() -> None:
-    """Every order of the warm start lists each group once, after all that it needs."""
+    """Every order of the warm start lists each group once, after all its predecessors."""
     problem = grid(3, 5, 2)
     for order in orders(problem, 10, seed=1):
         place = {g: i for i, g in enumerate(order)}
@@ -53,22 +53,22 @@ def test_orders_are_topological() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"edges": ((0, 1), (1, 2), (2, 0))}, "circle"),
+        ({"edges": ((0, 1), (1, 2), (2, 0))}, "cycle"),
         ({"edges": ((0, 9),)}, "groups are 0 to 3"),
         ({"pools": (2, 1)}, "pools"),
         ({"stars": (Star(3, (0,)), Star(1, (3,))), "route": "relay"}, "relayed"),
-        ({"groups": 5}, "not about 5 groups"),
+        ({"groups": 5}, "not sized for 5 groups"),
     ],
 )
-def test_what_makes_no_sense_is_refused(change: dict, message: str) -> None:
-    """A problem checks itself, and says what is wrong."""
+def test_invalid_problems_are_refused(change: dict, message: str) -> None:
+    """An invalid problem raises an error that names the fault."""
     with pytest.raises(ValueError, match=message):
         _ = replace(diamond(), **change).descendants
 
 
 @pytest.mark.parametrize("backend", graph.BACKENDS)
 def test_no_time_still_gives_a_bound(backend: str) -> None:
-    """Without time there is a bound that is no more than the optimum, and the hint if there is one."""
+    """Without time the report has a bound of at most the optimum, and the hint if one is given."""
     problem = grid(4, 6, 3)
     best = graph.solve(problem, Limits(60))
     assert best.status is Status.OPTIMAL
@@ -81,7 +81,7 @@ def test_no_time_still_gives_a_bound(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", graph.BACKENDS)
 def test_an_interrupt_hands_back_what_is_known(backend: str) -> None:
-    """Ctrl-C while a better plan is told of ends the search with that plan."""
+    """Ctrl-C during the report of a better plan ends the search with that plan."""
 
     def impatient(value: int | None, bound: int) -> None:
         if value is not None:
@@ -94,7 +94,7 @@ def test_an_interrupt_hands_back_what_is_known(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", graph.BACKENDS)
 def test_a_gap_that_is_asked_for_stops_the_search(backend: str) -> None:
-    """The answer keeps the gap; a gap of one is kept by the first solution."""
+    """The solution is within the requested gap; the first solution is within a gap of one."""
     report = graph.solve(grid(4, 6, 3), Limits(60, gap=0.9), backend=backend)
     assert report.gap is not None
     assert report.gap <= 0.9
@@ -102,7 +102,7 @@ def test_a_gap_that_is_asked_for_stops_the_search(backend: str) -> None:
 
 
 def test_the_hint_is_a_complete_assignment() -> None:
-    """Every row and clause of the model holds at the point of a solution, T included."""
+    """Every row and clause of the model is satisfied at the point of a solution, T included."""
     problem = grid(3, 5, 3)
     bracket = open_bracket(problem, Limits(60))
     warm_start(problem, bracket)
@@ -117,7 +117,7 @@ def test_the_hint_is_a_complete_assignment() -> None:
 
 
 def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If CP-SAT calls a problem infeasible whose solution we hold, the report says error and claims little."""
+    """If CP-SAT reports infeasibility although a solution is known, the report has an error and only the free bound."""
     problem = grid(4, 6, 3)
     monkeypatch.setattr(prefix, "_borders", lambda model: model.rows.clause([]))
     report = graph.solve(problem, Limits(60), backend="cpsat")

@@ -1,4 +1,4 @@
-"""The pipeline scheduling problem: its check, its evaluation, its bounds by hand, and the answers of its backends."""
+"""Pipeline scheduling problem: validation, evaluation, bounds by hand, and results of the back ends."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from pipeplan_formulations.schedule.bounds import jackson, packed, windows
 from pipeplan_formulations.schedule.line import line
 from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.precedence import Admission
-from pipeplan_formulations.schedule.start import serial, stretched
+from pipeplan_formulations.schedule.start import scaled, serial
 
 TWO = line(2, 2, 2)
 """Two devices, two micro-batches, room for both."""
@@ -36,7 +36,7 @@ def test_a_schedule_timed_by_hand() -> None:
 
 
 def test_memory_is_what_is_held_when_a_forward_starts() -> None:
-    """I frees its part at its end and W the rest, so that a limit one byte below the peak refuses the order."""
+    """I frees its part at its end and W the rest, so a limit one byte below the peak rejects the order."""
     orders = serial(replace(TWO, limit=(100, 100)))
     assert peaks(TWO, orders) == (100, 100)
     assert feasible(replace(TWO, limit=(100, 100)), orders)
@@ -46,7 +46,7 @@ def test_memory_is_what_is_held_when_a_forward_starts() -> None:
 
 
 def test_a_circle_is_no_schedule() -> None:
-    """Two devices that wait for each other are told from orders that end."""
+    """Orders of two devices that wait for each other are infeasible."""
     first_device = (F[0][0], B[0][0], F[0][1], W[0][0], B[0][1], W[0][1])
     second_device = (F[1][0], F[1][1], B[1][0], B[1][1], W[1][0], W[1][1])
     assert starts(TWO, (first_device, second_device)) is None
@@ -54,7 +54,7 @@ def test_a_circle_is_no_schedule() -> None:
 
 
 def test_lists_must_be_complete() -> None:
-    """A missing, a foreign or a doubled operation is an error, not a bad schedule."""
+    """A missing, unknown or duplicate operation is an error, not an infeasible schedule."""
     orders = serial(TWO)
     for wrong in (orders[0][:-1], orders[1], (*orders[0][:-1], orders[0][0])):
         with pytest.raises(ValueError, match="device 0 must run"):
@@ -74,13 +74,13 @@ def test_lists_must_be_complete() -> None:
     ],
 )
 def test_wrong_problems_are_refused(field: str, value: object, message: str) -> None:
-    """Each fault is named with its numbers."""
+    """The error names each fault with its numbers."""
     with pytest.raises(ValueError, match=message):
         replace(TWO, **{field: value})
 
 
 def test_orders_of_starts_are_the_orders() -> None:
-    """Starts lead back to their orders, also where operations that take no time share them."""
+    """Orders are recovered from their starts, even if operations of time 0 share a start."""
     for seed in range(60):
         problem = random_schedule(seed)
         if not problem.possible:
@@ -109,7 +109,7 @@ def test_how_many_weight_gradients_a_forward_waits_for() -> None:
 
 
 def test_packing_by_hand() -> None:
-    """Without interruption nothing starts before its release; Jackson's rule serves the longest tail first."""
+    """Packed items start after their releases; Jackson's rule serves the longest tail first."""
     assert packed([(5, 2), (0, 3)]) == 7
     assert packed([]) == 0
     assert jackson([(0, 4, 0), (1, 2, 9)]) == 12
@@ -117,7 +117,7 @@ def test_packing_by_hand() -> None:
 
 
 def test_with_room_for_all_the_bound_is_met() -> None:
-    """Of eight equal devices with room for twelve the last one says it: busy from its first input to the end."""
+    """With eight equal devices and room for twelve the last one gives the bound: busy from its first input on."""
     assert lower_bound(line(8, 32, 12)) == 7 * 1100 + 32 * 2700
 
 
@@ -130,9 +130,9 @@ def test_windows_hold_the_chain() -> None:
 
 
 def test_operations_that_take_no_time() -> None:
-    """Stretching gives every operation time, and rounding gives its makespan back."""
+    """Scaling gives every operation time, and rounding restores the makespan."""
     problem = replace(TWO, forward=(0, 3), backward=(2, 0), weight=(1, 1), lag=(0,), lag_back=(0,))
-    form = stretched(problem)
+    form = scaled(problem)
     assert form.factor == 13
     assert min(form.problem.forward + form.problem.backward + form.problem.weight) == 1
     value, long = evaluate(problem, serial(problem)), evaluate(form.problem, serial(problem))
@@ -141,12 +141,12 @@ def test_operations_that_take_no_time() -> None:
     assert long // form.factor == value
     assert form.bound(long) == value
     assert form.unit == 1
-    assert (stretched(TWO).factor, stretched(TWO).unit) == (1, 100)
+    assert (scaled(TWO).factor, scaled(TWO).unit) == (1, 100)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_on_a_known_optimum(backend: str) -> None:
-    """Two micro-batches on two devices: as all permutations say."""
+    """Two micro-batches on two devices: the optimum equals that of all permutations."""
     problem = replace(TWO, weight=(0, 0), split=(False, False), freed=(100, 100), freed_by_weight=(0, 0))
     report = solve(problem, Limits(time=20), backend=backend)
     assert report.status is Status.OPTIMAL
@@ -165,13 +165,13 @@ def test_every_backend_knows_that_nothing_fits(backend: str) -> None:
 
 
 def test_unknown_backends_are_named() -> None:
-    """The error lists those there are."""
+    """The error lists the available back ends."""
     with pytest.raises(ValueError, match="cpsat, cbc, exact"):
         solve(TWO, Limits(), backend="magic")
 
 
 def test_a_hint_is_never_lost() -> None:
-    """With no time at all the answer is at least as good as the hint, and its bound holds."""
+    """Without time the result is at least as good as the hint, and its bound holds."""
     problem = line(3, 4, 2)
     best = solve(problem, Limits(time=20), backend="exact")
     report = solve(problem, Limits(time=0.01), hint=best.solution)
@@ -191,7 +191,7 @@ def test_progress_tells_ends_that_approach_each_other() -> None:
 
 
 def test_a_model_that_is_too_large_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the answer is the list schedulers' with the bounds that need no solver, and says that nothing was left."""
+    """The result is the best list schedule with the bounds that need no solver, and stop reason 'exhausted'."""
     monkeypatch.setattr(cpsat, "PAIRS", 100)
     problem = line(4, 8, 2)
     report = solve(problem, Limits(time=2), backend="cpsat")
@@ -201,7 +201,7 @@ def test_a_model_that_is_too_large_is_not_built(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_last_micro_batches_raise_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the whole is not searched, a proof for few micro-batches lifts the bound above that of heads and tails."""
+    """Without a search of the whole step, proofs for few micro-batches raise the bound above that of the windows."""
     problem = line(4, 32, 2, 0.3)
     monkeypatch.setattr(cpsat, "PAIRS", 4000)
     report = solve(problem, Limits(time=15), backend="cpsat")
@@ -210,7 +210,7 @@ def test_the_last_micro_batches_raise_the_bound(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_exact_search_out_of_time_keeps_its_hint() -> None:
-    """Without time there is no answer, or the hint with a bound that holds."""
+    """Without time the result is unknown, or the hint with a valid bound."""
     problem = line(3, 4, 2)
     assert exact.solve(problem, Limits(time=0.0)).status is Status.UNKNOWN
     report = exact.solve(problem, Limits(time=0.0), hint=serial(problem))

@@ -1,4 +1,4 @@
-"""Which way to solve fits the size."""
+"""Automatic choice of the schedule back end by the size of the problem."""
 
 from dataclasses import replace
 
@@ -18,14 +18,14 @@ SHORT = Limits(time=3.0)
 @given(st.integers(0, 10**6))
 @settings(max_examples=15, deadline=None)
 def test_small_steps_are_proved(seed):
-    """Without a word about backends a small step is solved to the optimum, or found impossible."""
+    """By default a small step is solved to the optimum, or found infeasible."""
     problem = random_ways(seed)
     report, oracle = solve(problem, Limits(time=20.0)), exact.solve(problem, Limits(time=20.0))
     assert (report.status, report.objective) == (oracle.status, oracle.objective)
 
 
 def test_many_micro_batches_ask_both():
-    """Patterns come first and CP-SAT begins from theirs; the answer has the better bound of both."""
+    """Patterns come first and CP-SAT starts from their orders; the report has the better bound of both."""
     problem = line(4, 80, 2, 0.3)
     assert problem.micro_batches * problem.stages > FEW
     report = solve(problem, SHORT)
@@ -35,7 +35,7 @@ def test_many_micro_batches_ask_both():
 
 
 def test_models_too_large_are_left_to_patterns(monkeypatch):
-    """Where CP-SAT would build no model, all of the time goes to patterns and list schedules."""
+    """If the model is too large for CP-SAT, patterns and list schedules get all of the time."""
     monkeypatch.setattr(cpsat, "PAIRS", 100)
     report = solve(line(3, 60, 3), SHORT)
     assert report.backend == "cyclic"
@@ -44,7 +44,7 @@ def test_models_too_large_are_left_to_patterns(monkeypatch):
 
 @pytest.mark.parametrize("micro_batches", [4, 120])
 def test_the_hint_survives(micro_batches):
-    """Whatever is asked, with next to no time the answer is no worse than the hint; one of another step is ignored."""
+    """With very little time the result is no worse than the hint; a hint of another step is ignored."""
     problem = line(3, micro_batches, 2, 0.3)
     best = solve(problem, SHORT)
     again = solve(problem, Limits(time=0.05), hint=best.solution)
@@ -65,7 +65,7 @@ def test_progress_of_both_is_one_line():
 
 
 def test_an_interrupt_of_the_first_ends_both():
-    """Whoever is interrupted while patterns are looked for gets the best orders so far, and no second search."""
+    """An interrupt during the search of patterns returns the best orders so far, without a second search."""
 
     def interrupt(value: int | None, bound: int) -> None:
         raise KeyboardInterrupt
@@ -76,6 +76,6 @@ def test_an_interrupt_of_the_first_ends_both():
 
 
 def test_nothing_fits_a_long_step():
-    """A long step that no device can hold is infeasible at once."""
+    """A long step that does not fit in memory is infeasible at once."""
     report = solve(replace(line(4, 80, 2), limit=(99,) * 4), SHORT)
     assert (report.status, report.solution) == (Status.INFEASIBLE, None)

@@ -1,4 +1,4 @@
-"""Patterns without end, what bounds them, and the steps that are made of them."""
+"""Cyclic schedules: endless patterns, their lower bounds, and the steps built from them."""
 
 from dataclasses import replace
 from itertools import islice, pairwise, permutations, product
@@ -16,7 +16,7 @@ from pipeplan_formulations.schedule.cyclic import (
     least_period,
     patterns,
     period_bound,
-    settled,
+    refined,
     solve,
     step_bound,
     unrolled,
@@ -28,7 +28,7 @@ from pipeplan_formulations.schedule.cyclic.pattern import compact
 from pipeplan_formulations.schedule.cyclic.period import Found, modulo
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.stride import by_strides, stride, stride_bound
-from pipeplan_formulations.schedule.cyclic.unrolled import ruled
+from pipeplan_formulations.schedule.cyclic.unrolled import by_rules
 from pipeplan_formulations.schedule.line import line
 from pipeplan_formulations.schedule.objective import peaks, starts
 
@@ -58,7 +58,7 @@ def unit_times(device: tuple[int, ...], in_flight: int) -> PipelineSchedule:
 
 
 def instant(problem: PipelineSchedule) -> bool:
-    """Whether some operation takes no time."""
+    """True if some operation takes no time."""
     return not all(min(problem.time[kind][s] for kind in problem.kinds(s)) for s in range(problem.stages))
 
 
@@ -75,7 +75,7 @@ def test_least_memory_of_eight_stages(unit, period, held):
 @pytest.mark.slow
 @pytest.mark.parametrize(("period", "halves"), [(6, 14), (7, 13), (8, 12)])
 def test_least_memory_of_eight_devices_in_a_v(period, halves):
-    """With two chunks a device, there and back, less memory is enough, counted in bytes of a chunk's I or W."""
+    """With two chunks per device in a V less memory is enough, counted in bytes of a chunk's I or W."""
     problem = unit_times((*range(8), *reversed(range(8))), 16)
     found = modulo(problem, 1, period, Limits(time=200.0), "memory")
     assert found.pattern is not None and not found.pattern.faults(problem)
@@ -85,7 +85,7 @@ def test_least_memory_of_eight_devices_in_a_v(period, halves):
 @given(st.integers(0, 10**6), st.integers(1, 3))
 @settings(max_examples=100, deadline=None)
 def test_patterns_are_schedules(seed, unit):
-    """A least period has a pattern without faults, above its bounds; unrolled it holds what it says, and no more."""
+    """A least period has a pattern without faults, above its bounds; unrolled orders respect its period and memory."""
     problem = random_schedule(seed)
     least = least_period(problem, unit, QUICK)
     assert (least.pattern is None) == (not problem.possible)
@@ -105,7 +105,7 @@ def test_patterns_are_schedules(seed, unit):
 @given(st.integers(0, 10**6))
 @settings(max_examples=150, deadline=None)
 def test_bounds_stay_below_the_optimum(seed):
-    """No step is shorter than its bound, nor than the mean time of as many micro-batches in an endless schedule."""
+    """No step is shorter than its bound, or than the mean time of as many micro-batches in an endless schedule."""
     problem = random_schedule(seed)
     report = exact.solve(problem, Limits(time=20.0))
     if report.objective is None:
@@ -118,7 +118,7 @@ def test_bounds_stay_below_the_optimum(seed):
 
 @pytest.mark.slow
 def test_bounds_stay_below_many_optima():
-    """The same for 2,000 steps."""
+    """No step of 2,000 is shorter than its bound."""
     for seed in range(20_000, 22_000):
         problem = random_schedule(seed)
         best = exact.solve(problem, Limits(time=20.0)).objective
@@ -127,7 +127,7 @@ def test_bounds_stay_below_many_optima():
 
 
 def test_a_full_memory_costs_a_round_trip_at_the_end():
-    """Of eight equal stages with memory for eight the bound is within one per cent of the optimum, and work is not."""
+    """With eight equal stages and memory for eight, step_bound is within 1 % of the optimum; the work bound is not."""
     problem = line(8, 32, 8)
     best = 98_300  # proved by CP-SAT
     assert step_bound(problem) < 0.99 * best <= drain_bound(problem) <= best
@@ -136,12 +136,12 @@ def test_a_full_memory_costs_a_round_trip_at_the_end():
 @given(st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)
 def test_strides_are_never_too_long(seed):
-    """No schedule, of rules or the best, has n micro-batches closer together; strides in a row are no longer."""
+    """No schedule starts n micro-batches in less than the stride; consecutive strides do not exceed the step."""
     problem = random_schedule(seed)
     best = exact.solve(problem, Limits(time=20.0))
     if best.solution is None or best.objective is None or instant(problem):
         return
-    known = [best.solution, *(o for o in islice(ruled(problem, Clock(QUICK)), 10) if o is not None)]
+    known = [best.solution, *(o for o in islice(by_rules(problem, Clock(QUICK)), 10) if o is not None)]
     for n in range(1, problem.micro_batches):
         least = stride(problem, n, QUICK)
         for orders in known:
@@ -154,7 +154,7 @@ def test_strides_are_never_too_long(seed):
 
 @pytest.mark.parametrize(("n", "room"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2)])
 def test_strides_are_exact(n, room):
-    """Of two devices with joined backwards, D(n) is the least start of F_0(n) that any orders of theirs have."""
+    """On two devices with joined backwards, D(n) is the least start of F_0(n) over all orders."""
     problem = replace(
         line(2, n + 1, room, 0.3), weight=(0, 0), split=(False, False), freed=(100, 100), freed_by_weight=(0, 0)
     )
@@ -164,12 +164,12 @@ def test_strides_are_exact(n, room):
 
 
 def in_order(kinds: tuple[str, ...], stage: int) -> tuple[Op, ...]:
-    """Operations of a stage, each the next micro-batch of its kind."""
+    """List of a stage's operations from kinds, each on the next micro-batch of its kind."""
     return tuple(Op(kind, stage, kinds[:i].count(kind)) for i, kind in enumerate(kinds))
 
 
 def test_strides_say_more_than_areas():
-    """With memory for three micro-batches on four devices forwards and backwards meet, which areas do not know."""
+    """With memory for three micro-batches on four devices forwards and backwards conflict; area bounds miss that."""
     problem = line(4, 400, 3)
     assert by_strides(problem, 9, Limits(time=20.0)) > 1.03 * step_bound(problem)
     report = solve(problem, Limits(time=6.0))
@@ -181,19 +181,19 @@ def test_strides_say_more_than_areas():
 @given(st.integers(0, 10**6))
 @settings(max_examples=50, deadline=None)
 def test_rules_make_schedules(seed):
-    """Each of the orders that rules make of a step is feasible and better than those before."""
+    """Each of the orders by rules is feasible and better than those before."""
     problem = replace(random_schedule(seed), micro_batches=9)
     if not problem.possible:
         return
-    values = [evaluate(problem, orders) for orders in ruled(problem, Clock(QUICK)) if orders is not None]
+    values = [evaluate(problem, orders) for orders in by_rules(problem, Clock(QUICK)) if orders is not None]
     assert values and all(value is not None for value in values)
     assert all(a > b for a, b in pairwise(values))
 
 
 def test_rules_of_a_long_step_come_best_first():
-    """Where rules are ranked on short steps, the first that is run keeps the least period that any of them keeps."""
+    """If rules are ranked on short steps, the first one has the least period of all."""
     problem = line(8, 512, 4)
-    first = next(ruled(problem, Clock(Limits(time=60.0))))
+    first = next(by_rules(problem, Clock(Limits(time=60.0))))
     assert first is not None
     value = evaluate(problem, first)
     assert value is not None and value <= 512 * 4850 + 2 * max(reach(problem).round_trip)
@@ -202,7 +202,7 @@ def test_rules_of_a_long_step_come_best_first():
 @given(st.integers(0, 10**6))
 @settings(max_examples=100, deadline=None)
 def test_endless_bounds_know_no_number(seed):
-    """The bound of an endless schedule is the same whatever the step's number, and patterns made without it keep it."""
+    """The period bound does not depend on the number of micro-batches, and patterns found without it respect it."""
     problem = random_schedule(seed)
     bound = period_bound(problem)
     assert all(period_bound(replace(problem, micro_batches=m)) == bound for m in (1, 2, 50))
@@ -217,7 +217,7 @@ def test_endless_bounds_know_no_number(seed):
 @given(st.integers(0, 10**6))
 @settings(max_examples=40, deadline=None)
 def test_a_step_is_a_pattern(seed):
-    """The least period of all micro-batches of a step is at most its least time, and proofs never say otherwise."""
+    """The least period of all micro-batches of a step is at most its optimum, and no proof contradicts that."""
     problem = random_schedule(seed, most_micro_batches=3)
     best = exact.solve(problem, Limits(time=20.0)).objective
     if best is not None and not instant(problem):
@@ -228,7 +228,7 @@ def test_a_step_is_a_pattern(seed):
 @given(st.integers(0, 10**6), st.integers(-3, 3), st.integers(0, 20))
 @settings(max_examples=100, deadline=None)
 def test_faults_are_found(seed, shift, which):
-    """A pattern whose one start is moved is called faulty exactly if its long unrolling breaks a rule."""
+    """A pattern with one moved start has faults exactly if its long unrolling breaks a rule."""
     problem = random_schedule(seed)
     if not problem.possible or instant(problem):
         return
@@ -240,7 +240,7 @@ def test_faults_are_found(seed, shift, which):
 
 
 def breaks_a_rule(problem: PipelineSchedule, pattern: Pattern) -> bool:
-    """Whether the starts of sixty periods break (1) to (4) of the schedule problem in their middle."""
+    """True if the starts of sixty periods break (1) to (4) of the schedule problem in their middle."""
     times = {
         op._replace(micro_batch=n): begin + n * pattern.period
         for op, begin in pattern.starts.items()
@@ -278,7 +278,7 @@ def test_settling_keeps_the_period():
     problem = line(4, 16, 6)
     pattern = least_period(problem, 1, QUICK).pattern
     assert pattern is not None
-    short, small = (settled(problem, pattern, Limits(time=10.0), aim) for aim in ("latency", "memory"))
+    short, small = (refined(problem, pattern, Limits(time=10.0), aim) for aim in ("latency", "memory"))
     assert short.period == small.period == pattern.period
     assert not short.faults(problem) and not small.faults(problem)
     assert short.latency(problem) <= min(small.latency(problem), pattern.latency(problem))
@@ -288,7 +288,7 @@ def test_settling_keeps_the_period():
 @given(st.integers(0, 10**6), st.sampled_from([Rule(), Rule(0.5), Rule(1.0, backwards_first=False)]))
 @settings(max_examples=100, deadline=None)
 def test_greedy_ends_are_complete(seed, rule):
-    """A greedy end behind any beginning keeps to memory and runs all; with two stages on a device it may give up."""
+    """A greedy tail after any prefix is complete and respects memory; with two stages on a device it may fail."""
     problem = replace(random_schedule(seed), micro_batches=6)
     empty = tuple(() for _ in problem.base)
     orders = dispatched(problem, empty, rule)
@@ -306,7 +306,7 @@ def test_greedy_ends_are_complete(seed, rule):
 
 @pytest.mark.parametrize("in_flight", [2, 4, 6])
 def test_stretching_keeps_what_is_around(in_flight):
-    """A stretched schedule is feasible, and takes a period more for each micro-batch more."""
+    """A stretched schedule is feasible, and takes one more period for each additional micro-batch."""
     small = line(4, 24, in_flight, 0.3)
     pattern = least_period(small, 1, QUICK).pattern
     assert pattern is not None
@@ -323,7 +323,7 @@ def test_stretching_keeps_what_is_around(in_flight):
 @given(st.integers(0, 10**6), st.integers(0, 3))
 @settings(max_examples=200, deadline=None)
 def test_compact_patterns_are_schedules(seed, more):
-    """A pattern made without a solver is none that breaks a rule, and at a period with room for all there is one."""
+    """A pattern built without a solver has no faults, and exists at a period with room for all operations."""
     problem = random_schedule(seed)
     pattern = compact(problem, max(1, period_bound(problem)) + more)
     assert pattern is None or not pattern.faults(problem)
@@ -333,7 +333,7 @@ def test_compact_patterns_are_schedules(seed, more):
 
 
 def test_sixty_four_stages_keep_the_busiest_device_busy():
-    """Without a solver 64 stages with memory for 64 micro-batches run at the work of their busiest device."""
+    """Without a solver 64 stages with memory for 64 micro-batches have the period of their busiest device's work."""
     for spread in (0.0, 0.3):
         problem = line(64, 256, 64, spread)
         pattern = compact(problem, period_bound(problem))
@@ -344,7 +344,7 @@ def test_sixty_four_stages_keep_the_busiest_device_busy():
 @given(st.integers(0, 10**6))
 @settings(max_examples=12, deadline=None)
 def test_steps_of_any_number(seed):
-    """Whatever the number of micro-batches, the orders are feasible, and impossible problems are told."""
+    """For any number of micro-batches the orders are feasible, and impossible problems are detected."""
     problem = replace(random_schedule(seed), micro_batches=45)
     report = solve(problem, Limits(time=1.5, gap=0.05, workers=1))
     assert (report.solution is None) == (not problem.possible)
@@ -353,7 +353,7 @@ def test_steps_of_any_number(seed):
 
 
 def test_an_interrupt_hands_back_the_incumbent():
-    """Whoever is interrupted after the first orders gets them, with the bound and the reason."""
+    """An interrupt after the first orders returns them with the bound and the stop reason."""
 
     def interrupt(value: int | None, bound: int) -> None:
         raise KeyboardInterrupt
@@ -365,7 +365,7 @@ def test_an_interrupt_hands_back_the_incumbent():
 
 
 def test_orders_given_are_never_lost():
-    """With orders given and next to no time, the answer is no worse than they are."""
+    """With given orders and very little time, the result is no worse than they are."""
     problem = line(3, 40, 3)
     best = solve(problem, Limits(time=4.0)).solution
     again = solve(problem, Limits(time=0.1), hint=best)
@@ -390,7 +390,7 @@ def test_sixty_four_devices():
 
 
 def test_a_second_micro_batch_helps():
-    """With little memory a period of two micro-batches beats twice that of one, and the step is made of it."""
+    """With little memory a period of two micro-batches is below twice that of one, and the step is built from it."""
     problem = unit_times(tuple(range(4)), 3)
     one, two = (least_period(problem, unit, Limits(time=20.0)).pattern for unit in (1, 2))
     assert one is not None and two is not None
@@ -402,7 +402,7 @@ def test_a_second_micro_batch_helps():
 
 
 def test_patterns_come_best_first():
-    """Of the patterns of several units the first takes least for a micro-batch, and none is faulty."""
+    """Of the patterns of several units the first has the least period per micro-batch, and none has faults."""
     problem = line(3, 8, 2)
     limits = Limits(time=2.0)
     found = patterns(problem, limits, Clock(limits))
@@ -414,7 +414,7 @@ def test_patterns_come_best_first():
 @given(st.sets(st.integers(1, 40), min_size=1, max_size=4), st.integers(0, 200))
 @settings(max_examples=200, deadline=None)
 def test_largest_sum(weights, room):
-    """The largest sum is one that multiples of the weights make, and no larger one fits."""
+    """The largest sum is a sum of multiples of the weights, and no larger one fits."""
     made = {0}
     for total in range(1, room + 1):
         if any(total - weight in made for weight in weights):

@@ -1,4 +1,4 @@
-"""Devices with two lanes and tensors on wires: times by hand, orders, checks, bounds, and what solvers make of them."""
+"""Schedules on devices with two lanes and tensors on wires: times by hand, orders, validation, bounds, solvers."""
 
 from dataclasses import replace
 from random import Random
@@ -21,7 +21,7 @@ SECOND = (F[1][0], B[1][0], F[1][1], B[1][1], W[1][0], W[1][1])
 
 
 def on_one_wire(problem: PipelineSchedule, occupancy: int, overlap: str = "copy") -> PipelineSchedule:
-    """All tensors, there and back, take turns on one wire."""
+    """Problem whose tensors, forward and back, share one wire."""
     ways, wires = (occupancy,) * (problem.stages - 1), ((0,),) * (problem.stages - 1)
     return replace(
         problem, overlap=overlap, occupancy=ways, occupancy_back=ways, wires=wires, wires_back=wires
@@ -43,11 +43,11 @@ BUSY = on_one_wire(
     1,
 )
 BUSY = replace(BUSY, occupancy=(4, 3), occupancy_back=(2, 2))
-"""Three devices whose tensors share one wire, which decides."""
+"""Three devices whose tensors share one wire, the bottleneck."""
 
 
 def test_two_lanes_timed_by_hand() -> None:
-    """Forwards run beside backwards, but not before what stands ahead of them has freed its memory."""
+    """Forwards run concurrently with backwards, but not before preceding operations have freed their memory."""
     both = replace(TWO, two_lanes=(True, True))
     begun = starts(both, (FIRST, (F[1][0], F[1][1], B[1][0], B[1][1], W[1][0], W[1][1])))
     assert begun is not None
@@ -63,7 +63,7 @@ def test_two_lanes_timed_by_hand() -> None:
 
 
 def test_a_lane_has_no_memory_of_its_own() -> None:
-    """A device that holds one micro-batch runs its two lanes in turn."""
+    """A device with memory for one micro-batch alternates between its two lanes."""
     tight = replace(TWO, two_lanes=(True, True), limit=(100, 100))
     report = solve(tight, Limits(time=20.0))
     assert report.status is Status.OPTIMAL
@@ -72,38 +72,38 @@ def test_a_lane_has_no_memory_of_its_own() -> None:
 
 
 def test_wires_timed_by_hand() -> None:
-    """Whoever copies goes on at once, and its tensor arrives a lag after it has left the wire."""
+    """With overlap copy a device continues at once, and its tensor arrives a lag after the end of the transfer."""
     problem = on_one_wire(TWO, 300)
     begun = starts(problem, (FIRST, SECOND))
     assert begun is not None
     assert [begun[op] for op in (A[0], F[1][0], A[1], G[0], G[1])] == [1000, 1400, 2000, 3400, 5400]
     assert makespan(problem, begun) == 7500
-    assert problem.away == problem.away_back == (400,)
+    assert problem.in_transit == problem.in_transit_back == (400,)
 
 
 def test_streams_timed_by_hand() -> None:
-    """A tensor that streams leaves while it is being made, and no sooner than it is made is all of it there."""
+    """With overlap stream a tensor is sent while it is computed, and arrives no earlier than its operation's end."""
     short, long = (starts(on_one_wire(TWO, o, "stream"), (FIRST, SECOND)) for o in (300, 1500))
     assert short is not None
     assert long is not None
     assert [short[op] for op in (A[0], F[1][0], A[1])] == [0, 1100, 1000]
     assert [long[op] for op in (A[0], F[1][0], A[1])] == [0, 1600, 1500]
-    assert on_one_wire(TWO, 300, "stream").away == (100,)
-    assert on_one_wire(TWO, 1500, "stream").away == (600,)
+    assert on_one_wire(TWO, 300, "stream").in_transit == (100,)
+    assert on_one_wire(TWO, 1500, "stream").in_transit == (600,)
 
 
 def test_waiting_devices_timed_by_hand() -> None:
-    """Without overlap a device is busy until its tensor has left, and longer if the wire is."""
+    """Without overlap a device is busy until its tensor has been sent, and longer if the wire is occupied."""
     problem = on_one_wire(replace(TWO, forward=(1000, 500), backward=(1000, 400)), 300, "none")
     begun = starts(problem, (FIRST, SECOND))
     assert begun is not None
     assert [begun[op] for op in (A[0], F[1][0], B[1][0])] == [700, 1100, 1600]
     assert [begun[op] for op in (A[1], G[0], F[1][1])] == [1700, 2000, 2300]
-    assert problem.away == (100,)
+    assert problem.in_transit == (100,)
 
 
 def test_a_wire_may_wait_for_a_better_tensor() -> None:
-    """First come, first served is not always best: then a solution says in which order its wires serve."""
+    """First come, first served is not always optimal: a solution may list the order of its transfers."""
     report = solve(BUSY, Limits(time=20.0))
     assert (report.status, report.objective) == (Status.OPTIMAL, 38)
     assert report.solution is not None
@@ -115,7 +115,7 @@ def test_a_wire_may_wait_for_a_better_tensor() -> None:
 
 
 def test_lists_of_transfers() -> None:
-    """They must be complete, may stand only where there are wires, and may make a circle."""
+    """Lists of transfers must be complete, are valid only with wires, and may deadlock."""
     problem = on_one_wire(TWO, 300)
     assert evaluate(problem, (FIRST, SECOND, (A[0], A[1], G[0], G[1]))) == 7500
     assert evaluate(problem, (FIRST, SECOND, (G[0], A[0], A[1], G[1]))) is None
@@ -144,13 +144,13 @@ def test_lists_of_transfers() -> None:
     ],
 )
 def test_wrong_ways_are_refused(change: dict[str, object], message: str) -> None:
-    """Each fault is named with its numbers."""
+    """The error names each fault with its numbers."""
     with pytest.raises(ValueError, match=message):
         replace(TWO, **change)
 
 
 def test_orders_of_starts_are_the_orders() -> None:
-    """Starts with lanes and wires lead back to orders that are no slower, and no device holds more."""
+    """Orders recovered from starts with lanes and wires are no slower and need no more memory."""
     for seed in range(300):
         problem = random_ways(seed)
         if not problem.possible:
@@ -164,7 +164,7 @@ def test_orders_of_starts_are_the_orders() -> None:
 
 
 def test_without_shared_wires_nothing_is_later() -> None:
-    """Whatever the lists: on wires of their own, and with tensors put first that were put last, they end no later."""
+    """Without shared wires any lists end no later, for service first come, first served and in a random order."""
     tried = 0
     for seed in range(300):
         problem, draw = random_ways(seed), Random(seed)
@@ -208,7 +208,7 @@ def test_a_wire_is_as_busy_as_its_tensors() -> None:
     ids=["lanes", "lanes and wires", "wires", "waiting"],
 )
 def test_long_steps(problem: PipelineSchedule) -> None:
-    """Where micro-batches are many the answer is a schedule, and not far from its bound."""
+    """For many micro-batches the result is a schedule close to its bound."""
     report = cyclic.solve(problem, Limits(time=1.0))
     assert report.solution is not None
     assert evaluate(problem, report.solution) == report.objective

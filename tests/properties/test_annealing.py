@@ -13,7 +13,7 @@ from pipeplan_formulations.schedule.constructive.local_search import annealed
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**9))
 def test_annealed_orders_are_no_worse_and_as_long_as_they_say(seed: int) -> None:
-    """They end, fit, and take what is said, never more than before; a bound that is met ends the search at once."""
+    """The orders are feasible with the reported makespan, never worse; reaching the bound ends the search at once."""
     pipeline = random_pipeline(seed)
     problem = schedule_problem(pipeline, 4, two_lanes=pipeline.overlap is not Overlap.NONE and seed % 2 == 0)
     orders = random_orders(seed, problem)

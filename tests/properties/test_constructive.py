@@ -1,4 +1,4 @@
-"""The constructive portfolio on random pipelines of up to 16 devices."""
+"""Constructive portfolio on random pipelines of up to 16 devices."""
 
 from dataclasses import replace
 from itertools import islice
@@ -12,13 +12,13 @@ from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule, evaluat
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import dispatch, to_orders
 from pipeplan_formulations.schedule.constructive.local_search import Network, moves
-from pipeplan_formulations.schedule.constructive.members import automatic, dispatched, handwritten
+from pipeplan_formulations.schedule.constructive.portfolio import automatic, dispatched, handwritten
 
 seeds = st.integers(0, 10**9)
 
 
 def wide_schedule(seed: int) -> PipelineSchedule:
-    """Up to 16 devices with one or two stages each, in a line, a V, twice round, or anywhere; memory often short."""
+    """Random problem: up to 16 devices with one or two stages each, in any placement, memory often short."""
     draw = Random(seed)
     devices, m = draw.choice((1, 2, 3, 4, 6, 8, 16)), draw.randint(1, 10)
     line = list(range(devices))
@@ -57,7 +57,7 @@ def wide_schedule(seed: int) -> PipelineSchedule:
 
 
 def one_forward_one_backward(problem: PipelineSchedule) -> Orders:
-    """As many forwards as fit, no more than on the stage before; then an I, its W and an F in turn."""
+    """Lists of 1F1B: the forwards that fit, no more than on the stage before; then I, its W and F alternately."""
     orders: list[tuple[Op, ...]] = [()] * problem.devices
     held = m = problem.micro_batches
     for s, device in enumerate(problem.device):
@@ -73,7 +73,7 @@ def one_forward_one_backward(problem: PipelineSchedule) -> Orders:
 @given(seeds)
 @settings(max_examples=300, deadline=None)
 def test_schedules_are_complete_and_fit(seed: int) -> None:
-    """What comes back is complete, ends, fits, is worth what it says; None exactly if one micro-batch does not fit."""
+    """The orders are feasible, with the reported makespan; None exactly if one micro-batch does not fit."""
     problem = wide_schedule(seed)
     found = constructive(problem, 0.05)
     full = [
@@ -88,7 +88,7 @@ def test_schedules_are_complete_and_fit(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=100, deadline=None)
 def test_never_worse_than_one_forward_one_backward(seed: int) -> None:
-    """On one stage a device the answer is at most 1F1B's with all in flight that fits, however little time there is."""
+    """With one stage per device the makespan is at most that of 1F1B with all in flight that fit, at any time limit."""
     problem = wide_schedule(seed)
     if problem.possible and len(set(problem.device)) == problem.stages:
         found, known = constructive(problem, 0.0), evaluate(problem, one_forward_one_backward(problem))
@@ -100,7 +100,7 @@ def test_never_worse_than_one_forward_one_backward(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=40, deadline=None)
 def test_every_rule_ends_and_fits(seed: int) -> None:
-    """Every dispatching rule alone makes a complete schedule that fits, and knows its makespan."""
+    """Every dispatching rule alone gives a complete schedule within memory, with the correct makespan."""
     problem = wide_schedule(seed)
     if problem.possible and problem.stages <= 8:
         for rule in [*automatic(problem), *dispatched(problem)][seed % 5 :: 5]:
@@ -111,7 +111,7 @@ def test_every_rule_ends_and_fits(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=60, deadline=None)
 def test_handwritten_lists_end(seed: int) -> None:
-    """1F1B and the zero-bubble lists are complete and never deadlock; memory apart."""
+    """1F1B and the zero-bubble lists are complete and never deadlock, without regard to memory."""
     problem = wide_schedule(seed)
     if problem.possible:
         for orders in handwritten(problem):
@@ -123,7 +123,7 @@ def test_handwritten_lists_end(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=60, deadline=None)
 def test_estimates_never_exceed_what_an_exchange_gives(seed: int) -> None:
-    """An exchange that local search proposes fits, and the step after it takes at least as long as estimated."""
+    """An exchange proposed by local search respects memory, and its makespan is at least the estimate."""
     problem = wide_schedule(seed)
     if not problem.possible:
         return
@@ -143,7 +143,7 @@ def test_estimates_never_exceed_what_an_exchange_gives(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=60, deadline=None)
 def test_network_times_as_the_evaluator(seed: int) -> None:
-    """Heads are the evaluator's starts; head and tail together never exceed the makespan, and meet it somewhere."""
+    """Heads are the evaluator's starts; head plus tail never exceeds the makespan, and equals it somewhere."""
     problem = random_schedule(seed)
     if not problem.possible:
         return
@@ -160,7 +160,7 @@ def test_network_times_as_the_evaluator(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=100, deadline=None)
 def test_lanes_and_wires_are_timed_as_they_are(seed: int) -> None:
-    """With two lanes and shared wires, too, every rule ends and fits, and the answer is worth what it says."""
+    """With two lanes and shared wires every rule is feasible too, and the reported makespan is correct."""
     problem = random_ways(seed)
     if not problem.possible:
         assert constructive(problem, 0.0) is None

@@ -1,4 +1,4 @@
-"""The three ways to solve the fractional chain partition problem against one linear programme for every structure."""
+"""Three back ends of the fractional chain partition against one linear programme per structure."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -17,7 +17,7 @@ LIMITS = Limits(time=60, workers=1)
 @given(fractional_partitions())
 @settings(max_examples=300, deadline=None)
 def test_the_exact_method_equals_brute_force(problem: FractionalPartition) -> None:
-    """Values, bounds and infeasibility agree; where guesses of R stall, the bound still holds and the gap is told."""
+    """Values, bounds and infeasibility agree; if guesses of R stall, the bound still holds and the gap is reported."""
     best, report = optimum(problem), solve(problem, LIMITS)
     if best is None:
         assert report.status is Status.INFEASIBLE
@@ -39,7 +39,7 @@ def test_the_exact_method_equals_brute_force(problem: FractionalPartition) -> No
 @given(fractional_partitions(layers=3, cuts=2))
 @settings(max_examples=80, deadline=None)
 def test_integer_solvers_equal_brute_force(problem: FractionalPartition) -> None:
-    """With path cuts too: CBC to its accuracy; CP-SAT's bound as closely as its parts."""
+    """With path cuts values agree too: for CBC to its accuracy, for CP-SAT's bound to the size of its parts."""
     _check_integer_solvers(problem)
 
 
@@ -47,7 +47,7 @@ def test_integer_solvers_equal_brute_force(problem: FractionalPartition) -> None
 @given(fractional_partitions(layers=5, stages=4, cuts=3))
 @settings(max_examples=400, deadline=None)
 def test_integer_solvers_equal_brute_force_on_larger_instances(problem: FractionalPartition) -> None:
-    """The same on up to five layers, four stages and three path cuts."""
+    """Values agree on up to five layers, four stages and three path cuts."""
     _check_integer_solvers(problem)
 
 
@@ -68,7 +68,7 @@ def _check_integer_solvers(problem: FractionalPartition) -> None:
 @given(fractional_partitions())
 @settings(max_examples=100, deadline=None)
 def test_dividing_layers_never_costs(problem: FractionalPartition) -> None:
-    """No partition into whole layers beats the answer, be it a tie."""
+    """No partition into whole layers is below the result; a tie is allowed."""
     inner = combinations(range(problem.layers + 1), problem.stages - 1)
     every = [(0.0, *map(float, cut), float(problem.layers)) for cut in inner]
     whole = min((problem.evaluate(p) for p in every if problem.feasible(p)), default=None)

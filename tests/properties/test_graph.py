@@ -1,4 +1,4 @@
-"""Every way to solve the graph partition problem against an exhaustive search that shares no code with any."""
+"""Back ends of the graph partition problem against an exhaustive search that shares no code with them."""
 
 import pytest
 from hypothesis import given, settings
@@ -18,13 +18,13 @@ LIMITS = Limits(time=60, workers=1)
 
 
 def cbc_gap(problem: GraphPartition) -> float:
-    """CBC's bound is taken down by its accuracy; where bytes are rounded to whole time units, by more."""
+    """Tolerance of CBC's bound: its accuracy, and more if bytes are rounded to whole time units."""
     rounded = any(line.wire > 1 for mode in problem.modes for line in mode.lines)
     return 1e-4 if rounded else 1e-6
 
 
 def check(report: Report[graph.Stages], problem: GraphPartition, best: int | None, gap: float = 0.0) -> None:
-    """The report says what exhaustive search found, and its solution is worth what it says."""
+    """Check that the report agrees with exhaustive search, and its value with its solution."""
     if best is None:
         assert (report.status, report.solution) == (Status.INFEASIBLE, None)
         return
@@ -49,7 +49,7 @@ def test_dynamic_programme_and_cpsat_equal_exhaustive_search(problem: GraphParti
 @given(graph_partitions())
 @settings(max_examples=100, deadline=None)
 def test_cbc_equals_exhaustive_search(problem: GraphPartition) -> None:
-    """CBC, begun from nothing, finds the optimum and proves it up to its accuracy."""
+    """CBC without a start finds the optimum and proves it up to its accuracy."""
     check(cold(CBC, problem), problem, exhaustive(problem), cbc_gap(problem))
 
 
@@ -70,7 +70,7 @@ def test_all_backends_equal_exhaustive_search_on_many_instances(problem: GraphPa
 @given(graph_partitions())
 @settings(max_examples=100, deadline=None)
 def test_a_hint_is_never_made_worse(problem: GraphPartition) -> None:
-    """Without time the hint comes back with a bound that is no more than the optimum."""
+    """Without time the result is the hint with a bound of at most the optimum."""
     known = graph.solve(problem, LIMITS, backend="exact")
     if known.solution is None or known.objective is None:
         return
@@ -80,7 +80,7 @@ def test_a_hint_is_never_made_worse(problem: GraphPartition) -> None:
 
 
 def cold(solver: MipSolver, problem: GraphPartition) -> Report[graph.Stages]:
-    """A solver's own answer, begun from no solution and no bound: a start can hide a wrong row or a wrong proof."""
+    """A solver's own result without start and bound is correct: a start can hide a wrong row or a wrong proof."""
     bracket = open_bracket(problem, LIMITS)
     bracket.low = 0
     return bracket.report(search(problem, bracket, solver), "cold", "")
@@ -89,7 +89,7 @@ def cold(solver: MipSolver, problem: GraphPartition) -> Report[graph.Stages]:
 @given(graph_partitions(groups=16, stages=6))
 @settings(max_examples=25, deadline=None)
 def test_the_dynamic_programme_and_cpsat_agree_on_larger_graphs(problem: GraphPartition) -> None:
-    """Beyond what can be listed, two ways that share no rows prove one value."""
+    """On instances too large to enumerate, two back ends that share no model prove the same value."""
     one, other = (graph.solve(problem, LIMITS, backend=backend) for backend in ("exact", "cpsat"))
     assert {one.status, other.status} <= {Status.OPTIMAL, Status.INFEASIBLE}
     assert (one.status, one.objective) == (other.status, other.objective)

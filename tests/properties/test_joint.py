@@ -1,4 +1,4 @@
-"""The joint problem against all its choices tried one by one, each with an exhaustive search for its orders."""
+"""Joint problem against enumeration of all its choices, each with an exhaustive search for its orders."""
 
 from dataclasses import replace
 from random import Random
@@ -21,7 +21,7 @@ LIMITS = Limits(time=60)
 
 
 def agrees(seed: int, backend: str = "cpsat") -> None:
-    """Value and bound both equal the best of all choices and orders; a problem that nothing fits is called so."""
+    """Check that value and bound equal the best of all choices and orders, and that infeasibility is reported."""
     problem = random_joint(seed)
     best = brute_force(problem)
     report = joint.solve(problem, LIMITS, backend=backend)
@@ -38,7 +38,7 @@ def agrees(seed: int, backend: str = "cpsat") -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_partition_and_orders_are_best_and_proved(seed: int) -> None:
-    """The answer is the best over partitions, recomputed layers, splits and orders, whatever does not fit."""
+    """The result is the best over partitions, recomputed layers, splits and orders, with any memory limits."""
     agrees(seed)
 
 
@@ -47,14 +47,14 @@ def test_partition_and_orders_are_best_and_proved(seed: int) -> None:
 @given(st.integers(0, 2**32))
 @pytest.mark.parametrize("backend", ["cpsat", "exact"])
 def test_partition_and_orders_are_best_and_proved_of_three_hundred(backend: str, seed: int) -> None:
-    """The same of many more."""
+    """The result is the best of all choices on many more instances."""
     agrees(seed, backend)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.05, 0.3]))
 def test_a_gap_that_is_asked_for_is_kept(seed: int, gap: float) -> None:
-    """With a gap the answer is no further from the bound than that, and the optimum lies between them."""
+    """With a gap the result is within it of the bound, and the optimum lies between them."""
     problem = random_joint(seed)
     report = joint.solve(problem, replace(LIMITS, gap=gap), backend="exact")
     best = brute_force(problem)
@@ -66,7 +66,7 @@ def test_a_gap_that_is_asked_for_is_kept(seed: int, gap: float) -> None:
 
 
 def test_a_whole_backward_may_be_much_faster_than_its_parts() -> None:
-    """Bounds count the shorter of the two: here no split is worth it, and I alone takes longer than B."""
+    """Bounds use the shorter of I and B: here no split pays off, and I alone takes longer than B."""
     layers = np.array([[1, 2, 1]] * 2)
     chain = replace(chain_partition(layers, 9 * layers, micro_batches=2), weight=9 * layers)
     problem = JointPipeline(chain, 2 * layers)
@@ -76,7 +76,7 @@ def test_a_whole_backward_may_be_much_faster_than_its_parts() -> None:
 
 
 def random_box(problem: JointPipeline, draw: Random) -> Box | None:
-    """Ends of boundaries, counts and splits at random; None if nothing lies between them."""
+    """Random box of boundaries, counts and splits; None if it is empty."""
     n, most = problem.layers, problem.micro_batches
     inner = [sorted((draw.randint(1, n), draw.randint(1, n))) for _ in range(problem.stages - 1)]
     counts = [sorted((draw.randint(1, most), draw.randint(1, most))) for _ in range(problem.stages)]
@@ -88,7 +88,7 @@ def random_box(problem: JointPipeline, draw: Random) -> Box | None:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_relaxes_a_box_bounds_its_choices(seed: int) -> None:
-    """No choice of a box has orders that take less than what is proved of the box, by either relaxation."""
+    """No choice of a box has orders below the box's bound, by either relaxation."""
     problem = random_joint(seed)
     box = random_box(problem, Random(seed))
     if box is None:
@@ -107,7 +107,7 @@ def test_what_relaxes_a_box_bounds_its_choices(seed: int) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
 def test_taking_a_box_out_leaves_disjoint_boxes(seed: int) -> None:
-    """Every row of boundaries of a box lies in the part taken out or in exactly one of the boxes left over."""
+    """Every partition of a box lies in the part removed or in exactly one of the remaining boxes."""
     problem, draw = random_joint(seed, layers=7), Random(seed)
     outer = random_box(problem, draw)
     if outer is None:

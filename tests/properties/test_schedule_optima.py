@@ -1,4 +1,4 @@
-"""CP-SAT, CBC, the exact search and all permutations agree; bounds hold; answers are schedules.
+"""Optima of CP-SAT, CBC, the exact search and all permutations agree; bounds are valid; results are schedules.
 
 A quarter of the instances are plain; the others have devices with two lanes, tensors on wires, or both.
 """
@@ -14,19 +14,19 @@ from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, evaluate, exact, lower_bound
 from pipeplan_formulations.schedule import russian_dolls as russian_dolls
 from pipeplan_formulations.schedule.bounds import Spans, Table, Windows, windows
-from pipeplan_formulations.schedule.russian_dolls import answered, without_later_weights
-from pipeplan_formulations.schedule.start import serial, stretched
+from pipeplan_formulations.schedule.russian_dolls import decide, without_later_weights
+from pipeplan_formulations.schedule.start import scaled, serial
 
 LIMITS = Limits(time=60, workers=1)
 WAITING = (141, 194, 439)
-"""Instances whose optimum were lower if a device could run something while it waits for a wire: rare ones."""
+"""Rare instances whose optimum would be lower if a device could run operations while it waits for a wire."""
 
 
 @pytest.fixture(params=[cpsat.NARROW, 0.0], ids=["narrow", "wide"])
 def unaided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Solvers begin with the worst orders and know no bound, so that what they prove is their own.
+    """Give solvers the worst orders as start and no bound, so that their proofs are their own.
 
-    Small instances are solved while CP-SAT looks just above the bound; without that by its search from those orders.
+    Small instances are solved by CP-SAT's narrow search just above the bound; without it by its search from the start.
     """
     monkeypatch.setattr(cpsat, "NARROW", request.param)
 
@@ -39,7 +39,7 @@ def unaided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def agree(seed: int) -> None:
-    """All three say the same of one instance, on the way too, and their orders are worth what they say."""
+    """Check that all three back ends agree on one instance, on the way too, and that their values are correct."""
     problem = random_ways(seed)
     oracle = exact.solve(problem, LIMITS)
     assert oracle.status is (Status.OPTIMAL if problem.possible else Status.INFEASIBLE), seed
@@ -53,7 +53,7 @@ def agree(seed: int) -> None:
 
 
 def bounded(seed: int) -> None:
-    """No bound exceeds the optimum."""
+    """Check that the lower bound of one instance is at most the optimum."""
     problem = random_ways(seed)
     oracle = exact.solve(problem, LIMITS)
     if oracle.objective is not None:
@@ -106,7 +106,7 @@ def test_bounds_hold_on_many() -> None:
 
 
 def test_the_exact_search_is_as_good_as_all_permutations() -> None:
-    """Where all permutations of all lists can be tried, the exact search finds their best, or that there is none."""
+    """On instances with few enough permutations the exact search finds the best one, or that there is none."""
     tried = 0
     for seed in range(200):
         problem = random_ways(seed, most_micro_batches=2)
@@ -119,14 +119,14 @@ def test_the_exact_search_is_as_good_as_all_permutations() -> None:
 
 
 def optimum(problem: PipelineSchedule) -> int:
-    """By the exact search."""
+    """Optimum by the exact search."""
     value = exact.solve(problem, LIMITS).objective
     assert value is not None
     return value
 
 
 def test_few_micro_batches_bound_many() -> None:
-    """The windows hold whatever the optima of fewer micro-batches, whole and without later W, are told to them."""
+    """The windows hold with the optima of fewer micro-batches as spans, with and without later W."""
     tried = 0
     for seed in range(120):
         problem = random_ways(seed)
@@ -145,8 +145,8 @@ def test_few_micro_batches_bound_many() -> None:
 
 
 def questioned(seed: int) -> None:
-    """With windows that say nothing, one less than the optimum is refuted and the optimum is not."""
-    problem = stretched(random_ways(seed)).problem
+    """With trivial windows, a time one below the optimum is refuted and the optimum is not."""
+    problem = scaled(random_ways(seed)).problem
     if not problem.possible:
         return
     least = optimum(problem)
@@ -157,12 +157,12 @@ def questioned(seed: int) -> None:
         "A": [[0] * problem.micro_batches] * problem.stages,
         "G": [[0] * problem.micro_batches] * problem.stages,
     }
-    assert answered(problem, Windows(nothing, nothing), least - 1, LIMITS) == least, seed
-    assert answered(problem, Windows(nothing, nothing), least, LIMITS) == least, seed
+    assert decide(problem, Windows(nothing, nothing), least - 1, LIMITS) == least, seed
+    assert decide(problem, Windows(nothing, nothing), least, LIMITS) == least, seed
 
 
 def test_questions_are_answered() -> None:
-    """Of 150 random instances what CP-SAT refutes is exactly what is less than the optimum."""
+    """On 150 random instances CP-SAT refutes exactly the times below the optimum."""
     for seed in range(150):
         questioned(seed)
 
@@ -170,17 +170,17 @@ def test_questions_are_answered() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_questions_are_answered_on_many() -> None:
-    """Of 2,000 random instances what CP-SAT refutes is exactly what is less than the optimum."""
+    """On 2,000 random instances CP-SAT refutes exactly the times below the optimum."""
     for seed in range(10_000, 12_000):
         questioned(seed)
 
 
 def nested(seed: int) -> bool:
-    """Russian dolls of a problem with little memory prove no more than its optimum; whether windows say less."""
+    """Check that russian dolls prove no more than the optimum with little memory; True if windows prove less."""
     problem = random_ways(seed)
     need = [sum(problem.taken[s] for s in stages) for stages in problem.hosted]
     little = tuple(base + 3 * n // 2 for base, n in zip(problem.base, need, strict=True))
-    form = stretched(replace(problem, micro_batches=4 if problem.stages <= 3 else 2, limit=little)).problem
+    form = scaled(replace(problem, micro_batches=4 if problem.stages <= 3 else 2, limit=little)).problem
     known = windows(form, russian_dolls.russian_dolls(form, serial(form), LIMITS, cpsat.PAIRS))
     bound = lower_bound(form, known)
     assert bound <= optimum(form), seed
@@ -188,7 +188,7 @@ def nested(seed: int) -> bool:
 
 
 def test_dolls_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On 120 random instances no doll says more than the optimum, and some say more than windows alone."""
+    """On 120 random instances no span exceeds the optimum, and some exceed the bound by windows alone."""
     monkeypatch.setattr(russian_dolls, "STEP", 1)
     assert sum(map(nested, range(120))) >= 3
 
@@ -196,6 +196,6 @@ def test_dolls_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_dolls_hold_on_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On 2,000 random instances no doll says more than the optimum, and some say more than windows alone."""
+    """On 2,000 random instances no span exceeds the optimum, and some exceed the bound by windows alone."""
     monkeypatch.setattr(russian_dolls, "STEP", 1)
     assert sum(map(nested, range(10_000, 12_000))) >= 20

@@ -1,4 +1,4 @@
-"""A row of layers to a row of devices, where a layer may be divided between neighbours."""
+"""Fractional chain partition: a sequence of layers on a line of devices; neighbours may share a layer."""
 
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ __all__ = ["BACKENDS", "FractionalPartition", "Positions", "rounded", "solve"]
 cpsat = ByRows(CPSAT, PARTS)
 cbc = ByRows(replace(CBC, solve=partial(solve_cbc, preprocess=False)))
 BACKENDS: dict[str, Backend[FractionalPartition, Positions]] = {"exact": exact, "cbc": cbc, "cpsat": cpsat}
-"""The ways to solve the problem, by name."""
+"""Back ends by name."""
 
 
 def solve(

@@ -1,4 +1,4 @@
-"""The fractional chain partition problem by a solver of rows: places are integers, shares real or parts of a layer."""
+"""Back ends for the fractional partition by a MIP solver: integer places; shares real or parts of a layer."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,18 +12,18 @@ from pipeplan_formulations.fractional.linear import linear_model
 from pipeplan_formulations.fractional.rounding import nudged
 
 STEP = 2e-6
-"""How far real shares may be from what they stand for: CBC's tolerance, and the eight digits that it writes."""
+"""Possible error of real shares: CBC's tolerance, and the eight digits of its output."""
 PARTS = 2**10
-"""Parts of each layer for solvers of integers."""
+"""Number of parts of each layer for solvers of integer programmes."""
 
 
 @dataclass(frozen=True)
 class ByRows:
-    """Back end that builds the rows of `linear` and calls a solver.
+    """Back end that builds the linear model of `linear` and calls a solver.
 
-    With ``parts`` shares are whole numbers of so many parts of a layer. The rows leave out what rounding to parts may
-    add, so the solver's bound holds for real shares. What it finds is judged on the real rows; between the two lies
-    about one part in ``parts``.
+    If ``parts`` is not 0, shares are multiples of 1 / ``parts`` of a layer. The rows leave out the error of rounding
+    to parts, so the solver's bound holds for real shares. Its solution is evaluated on the real problem; the two values
+    differ by about one part in ``parts``.
     """
 
     solver: MipSolver
@@ -39,8 +39,9 @@ class ByRows:
     ) -> Report[Positions]:
         """Minimise T; see `exact.solve` for the first parameters.
 
-        ``bound`` is one that the caller knows already. The solver gets no start (see docs/bounds.md).
+        ``bound`` is a lower bound already known to the caller. The solver gets no start (see docs/bounds.md).
         """
+        # Build and solve; ``low`` is the lower bound known without the solver.
         solver, parts = self.solver, self.parts
         clock, low = Clock(limits), max(problem.lower_bound(), bound)
         found = [hint] if hint is not None and problem.feasible(hint) else []
@@ -55,6 +56,7 @@ class ByRows:
 
         if answer.status is Status.INFEASIBLE and not found:
             return report(Status.INFEASIBLE, Stop.OPTIMALITY, None, low, None)
+        # The solver's shares, corrected for its tolerance; then the bound in units of the problem.
         if answer.point is not None:
             positions = nudged(problem, model.positions(answer.point), 1 / parts if parts else STEP)
             found += [positions] if positions is not None else []
@@ -62,6 +64,7 @@ class ByRows:
         bound = max(low, math.ceil(bound * scale.unit / model.whole - 0.5))
         if not found:
             return report(Status.UNKNOWN, stop, None, bound, None)
+        # The best solution decides the value. If the solver proved optimality, it also closes the gap of rounding.
         best = min(found, key=problem.evaluate)
         proved = answer.status is Status.OPTIMAL and limits.gap == 0
         value = max(bound if proved else low, whole(problem.evaluate(best)))

@@ -1,21 +1,21 @@
-"""The exact method: bisection on T, each target tested in closed form.
+"""Exact back end: bisection on T, each target tested by a dynamic programme over convex polygons.
 
 Bisection
 ---------
 ::
 
-    proven impossible       doubted           not tested      possible
+    proven impossible       uncertain         not tested      possible
     ─────────────────┤ . . . . . . . . . ┤─────────────────├──────────▶ T
-                    low     doubt       floor             high
+                    low   uncertain    untested           high
 
-A test may end in doubt. The bisection then goes on above the doubted targets, since an impossible one there settles all
-below it; afterwards it goes on below them, until what is doubted is short.
+A test may be inconclusive. The bisection then continues above the uncertain targets, since an impossible target there
+settles all targets below it. Afterwards it continues below them, until the uncertain interval is short.
 
-One target T: which positions can each boundary have? (`within`)
----------------------------------------------------------------
-For a stage from α in layer a to β in layer b every row of the problem is linear in (α, β), because every sum over the
-stage is P[b] − P[a] − t_a α + t_b β. So the pairs that keep all rows form a convex polygon, and what they leave to the
-rest, the least H over β, is the lower edge of the polygon's image:
+Test of one target T: the possible positions of each boundary (`within`)
+------------------------------------------------------------------------
+For a stage from α in layer a to β in layer b every constraint is linear in (α, β), because every sum over the stage is
+P[b] − P[a] − t_a α + t_b β. The pairs that satisfy all constraints form a convex polygon. The least H over β is the
+lower edge of the polygon's image:
 
 ::
 
@@ -24,9 +24,9 @@ rest, the least H over β, is the lower edge of the polygon's image:
       │   └──────┘               least over α: the lower hull of the corners' images (β, H)
       └───────────── α
 
-(5) compares R, known at the end only, with each stage's e. With a guess ρ of R it is a row of one stage, e ≤ T − ρ. The
-least R that these rows allow grows with ρ, so that guesses which start below R and follow it come to the least one that
-agrees with itself, or leave the target.
+(5) contains R, which is known only after the last stage, and each stage's e. With a guess ρ of R it is a constraint of
+one stage, e ≤ T − ρ. The least R that these constraints allow grows with ρ. So the iteration ρ ← R, started below R,
+converges to the least fixed point, or R exceeds the target.
 """
 
 from itertools import pairwise
@@ -40,17 +40,17 @@ from pipeplan_formulations.fractional.rounding import tidy
 from pipeplan_formulations.fractional.tables import Tables
 
 GUESSES = 40
-"""Guesses of R in one test. They come close to the least one geometrically, but for rare ties."""
+"""Largest number of guesses of R in one test. They converge geometrically, except in rare ties."""
 
 Row = tuple[float, float, float, float]
-"""(x, y, most, slack): x α + y β ≤ most."""
+"""Inequality (x, y, most, slack): x α + y β ≤ most."""
 
 
 def within(tables: Tables, target: int, clock: Clock) -> tuple[Positions | None, bool]:
-    """Positions with T ≤ target (but for `TOLERANCE`), and whether that is certain.
+    """Return (positions, certain): positions with T ≤ target up to `TOLERANCE`, and True if the test was conclusive.
 
-    ``(None, True)``: there are none. ``(positions, False)``: these are the best seen, and their T may be larger; the
-    guesses of R were moving too slowly to tell.
+    ``(None, True)``: there are none. ``(positions, False)``: the best positions seen, whose T may be larger; the
+    guesses of R converged too slowly.
     """
     if tables.problem.objective == "bottleneck":
         found = _least_round_trip(tables, target, 0.0, clock)
@@ -67,7 +67,8 @@ def within(tables: Tables, target: int, clock: Clock) -> tuple[Positions | None,
 
 
 def _least_round_trip(tables: Tables, target: int, guess: float, clock: Clock) -> tuple[float, Positions] | None:
-    """The least R (0 for the bottleneck) and its positions, where (5) has room T − guess."""
+    """Least R (0 for the bottleneck) and its positions, subject to e ≤ T − guess for (5)."""
+    # front: for each layer, the pieces of H on the boundary in front of stage s.
     n, slack = tables.problem.layers, TOLERANCE * target
     front = {0: [Piece(0, ((0.0, 0.0, 0.0),), None)]}
     for s in range(tables.problem.stages):
@@ -85,7 +86,8 @@ def _least_round_trip(tables: Tables, target: int, guess: float, clock: Clock) -
 def _stage(
     tables: Tables, s: int, a: int, piece: Piece, target: int, guess: float
 ) -> list[tuple[int, tuple[tuple[float, float, float], ...]]]:
-    """Every layer b in which stage s may end when it begins on ``piece``, with the corners of H there."""
+    """Every layer b in which stage s can end if it begins on ``piece``, with the corners of H there."""
+    # A stage of more than ``most`` work cannot meet the target, nor can any longer one.
     n, final = tables.problem.layers, s == tables.problem.stages - 1
     fast = tables.fast[s]
     least = min(corner[1] for corner in piece.corners)
@@ -95,6 +97,7 @@ def _stage(
         if fast.load.sum(a, b, piece.high, 0.0) > most * (1 + TOLERANCE):
             break
         for sums in tables.ways(s, a, b):
+            # For each linear part of the piece: the polygon of feasible (α, β), and its image (β, H, α).
             images: list[tuple[float, float, float]] = []
             for (u, hu, _), (v, hv, _) in pairwise(piece.corners) if len(piece.corners) > 1 else [piece.corners * 2]:
                 slope = (hv - hu) / (v - u) if v > u else 0.0
@@ -109,7 +112,7 @@ def _stage(
 
 
 def _area(rows: list[Row], u: float, v: float, same: bool, last: bool) -> list[Point]:
-    """Corners of all (α, β) with u ≤ α ≤ v that keep the rows. In the same layer β ≥ α; behind the last β = 0."""
+    """Corners of the polygon of (α, β), u ≤ α ≤ v, within the rows. In the same layer β ≥ α; behind the last β = 0."""
     top = 0.0 if last else 1.0
     area: list[Point] = [(u, 0.0), (v, 0.0), (v, top), (u, top)]
     if same and not last:
@@ -123,7 +126,7 @@ def _area(rows: list[Row], u: float, v: float, same: bool, last: bool) -> list[P
 
 NAME = "exact"
 SHORT = 1e-4
-"""Part of the incumbent's value below which a stretch of doubted targets is left alone."""
+"""Length of an interval of uncertain targets, relative to the incumbent's value, below which it is not tested again."""
 
 
 def solve(
@@ -133,7 +136,7 @@ def solve(
     progress: Progress | None = None,
     enough: int | None = None,
 ) -> Report[Positions]:
-    """Minimise T to a whole unit; sums are as good as doubles are (see `whole`).
+    """Minimise T to a whole unit; sums are computed in double precision (see `whole`).
 
     Parameters
     ----------
@@ -141,11 +144,11 @@ def solve(
     limits : Limits
         ``workers`` and ``seed`` are not used.
     hint : positions, optional
-        A solution to start from; ignored if it breaks (1).
+        A solution to start from; ignored if it violates (1).
     progress : callable, optional
         See `pipeplan_formulations.common.report.Progress`.
     enough : int, optional
-        Stop with what there is once the bound has reached this.
+        Stop once the lower bound has reached this value.
 
     Raises
     ------
@@ -153,13 +156,14 @@ def solve(
         If the problem has path cuts.
     """
     if problem.paths:
-        raise ValueError("path cuts couple distant stages, which this method cannot; ask cbc or cpsat")
+        raise ValueError("the exact method does not support path cuts, which couple distant stages; use cbc or cpsat")
     bisection = _Bisection(problem, limits, progress, hint)
     bracket, tables = bisection.bracket, Tables(problem)
     stop = Stop.OPTIMALITY
     target: int | None = bracket.low
     if enough is not None and bracket.low < enough <= problem.largest and not (bracket.high or enough) < enough:
         target = enough - 1
+    # Without an incumbent the target rises in doubling steps; afterwards the bisection chooses it.
     step = max(1, bracket.low // 64)
     try:
         while target is not None and (enough is None or bracket.low < enough) and not bracket.proven:
@@ -181,14 +185,14 @@ def solve(
 
 
 class _Bisection:
-    """Which target to test next.
+    """Choice of the next target from the outcomes of the tests so far.
 
     Attributes
     ----------
-    floor : int
-        No target below it need be tested from above.
-    doubt : int or None
-        The least target whose test ended in doubt.
+    untested : int
+        Least target that may still be tested above the uncertain ones.
+    uncertain : int or None
+        Least target whose test was inconclusive.
     """
 
     def __init__(
@@ -196,8 +200,8 @@ class _Bisection:
     ) -> None:
         self._problem = problem
         self.bracket = Bracket(self._value, limits, progress)
-        self.bracket.low = self.floor = problem.lower_bound()
-        self.doubt: int | None = None
+        self.bracket.low = self.untested = problem.lower_bound()
+        self.uncertain: int | None = None
         if hint is not None and problem.feasible(hint):
             self.bracket.offer(hint)
 
@@ -205,28 +209,28 @@ class _Bisection:
         return max(self.bracket.low, whole(self._problem.evaluate(positions)))
 
     def learn(self, target: int, found: Positions | None, certain: bool) -> None:
-        """Record the outcome of a test (see `within`); what it found counts as no more than its target."""
+        """Record the outcome of a test (see `within`); a certain solution counts as at most its target."""
         bracket = self.bracket
         if found is not None:
             found = tidy(self._problem, found)
             bracket.offer(found, min(self._value(found), target) if certain else None)
         if not certain:
-            self.doubt = target if self.doubt is None else min(self.doubt, target)
-            self.floor = max(self.floor, target + 1)
+            self.uncertain = target if self.uncertain is None else min(self.uncertain, target)
+            self.untested = max(self.untested, target + 1)
         elif found is None:
             bracket.raise_low(target + 1)
-            self.floor = max(self.floor, bracket.low)
-            if self.doubt is not None and self.doubt < bracket.low:
-                self.doubt = None
+            self.untested = max(self.untested, bracket.low)
+            if self.uncertain is not None and self.uncertain < bracket.low:
+                self.uncertain = None
 
     def next(self, gap: float) -> int | None:
-        """The next target once there is an incumbent; None if it is near enough, or nothing more can be settled."""
+        """Next target once there is an incumbent; None if the gap is closed or no further test can settle it."""
         low, high = self.bracket.low, self.bracket.high
         assert high is not None
         if self.bracket.closed:
             return None
-        if high > self.floor:
-            return (self.floor + high - 1) // 2
-        if self.doubt is not None and self.doubt - low > max(gap, SHORT) * high:
-            return (low + self.doubt) // 2
+        if high > self.untested:
+            return (self.untested + high - 1) // 2
+        if self.uncertain is not None and self.uncertain - low > max(gap, SHORT) * high:
+            return (low + self.uncertain) // 2
         return None

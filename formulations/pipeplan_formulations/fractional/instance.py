@@ -1,7 +1,7 @@
-r"""The fractional chain partition problem: a layer on a boundary may be divided between neighbours.
+r"""Problem definition of the fractional chain partition: a layer on a boundary may be divided between neighbours.
 
-n layers in a row, S stages in a row. Boundaries are *positions*, real numbers 0 = p_0 ≤ p_1 ≤ … ≤ p_S = n: stage s
-holds what lies between p_s and p_{s+1}. Position c + θ divides layer c, and its share θ belongs to the left.
+There are n layers and S stages, both in sequence. Boundaries are *positions*, real numbers 0 = p_0 ≤ p_1 ≤ … ≤ p_S = n.
+Stage s holds the layers between p_s and p_{s+1}. Position c + θ divides layer c; its share θ belongs to the left stage.
 
 ::
 
@@ -10,16 +10,16 @@ holds what lies between p_s and p_{s+1}. Position c + θ divides layer c, and it
               stage 0 │ stage 1 │ stage 2         stage 1 holds 0.6 of layer 1, and layer 2
                       p_1       p_2
 
-Divided are the *output channels*: a share x of a layer takes x of its time, of its parameters, of what it saves, of its
-workspace. Each part reads the layer's whole input, and the next layer reads the whole output. So what crosses at
-position c + θ, 0 ≤ θ < 1, are the tensors that cross in front of layer c, passed on whole, and the share θ of the
-layer's output; on the way back the gradient of that share, and the right part's contribution to the gradients of what
-was passed on, which the left adds to its own. Both ways carry the same bytes. At a whole position (θ = 0) this is the
-ordinary cut.
+The *output channels* are divided: a share x of a layer takes x of its time, parameters, stored activations and
+workspace. Each part reads the layer's whole input, and the next layer reads the whole output. Two things cross position
+c + θ, 0 ≤ θ < 1, in the forward pass: the tensors that cross in front of layer c, passed on whole, and the share θ of
+the layer's output. In the backward pass the gradient of that share returns, with the right part's contribution to the
+gradients of the tensors passed on, which the left stage adds to its own. Both directions carry the same bytes. At an
+integer position (θ = 0) this is an ordinary layer boundary.
 
-Letters as in `pipeplan_formulations.partition.instance`: F_s, B_s, U_s, P_s, A_s sums over the stage's shares, Z_s the
-largest workspace of a share, l_s latency. Over link s go f_s = g_s = through_c + θ own_c nanoseconds of tensors, and
-stage s + 1 holds r_{s+1} = bytes_through_c + θ bytes_own_c of them.
+Letters as in `pipeplan_formulations.partition.instance`: F_s, B_s, U_s, P_s, A_s are sums over the stage's shares, Z_s
+is the largest workspace of a share, and l_s the latency. Link s carries f_s = g_s = through_c + θ own_c nanoseconds of
+tensors, and stage s + 1 stores r_{s+1} = bytes_through_c + θ bytes_own_c of them.
 
 *On-chip weights.* A stage whose parameters and gradients fit into the device's on-chip memory, K_s ≤ C_s, reads them
 there and takes F_s, B_s; any other stage streams them from memory for each micro-batch and takes F'_s ≥ F_s,
@@ -31,21 +31,31 @@ B'_s ≥ B_s.
 (5)  T ≥ R + e,  R = U_0 + Σ_s (F_s + B_s) + Σ_s 2 l_s,  e one of
      (M − 1) F_s,   (M − 1) B_s,   M f_s − F_s,   M g_s − B_{s+1}
 (6)  T ≥ the length of each `PathCut`
-(8)  T ≥ R + max(M − h_s, 0) F_s + (M − 1) B_s                   if the order of actions is known so far
+(8)  T ≥ R + max(M − h_s, 0) F_s + (M − 1) B_s                   if the order of actions is restricted, see below
 
-With *two lanes* (forwards beside backwards on one device) F and B are what an action takes on its lane, so that (3) is
-T ≥ max(F_s, B_s), and (4), which adds what now overlaps, falls away: (5) says more.
+With *two lanes* (forwards concurrent with backwards on one device) F and B are the times on each lane. Then (3) is
+T ≥ max(F_s, B_s). (4) adds times that now overlap, so it is dropped; (5) is stronger.
 
-(8) holds with h_s = k_s where stage s runs at most k_s forwards before its first backward and alternates from then on:
-the first backward waits for a micro-batch's way to the end and back, and behind it lie M backwards and the other
-forwards. It holds with h_s = 1 where all forwards precede all backwards (GPipe): the last micro-batch's forward leaves
-stage s after M of them, and only then does the last stage begin with backwards, of which M pass stage s.
+(8) holds with h_s = k_s if stage s runs at most k_s forwards before its first backward and alternates from then on. The
+first backward waits for a micro-batch's round trip to the last stage and back; M backwards and the other forwards come
+after it. (8) holds with h_s = 1 if all forwards precede all backwards (GPipe). The last micro-batch's forward leaves
+stage s after M forwards; only then does the last stage begin with backwards, and M of them run on stage s.
 
-(4), (5) and (8) are bounds on devices whose tensors leave while they are made (``stream``), the only ones that divide
-layers here: their proofs use how long a stage takes, not what it consists of. A stage may stay empty (p_s = p_{s+1});
-it then passes on what it receives.
+(4), (5) and (8) are bounds for devices that send a tensor while it is computed (``stream``), the only ones that divide
+layers here. Their proofs use the time of a stage, not its contents. A stage may be empty (p_s = p_{s+1}); it then
+passes on the tensors that it receives.
 
 Times are integers of one unit and shares are real; a value is rounded up to the next whole unit (`whole`).
+
+===============  ===========================================================================
+equation         functions
+===============  ===========================================================================
+(1)              `FractionalPartition.memory`, `tables.Tables._memory`, `linear._memory`
+on-chip weights  `FractionalPartition.streamed`, `tables.Tables.ways`, `linear._lane`
+(3)              `FractionalPartition.evaluate`, `tables.Tables.rows`, `linear._objective`
+(4), (5), (8)    `FractionalPartition.evaluate`, `tables.Tables._step`, `linear._objective`
+(6)              `FractionalPartition.evaluate`, `linear._objective` (not in the exact method)
+===============  ===========================================================================
 """
 
 import math
@@ -65,39 +75,39 @@ Positions = tuple[float, ...]
 ACCURACY = 1e-9
 """Relative accuracy of values: sums of products of doubles, with room to spare."""
 TOLERANCE = ACCURACY / 16
-"""Relative accuracy of one row in the tests of the exact method; several of them stay within `ACCURACY`."""
+"""Relative tolerance of one inequality in the exact method; several of them stay within `ACCURACY`."""
 
 
 def whole(value: float) -> int:
-    """A real value rounded up to a whole unit, but for what may be the arithmetic's own error: then to the nearest."""
+    """Round up to a whole unit; a value within `ACCURACY` of an integer is rounded to that integer."""
     near = round(value)
     return near if abs(value - near) <= ACCURACY * value else math.ceil(value)
 
 
 def split(position: float) -> tuple[int, float]:
-    """(c, θ) of position c + θ."""
+    """Return (c, θ) of position c + θ."""
     layer = math.floor(position)
     return layer, position - layer
 
 
 @dataclass(frozen=True)
 class FractionalPartition:
-    """One instance. See the module's text for the meaning of each letter.
+    """One instance of the problem; the module's docstring defines each letter.
 
     Attributes
     ----------
     forward, backward, update : array of int, shape (S, n)
-        F, B, U of each whole layer on each stage's device, weights on chip.
+        F, B, U of each whole layer on each stage's device, with weights on chip.
     forward_streamed, backward_streamed : array of int, shape (S, n)
-        F', B' of each whole layer, weights streamed; nowhere less than ``forward`` and ``backward``.
+        F', B' of each whole layer, with weights streamed; nowhere less than ``forward`` and ``backward``.
     through, own : array of int, shape (S − 1, n)
-        Time on each link of what crosses in front of each layer (0 for layer 0), and of each layer's output.
+        Time on each link of the tensors that cross in front of each layer (0 for layer 0), and of each layer's output.
     latency : array of int, shape (S − 1,)
     resident, saved, workspace, weights : array of int, shape (n,)
         Bytes that add to P_s, A_s, Z_s and K_s.
     bytes_through, bytes_own : array of int, shape (n,)
     in_flight, limit, on_chip : array of int, shape (S,)
-        k_s, L_s and C_s (`UNLIMITED` where streaming does not come up).
+        k_s, L_s and C_s (`UNLIMITED` if weights are never streamed).
     micro_batches : int
         M ≥ 1.
     objective : 'step' or 'bottleneck'
@@ -105,13 +115,13 @@ class FractionalPartition:
     ahead : array of int, shape (S,), or None
         h_s; None where (8) need not hold.
     paths : tuple of PathCut
-        Inequalities (6); only with objective 'step'. Reductions do not occur.
+        Inequalities (6); only with objective 'step' and without reductions.
 
     Raises
     ------
     ValueError
         If shapes disagree, a number is negative, streaming takes less time than reading on chip, more crosses in front
-        of a layer than the layers before it can send, or a word is not one of those above.
+        of a layer than the layers before it can send, or the objective is unknown.
     """
 
     forward: Array
@@ -170,29 +180,29 @@ class FractionalPartition:
             raise ValueError(f"ahead is {self.ahead}; give a number above 0 for each of {stages} stages, on one lane")
         for path in self.paths:
             if self.objective != "step" or path.sizes != (stages,) * 4 + (stages - 1,) * 2 or any(path.reduce):
-                raise ValueError(f"{path} is no path of a step on {stages} stages without reductions")
+                raise ValueError(f"{path} is no path cut of a step on {stages} stages without reductions")
         if self.objective not in ("step", "bottleneck"):
             raise ValueError(f"objective is {self.objective!r}; choose step or bottleneck")
 
     @property
     def stages(self) -> int:
-        """S."""
+        """Number of stages S."""
         return int(self.forward.shape[0])
 
     @property
     def layers(self) -> int:
-        """n."""
+        """Number of layers n."""
         return int(self.forward.shape[1])
 
     @cached_property
     def streams(self) -> tuple[bool, ...]:
-        """For each stage, whether the two ways of reading weights can differ there."""
+        """For each stage, True if on-chip and streamed weights can differ in time and not all weights fit on chip."""
         more = (self.forward_streamed > self.forward) | (self.backward_streamed > self.backward)
         full = int(self.weights.sum(dtype=object))
         return tuple(bool(row.any()) and full > int(chip) for row, chip in zip(more, self.on_chip, strict=True))
 
     def well_formed(self, positions: Positions) -> bool:
-        """Whether these are S + 1 positions in ascending order from 0 to n."""
+        """True for S + 1 positions in ascending order from 0 to n."""
         return (
             len(positions) == self.stages + 1
             and positions[0] == 0
@@ -201,13 +211,13 @@ class FractionalPartition:
         )
 
     def shares(self, positions: Positions) -> NDArray[np.float64]:
-        """What part of each layer lies on each stage, shape (S, n); every column adds up to 1."""
+        """Share of each layer on each stage, shape (S, n); every column adds up to 1."""
         edges = np.array(positions)[:, None] - np.arange(self.layers)
         left = np.clip(edges, 0.0, 1.0)  # the part of each layer in front of each position
         return np.asarray(left[1:] - left[:-1])
 
     def streamed(self, positions: Positions) -> tuple[bool, ...]:
-        """For each stage, whether its weights do not fit on chip."""
+        """For each stage, True if its weights do not fit on chip."""
         used = self.shares(positions) @ self.weights
         return tuple(not _within(a, int(b)) for a, b in zip(used.tolist(), self.on_chip, strict=True))
 
@@ -219,13 +229,14 @@ class FractionalPartition:
         return tuple((shares @ self.resident + self.in_flight * held + (shares * self.workspace).max(axis=1)).tolist())
 
     def feasible(self, positions: Positions) -> bool:
-        """Whether the positions are well formed and keep (1)."""
+        """True if the positions are well formed and satisfy (1)."""
         return self.well_formed(positions) and all(
             _within(need, int(limit)) for need, limit in zip(self.memory(positions), self.limit, strict=True)
         )
 
     def evaluate(self, positions: Positions) -> float:
-        """The least T that (3), or (4), (5) and (8), allow."""
+        """Least T that satisfies (3) for the bottleneck, or (4) to (6) and (8) for a step."""
+        # F_s and B_s of each stage, with on-chip or streamed weights; the time f_s on each link.
         shares, streamed = self.shares(positions), self.streamed(positions)
         forward, backward = (
             [
@@ -238,10 +249,12 @@ class FractionalPartition:
         sends = [self._at(positions, self.through[s], self.own[s])[s] for s in range(self.stages - 1)]
         if self.objective == "bottleneck":
             return max([*map(max if self.two_lanes else sum, lanes), *sends])
+        # Right sides of (4). ``head`` grows from U_0 to R; its value without M is the sum over the stages before s.
         many, head, sides = self.micro_batches, float(shares[0] @ self.update[0]), []
         for pair, latency in zip(lanes, [*self.latency.tolist(), 0], strict=True):
             sides += [] if self.two_lanes else [head + many * sum(pair)]
             head += sum(pair) + 2 * latency
+        # Right sides of (5), (8) and (6); ``alone`` is R, the time of a step of one micro-batch.
         alone = head
         sides += [alone + (many - 1) * max(pair) for pair in lanes]
         if self.ahead is not None:
@@ -253,12 +266,12 @@ class FractionalPartition:
         return max(sides)
 
     def lower_bound(self) -> int:
-        """A bound that needs no solver, from each layer's fastest device with weights on chip.
+        """Lower bound without a solver, from each layer's fastest device with weights on chip.
 
-        Let W be all work on those devices, and stage s at least ρ_s times as slow: it does at most w_s / ρ_s of W. So
-        W ≤ Σ_s w_s / ρ_s, where w_s ≤ T for the bottleneck. For a step (4) says w_s ≤ (T − Σ_{t<s} w_t) / M, so that
-        what is left of W after a stage shrinks by 1 − 1 / (M ρ_s) at most; and (5) gives T ≥ W + (M − 1) max_s F_s, as
-        well as with B.
+        Let W be all work on those devices, and stage s at least ρ_s times as slow: a stage of load w_s does at most
+        w_s / ρ_s of W. So W ≤ Σ_s w_s / ρ_s. For the bottleneck w_s ≤ T. For a step (4) gives
+        w_s ≤ (T − Σ_{t<s} w_t) / M, so each stage multiplies the rest of W by at least 1 − 1 / (M ρ_s).
+        (5) gives T ≥ W + (M − 1) max_s F_s, and the same with B.
         """
         lanes = [_paces(table) for table in (self.forward, self.backward)]
         lane = max(work / sum(1 / slow for slow in paces) if work else 0.0 for work, paces in lanes)
@@ -273,7 +286,7 @@ class FractionalPartition:
 
     @cached_property
     def largest(self) -> int:
-        """No partition's objective exceeds this."""
+        """Upper bound on the objective of any partition."""
         tables = (self.forward_streamed, self.backward_streamed, self.update)
         work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
         sends = sum(int(row.max()) for table in (self.through, self.own) for row in table)
@@ -282,13 +295,13 @@ class FractionalPartition:
         return (most + 1) * (work + 2 * sends) + 2 * int(self.latency.sum(dtype=object)) + max(constant, 0)
 
     def _at(self, positions: Positions, through: Array, own: Array) -> list[float]:
-        """through_c + θ own_c at each inner position; nothing crosses behind the last layer."""
+        """Values through_c + θ own_c at each inner position; 0 behind the last layer."""
         places = [split(position) for position in positions[1:-1]]
         return [float(through[c] + share * own[c]) if c < self.layers else 0.0 for c, share in places]
 
 
 def _paces(times: Array) -> tuple[int, list[float]]:
-    """All work on each layer's fastest device, and how many times as slow each stage's device is at least."""
+    """Total work on each layer's fastest device, and for each stage the least ratio of its times to the fastest."""
     best = times.min(axis=0)
     busy = best > 0
     paces = [float((row[busy] / best[busy]).min()) if busy.any() else 1.0 for row in times]
@@ -296,7 +309,7 @@ def _paces(times: Array) -> tuple[int, list[float]]:
 
 
 def _rounded(bound: float) -> int:
-    """A bound by doubles, less what they may be wrong, as a whole unit."""
+    """Round a floating-point bound up to a whole unit, less its relative error."""
     return max(0, math.ceil(bound * (1 - ACCURACY)))
 
 

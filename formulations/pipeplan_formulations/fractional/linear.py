@@ -1,22 +1,21 @@
-"""The fractional chain partition problem as rows of numbers, for any solver that takes linear inequalities.
+"""Linear model of the fractional chain partition, for any MIP solver.
 
-For each inner boundary s and layer c: z_{s,c} ∈ {0, 1}, boundary s lies in layer c (c = n: behind the last layer), and
-the share θ_{s,c} ∈ [0, z_{s,c}] of that layer in front of it. What lies in front of boundary s, of any quantity t with
-prefix sums P, is then linear, and so is what crosses it:
+For each inner boundary s and layer c there are two variables. z_{s,c} ∈ {0, 1}: boundary s lies in layer c (c = n:
+behind the last layer). θ_{s,c} ∈ [0, z_{s,c}]: the share of that layer in front of it. The amount in front of boundary
+s of any quantity t with prefix sums P is then linear, and so is the amount that crosses it:
 
 ::
 
-    before_s(t) = Σ_c (P[c] z_{s,c} + t_c θ_{s,c})                the stage's own: before_{s+1}(t) − before_s(t)
+    before_s(t) = Σ_c (P[c] z_{s,c} + t_c θ_{s,c})                amount on stage s: before_{s+1}(t) − before_s(t)
     crossing_s  = Σ_c (through_c z_{s,c} + own_c θ_{s,c})
     part of layer c in front of s:  y_{s,c} = Σ_{c' > c} z_{s,c'} + θ_{s,c}
 
-A stage whose weights do not fit on chip has m_s = 1, and rows with a large coefficient choose between F and F'. F and
-B are columns with rows from below only; every right side grows with them, so a minimum makes them tight.
+A stage whose weights do not fit on chip has m_s = 1; big-M rows choose between F and F'. F and B are variables with
+lower bounds only. Every right side grows with them, so minimisation makes them tight.
 
-Shares may be whole numbers of ``parts`` equal parts of a layer instead (for solvers of integers). Moving every boundary
-of a real solution down to the next such part adds at most one part of the layer where a stage begins to what the stage
-does. Leaving that part out of the rows makes every real solution a solution on the parts, and so the optimum on the
-parts a bound on the real one.
+For solvers of integer programmes shares are multiples of one of ``parts`` equal parts of a layer. Moving every boundary
+of a real solution down to the next part adds to a stage at most one part of the layer where it begins. The rows leave
+that part out. So every real solution gives a solution on the parts, and the optimum on the parts is a lower bound.
 """
 
 from dataclasses import dataclass, field
@@ -30,15 +29,15 @@ from pipeplan_formulations.fractional.instance import Array, FractionalPartition
 
 @dataclass(kw_only=True)
 class FractionalModel(LinearModel):
-    """The linear model, and where to find the boundaries in it.
+    """Linear model with the variables of the boundaries.
 
     Attributes
     ----------
     parts : int
-        Into how many parts every layer is divided, or 0: shares are real. Times and sizes in rows are multiplied by
-        it, but for 0, where a share of 1 is the whole layer.
+        Number of parts of every layer, or 0 for real shares. Times and sizes in rows are multiplied by it, except if it
+        is 0: then a share of 1 is the whole layer.
     unit, sizes : int
-        Nanoseconds, and bytes, that are 1 in rows.
+        Nanoseconds, and bytes, that count as 1 in rows.
     place, share : list of list of int
         z and θ of each inner boundary and layer.
     """
@@ -52,11 +51,11 @@ class FractionalModel(LinearModel):
 
     @property
     def whole(self) -> int:
-        """The value of a share that is the whole layer."""
+        """Value of a share that is the whole layer."""
         return self.parts or 1
 
     def positions(self, values: list[float]) -> Positions:
-        """The boundaries that a point describes."""
+        """Positions of the boundaries at a point of the model."""
         inner = []
         for place, share in zip(self.place, self.share, strict=True):
             layer = max(zip((values[z] for z in place), range(len(place)), strict=True))[1]
@@ -66,7 +65,10 @@ class FractionalModel(LinearModel):
 
 
 def linear_model(problem: FractionalPartition, unit: int, low: int, parts: int = 0) -> FractionalModel:
-    """Columns and rows, in times of ``unit`` rounded down; T is at least ``low``, and if that is not 0, about so."""
+    """Build the model with times in multiples of ``unit``, rounded down.
+
+    T is at least ``low``; unless 0, ``low`` is also the expected magnitude of T.
+    """
     largest = int(max(problem.limit[problem.limit < UNLIMITED], default=0))
     model = FractionalModel(problem=problem, parts=parts, unit=unit, sizes=max(1, largest >> 40) if parts else 1)
     _places(model)
@@ -80,7 +82,7 @@ def linear_model(problem: FractionalPartition, unit: int, low: int, parts: int =
 
 
 def _places(model: FractionalModel) -> None:
-    """Every inner boundary lies in one layer, takes a share of it, and does not lie in front of the one before."""
+    """Add z and θ: every inner boundary lies in one layer, takes a share of it, and boundaries are in order."""
     n, whole = model.problem.layers, model.whole
     for _ in range(model.problem.stages - 1):
         place = [model.boolean() for _ in range(n + 1)]
@@ -96,7 +98,7 @@ def _places(model: FractionalModel) -> None:
 
 
 def _front(model: FractionalModel, s: int, c: int) -> Expression:
-    """y_{s,c} times the whole: the part of layer c in front of boundary s."""
+    """Part y_{s,c} of layer c in front of boundary s, times `whole`."""
     if s in (0, model.problem.stages):
         return Expression({}, model.whole if s else 0)
     beyond = dict.fromkeys(model.place[s - 1][c + 1 :], model.whole)
@@ -104,7 +106,7 @@ def _front(model: FractionalModel, s: int, c: int) -> Expression:
 
 
 def _before(model: FractionalModel, s: int, values: list[int], slack: bool = False) -> Expression:
-    """What lies in front of boundary s, times the whole; with ``slack`` and one part more of the layer there."""
+    """Amount in front of boundary s, times `whole`; with ``slack`` plus one part of the layer on the boundary."""
     prefix = [0]
     for value in values:
         prefix.append(prefix[-1] + value)
@@ -116,18 +118,18 @@ def _before(model: FractionalModel, s: int, values: list[int], slack: bool = Fal
 
 
 def _own(model: FractionalModel, s: int, values: list[int]) -> Expression:
-    """What stage s holds of a quantity, times the whole."""
+    """Amount of a quantity on stage s, times `whole`."""
     return _before(model, s + 1, values) - _before(model, s, values, slack=True)
 
 
 def _crossing(model: FractionalModel, s: int, through: list[int], own: list[int]) -> Expression:
-    """What crosses inner boundary s ≥ 1, times the whole; nothing behind the last layer."""
+    """Amount that crosses inner boundary s ≥ 1, times `whole`; 0 behind the last layer."""
     ahead = {z: model.whole * t for z, t in zip(model.place[s - 1], [*through, 0], strict=True)}
     return Expression(ahead | dict(zip(model.share[s - 1], own, strict=True)))
 
 
 def _lane(model: FractionalModel, s: int) -> tuple[Expression, Expression]:
-    """F_s and B_s, and the choice of how weights are read."""
+    """Add F_s and B_s, and the choice m_s between on-chip and streamed weights; return the two times."""
     problem, found = model.problem, []
     streamed = model.boolean() if problem.streams[s] else None
     for fast, slow in ((problem.forward, problem.forward_streamed), (problem.backward, problem.backward_streamed)):
@@ -135,7 +137,7 @@ def _lane(model: FractionalModel, s: int) -> tuple[Expression, Expression]:
         most = sum(near if streamed is None else far) * model.whole
         time = Expression({model.time(0, most): 1})
         model.at_least(time - _own(model, s, near))
-        if streamed is not None:  # CP-SAT takes much longer over rows that are enforced by the choice
+        if streamed is not None:  # big-M, since CP-SAT takes much longer with rows enforced by the choice
             model.at_least(time - _own(model, s, far) + most - Expression({streamed: most}))
         found.append(time)
     if streamed is not None:
@@ -146,7 +148,7 @@ def _lane(model: FractionalModel, s: int) -> tuple[Expression, Expression]:
 
 
 def _memory(model: FractionalModel, s: int) -> None:
-    """(1), once for each layer that has a workspace."""
+    """Add (1), once for each layer that has a workspace."""
     problem, limit = model.problem, int(model.problem.limit[s])
     if limit >= UNLIMITED:
         return
@@ -165,7 +167,8 @@ def _memory(model: FractionalModel, s: int) -> None:
 
 
 def _objective(model: FractionalModel, lanes: list[tuple[Expression, Expression]]) -> None:
-    """(3), or (4) to (6) and (8)."""
+    """Add (3) for the bottleneck, or (4) to (6) and (8) for a step."""
+    # Loads F_s + B_s, and the time on each link.
     problem, whole, least = model.problem, model.whole, Expression({model.objective: 1})
     loads = [forward + backward for forward, backward in lanes]
     sends = [
@@ -177,12 +180,14 @@ def _objective(model: FractionalModel, lanes: list[tuple[Expression, Expression]
         for side in [*busy, *sends]:
             model.at_least(least - side)
         return
+    # (4); ``head`` grows from U_0 to R.
     many = problem.micro_batches
     head = _own(model, 0, _units(model, problem.update[0]))
     for load, latency in zip(loads, [*problem.latency.tolist(), 0], strict=True):
         if not problem.two_lanes:
             model.at_least(least - head - many * load)
         head += load + 2 * latency // model.unit * whole
+    # (8) and the terms of (5) without a link: ``alone`` is T − R.
     alone = least - head
     for s, (forward, backward) in enumerate(lanes):
         if problem.ahead is not None:
@@ -190,6 +195,7 @@ def _objective(model: FractionalModel, lanes: list[tuple[Expression, Expression]
             model.at_least(alone - left * forward - (many - 1) * backward)
         model.at_least(alone - (many - 1) * forward)
         model.at_least(alone - (many - 1) * backward)
+    # (6), then the terms of (5) with a link.
     updates = [_own(model, s, _units(model, problem.update[s])) for s in range(problem.stages)]
     for path in problem.paths:
         way = [Expression({}, path.constant // model.unit * whole)]

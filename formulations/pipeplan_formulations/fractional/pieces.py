@@ -2,7 +2,7 @@
 
 ::
 
-    y │   ·  ·                     clip: keep the side of a line       lower_hull: what is seen from below
+    y │   ·  ·                     clip: keep one side of a line       lower_hull: the lower part of the convex hull
       │ ·      ·
       │  ×────×                    (Sutherland and Hodgman, 1974)      (Andrew's monotone chain, 1979)
       └───────────── x
@@ -10,9 +10,9 @@
 ::
 
     H_s │ ╲      ╱                 a piece: convex, piecewise linear over an interval of shares θ of one layer; each
-        │  ╲___ ╱   ╲__╱           corner also tells the share α at the boundary before it, from which it was reached
+        │  ╲___ ╱   ╲__╱           corner also stores the share α at the previous boundary from which it was reached
         └──────────────── θ
-          piece 1    piece 2       envelope: of all pieces, only where they are the lowest
+          piece 1    piece 2       envelope: the parts of all pieces where they are the lowest
 """
 
 from bisect import bisect_right
@@ -22,13 +22,13 @@ from itertools import pairwise
 
 Point = tuple[float, float]
 SAME = 1e-11
-"""Corners of a hull that are nearer than this stand above one another, and the lower one stays."""
+"""Corners of a hull with x closer than this count as one; the lower one is kept."""
 
 
 def clip(polygon: list[Point], a: float, b: float, most: float, slack: float) -> list[Point]:
-    """The part of a convex polygon where a x + b y ≤ most; what exceeds it by at most ``slack`` counts as on the line.
+    """Part of a convex polygon where a x + b y ≤ most; corners that exceed it by at most ``slack`` are kept.
 
-    Corners come in order around the polygon; a line segment has two corners, a point one. Empty if nothing is left.
+    Corners are in order around the polygon; a line segment has two corners, a point one. Empty if nothing is left.
     """
     over = [a * x + b * y - most for x, y in polygon]
     if max(over) <= slack:
@@ -47,7 +47,7 @@ def clip(polygon: list[Point], a: float, b: float, most: float, slack: float) ->
 
 
 def lower_hull(points: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
-    """The corners (x, y, anything) from which the convex hull is seen from below, by ascending x."""
+    """Corners (x, y, data) of the lower convex hull, by ascending x."""
     hull: list[tuple[float, float, float]] = []
     for point in sorted(points):
         if hull and point[0] - hull[-1][0] < SAME:
@@ -61,19 +61,19 @@ def lower_hull(points: Sequence[tuple[float, float, float]]) -> list[tuple[float
 
 
 def _turns_down(a: tuple[float, float, float], b: tuple[float, float, float], c: tuple[float, float, float]) -> bool:
-    """Whether b lies on or above the line from a to c."""
+    """True if b lies on or above the line from a to c."""
     return (b[0] - a[0]) * (c[1] - a[1]) <= (c[0] - a[0]) * (b[1] - a[1])
 
 
 Corner = tuple[float, float, float]
-"""(θ, H, α)."""
+"""Tuple (θ, H, α)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """H over shares of layer ``layer``; ``corners`` by ascending θ, a single one for a single point.
+    """H as a function of the share θ of layer ``layer``; ``corners`` by ascending θ, a single one for a single point.
 
-    ``before`` is the piece on the previous boundary whose shares the corners' α are; None at position 0.
+    ``before`` is the piece on the previous boundary to which the corners' α refer; None at position 0.
     """
 
     layer: int
@@ -91,7 +91,7 @@ class Piece:
         return self.corners[-1][0]
 
     def at(self, share: float) -> Corner:
-        """The point of the piece above θ, between ``low`` and ``high``."""
+        """Point of the piece at θ = ``share``, which lies between ``low`` and ``high``."""
         corners = self.corners
         i = min(bisect_right(corners, share, key=lambda corner: corner[0]), len(corners) - 1)
         if i == 0:
@@ -101,12 +101,12 @@ class Piece:
         return share, y0 + part * (y1 - y0), z0 + part * (z1 - z0)
 
     def between(self, low: float, high: float) -> "Piece":
-        """The piece over a part of its interval."""
+        """Restriction of the piece to a part of its interval."""
         inner = [corner for corner in self.corners if low < corner[0] < high]
         return Piece(self.layer, (self.at(low), *inner, self.at(high)), self.before)
 
     def positions(self, share: float) -> tuple[float, ...]:
-        """Every boundary up to this one, when this one lies at ``share`` of its layer."""
+        """Positions of all boundaries up to this one, if this one lies at ``share`` of its layer."""
         found = []
         piece: Piece | None = self
         while piece is not None:
@@ -116,13 +116,14 @@ class Piece:
 
 
 def envelope(pieces: list[Piece], slack: float) -> list[Piece]:
-    """The same least H at every θ with as few pieces as that takes; differences up to ``slack`` do not count.
+    """Lower envelope: few pieces with the same least H at every θ; differences up to ``slack`` are ignored.
 
     All pieces lie on one layer. Between two neighbouring corners of any of them every piece is a straight line or
-    absent, and the lowest lines are followed from left to right.
+    absent. The lowest lines are followed from left to right.
     """
     if len(pieces) < 2:
         return pieces
+    # runs: (piece, low, high), the intervals on which a piece is the lowest.
     edges = sorted({corner[0] for piece in pieces for corner in piece.corners})
     runs: list[tuple[Piece, float, float]] = []
     for left, right in pairwise(edges):
@@ -136,6 +137,7 @@ def envelope(pieces: list[Piece], slack: float) -> list[Piece]:
             else:
                 runs.append((piece, x, end))
             x = end
+    # Add pieces of a single point that lie below the runs.
     kept = [piece.between(low, high) for piece, low, high in runs]
     for piece in pieces:
         if piece.low == piece.high and not any(
@@ -147,10 +149,10 @@ def envelope(pieces: list[Piece], slack: float) -> list[Piece]:
 
 
 def _lowest(there: list[Piece], x: float, right: float, slack: float, last: Piece | None) -> Piece:
-    """The piece that is lowest just right of x; the one followed so far if it is as low."""
+    """Piece that is lowest just right of x; ``last`` if it is as low."""
     heights = {id(piece): (piece.at(x)[1], piece.at(right)[1]) for piece in there}
-    floor = min(height[0] for height in heights.values()) + slack
-    low = [piece for piece in there if heights[id(piece)][0] <= floor]
+    most = min(height[0] for height in heights.values()) + slack
+    low = [piece for piece in there if heights[id(piece)][0] <= most]
     best = min(low, key=lambda piece: heights[id(piece)][1])
     for piece in low:
         if piece is last and heights[id(piece)][1] <= heights[id(best)][1] + slack:
@@ -159,7 +161,7 @@ def _lowest(there: list[Piece], x: float, right: float, slack: float, last: Piec
 
 
 def _overtaken(piece: Piece, there: list[Piece], x: float, right: float, slack: float) -> float:
-    """Where right of x some other line falls below this piece's; ``right`` if none does by more than ``slack``."""
+    """First θ right of x where another line falls below this piece; ``right`` if none does by more than ``slack``."""
     here, there_ = piece.at(x)[1], piece.at(right)[1]
     end = right
     for other in there:

@@ -1,4 +1,4 @@
-"""Shares that mean something: whole layers where a share is one but for rounding, and whole numbers of channels."""
+"""Rounding of shares: to whole layers within the solver's accuracy, and to whole numbers of channels."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ import numpy as np
 from pipeplan_formulations.fractional.instance import FractionalPartition, Positions, split, whole
 
 CLOSE = 1e-7
-"""A share this near to nothing or all of a layer is the solver's inaccuracy."""
+"""Largest difference of a share from 0 or 1 that counts as the solver's inaccuracy."""
 MOST = 4096
-"""Combinations of roundings that are all tried; with more boundaries they are rounded one after the other."""
+"""Largest number of combinations that are all tried; beyond it, boundaries are rounded one after the other."""
 
 
 def tidy(problem: FractionalPartition, positions: Positions) -> Positions:
-    """The same positions, those that almost are whole made so, unless that breaks (1) or costs time."""
+    """Round positions close to integers, unless that violates (1) or costs time."""
     snapped = tuple(float(round(p)) if abs(p - round(p)) < CLOSE else p for p in positions)
     if snapped == positions or not problem.feasible(snapped):
         return positions
@@ -23,25 +23,25 @@ def tidy(problem: FractionalPartition, positions: Positions) -> Positions:
 
 
 def rounded(problem: FractionalPartition, positions: Positions, channels: Sequence[int]) -> Positions | None:
-    """The best of the neighbouring positions whose shares are whole numbers of channels.
+    """Best of the neighbouring positions whose shares are whole numbers of channels.
 
     Parameters
     ----------
     channels : sequence of int, length n
-        Into how many equal parts each layer can be divided; 1 for a layer that stays whole.
+        Number of equal parts into which each layer can be divided; 1 for a layer that stays whole.
 
     Returns
     -------
-    positions, or None if none of those tried keeps (1).
+    positions, or None if none of those tried satisfies (1).
     """
     choices = [_neighbours(position, channels) for position in positions[1:-1]]
     return _pick(problem, positions, choices)
 
 
 def nudged(problem: FractionalPartition, positions: Positions, step: float) -> Positions | None:
-    """The best of these positions and those up to ``step`` beside them; None if none of them keeps (1).
+    """Best of these positions and those ``step`` beside them; None if none of them satisfies (1).
 
-    A solver's shares are exact to its tolerance only, and a hair too much of a layer may no longer fit on chip.
+    A solver's shares are exact only to its tolerance, and a slightly larger share may no longer fit on chip.
     """
     choices = [
         tuple(dict.fromkeys((p, max(0.0, p - step), min(float(problem.layers), p + step), float(round(p)))))
@@ -51,7 +51,7 @@ def nudged(problem: FractionalPartition, positions: Positions, step: float) -> P
 
 
 def _pick(problem: FractionalPartition, ends: Positions, choices: list[tuple[float, ...]]) -> Positions | None:
-    """The best choice of one position for each inner boundary."""
+    """Best choice of one position for each inner boundary."""
     if math.prod(map(len, choices)) <= MOST:
         return _best(problem, ((ends[0], *inner, ends[-1]) for inner in product(*choices)))
     chosen = [
@@ -66,7 +66,7 @@ def _pick(problem: FractionalPartition, ends: Positions, choices: list[tuple[flo
 
 
 def _neighbours(position: float, channels: Sequence[int]) -> tuple[float, ...]:
-    """The nearest whole numbers of channels on either side."""
+    """Positions at the nearest whole numbers of channels on either side."""
     layer, share = split(position)
     if share == 0:
         return (position,)

@@ -1,4 +1,4 @@
-"""Sums over a stage as linear functions of its two shares, and the rows of the problem in them."""
+"""Sums over a stage as linear functions of its two shares, and the constraints as rows in these shares."""
 
 from dataclasses import dataclass
 
@@ -20,13 +20,13 @@ class Line:
         return self.prefix[b] - self.prefix[a] - self.each[a] * alpha + self.each[b] * beta
 
     def parts(self, a: int, b: int) -> tuple[float, float, float]:
-        """(constant, x, y): the sum is constant + x α + y β."""
+        """Coefficients (constant, x, y): the sum is constant + x α + y β."""
         return self.prefix[b] - self.prefix[a], -self.each[a], self.each[b]
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Times of a stage for one way of reading weights. ``chip``: whether they have to fit on chip for it."""
+    """Times of a stage for one way of reading weights. ``chip``: True if it requires weights to fit on chip."""
 
     forward: Line
     backward: Line
@@ -35,7 +35,7 @@ class Sums:
 
 
 class Tables:
-    """The problem's numbers by stage, as the dynamic programme wants them."""
+    """Prefix sums of the problem by stage, for the dynamic programme of `exact`."""
 
     def __init__(self, problem: FractionalPartition) -> None:
         p = self.problem = problem
@@ -47,6 +47,8 @@ class Tables:
         self.workspace = [*map(float, p.workspace), 0.0]
         self.received = _pairs(p.bytes_through, p.bytes_own)
         self.send = [_pairs(p.through[s], p.own[s]) for s in range(p.stages - 1)]
+        # rest[s]: least work of each layer on any stage behind s; share[s]: the part of T − H that stages behind s can
+        # do by (4); least_round_trip: a lower bound on R without updates.
         work = p.forward + p.backward
         self.rest = [Line(work[s + 1 :].min(axis=0)) for s in range(p.stages - 1)]
         idle = 0.0 if p.two_lanes else 1 - 1 / max(self.many, 1)
@@ -55,7 +57,7 @@ class Tables:
         self.least_round_trip = int(work.min(axis=0).sum(dtype=object)) + latency
 
     def ways(self, s: int, a: int, b: int) -> list[Sums]:
-        """How a stage from layer a to layer b may read its weights."""
+        """Possible ways of reading weights for a stage from layer a to layer b."""
         if not self.problem.streams[s]:
             return [self.fast[s]]
         chip = int(self.problem.on_chip[s])
@@ -64,7 +66,7 @@ class Tables:
         return [self.fast[s]] if self.weights.sum(a, b, 0.0, 1.0) <= chip else [self.fast[s], self.slow[s]]
 
     def most(self, target: int, head: float, guess: float) -> float:
-        """What a stage's forward and backward together can be at most, when H is at least ``head``."""
+        """Largest F_s + B_s of a stage, given that H is at least ``head``."""
         lanes = 2 if self.problem.two_lanes else 1
         if not self.many:
             return float(lanes * target)
@@ -73,7 +75,7 @@ class Tables:
         return (target - head) / self.many
 
     def ahead(self, s: int, a: int, b: int, sums: Sums, head: tuple[float, float], alpha: float, beta: float) -> float:
-        """H of the next boundary: H_{s+1}, or R behind the last stage; 0 for the bottleneck."""
+        """Value H of the next boundary: H_{s+1}, or R behind the last stage; 0 for the bottleneck."""
         constant, x, y = self._ahead(s, a, b, sums, head)
         return constant + x * alpha + y * beta
 
@@ -91,7 +93,7 @@ class Tables:
     def rows(
         self, s: int, a: int, b: int, sums: Sums, head: tuple[float, float], target: int, guess: float
     ) -> list[tuple[float, float, float, float]]:
-        """(1) and (3), or (1), (4) and (5), as rows (x, y, most, slack): x α + y β ≤ most."""
+        """Constraints (1) and (3), or (1), (4), (5) and (8), as rows (x, y, most, slack): x α + y β ≤ most."""
         rows = self._memory(s, a, b)
         if sums.chip:
             constant, x, y = self.weights.parts(a, b)
@@ -108,7 +110,7 @@ class Tables:
             through, own = self.send[s][b]
             rows.append((0.0, own, target - through))  # (3)
             left = self.rest[s].prefix
-            # All that lies behind this boundary is still to be done, by as many stages as are left.
+            # The work behind this boundary is at most T for each lane of the stages that are left.
             lane_count = (self.problem.stages - 1 - s) * len(lanes)
             rows.append((0.0, -self.rest[s].each[b], lane_count * target - (left[-1] - left[b])))
         return rows
@@ -116,6 +118,7 @@ class Tables:
     def _step(
         self, s: int, a: int, b: int, sums: Sums, head: tuple[float, float], target: int, guess: float
     ) -> list[tuple[float, float, float]]:
+        # ``room``: T − ρ, where the guess ρ stands for R. ``head``: H in front of the stage, linear in α.
         many, room = self.many, target - guess
         constant, x, y = sums.load.parts(a, b)
         first = self.update.parts(a, b) if s == 0 else (0.0, 0.0, 0.0)
@@ -125,25 +128,25 @@ class Tables:
             rows.append((head[1] + many * x + first[1], many * y + first[2], most))
         delays = self._delays(s, a, b, sums)
         rows += [(x, y, room - c) for c, x, y in delays]  # (5) and (8)
-        if s < self.problem.stages - 1:
+        if s < self.problem.stages - 1:  # (5) for the activations sent to stage s + 1
             c, x, y = sums.forward.parts(a, b)
             through, own = self.send[s][b]
             rows.append((-x, many * own - y, room - many * through + c))
-            # What lies behind this boundary obeys (4) too, and so is at most a share of T − H; with two lanes, all.
+            # (4) holds for the stages behind too: their work is at most a share of T − H (with two lanes, all of it).
             constant, x, y = self._ahead(s, a, b, sums, head)
             part, work = self.share[s], self.rest[s].prefix[-1] - self.rest[s].prefix[b]
             rows.append((part * x, part * y - self.rest[s].each[b], part * (target - constant) - work))
-            # R is at least H and that, which may be more than the guess.
+            # R is at least H plus the work and latencies behind, which may exceed the guess.
             work += 2 * sum(map(int, self.problem.latency[s + 1 :]))
             rows += [(x + u, y + v - self.rest[s].each[b], target - constant - work - c) for c, u, v in delays]
-        if s > 0:
+        if s > 0:  # (5) for the gradients sent to stage s − 1
             c, x, y = sums.backward.parts(a, b)
             through, own = self.send[s - 1][a]
             rows.append((many * own - x, -y, room - many * through + c))
         return rows
 
     def _delays(self, s: int, a: int, b: int, sums: Sums) -> list[tuple[float, float, float]]:
-        """Every e of (5) and (8) that has no link in it, as constant and coefficients."""
+        """Every term e of (5) and (8) without a link, as constant and coefficients of α and β."""
         many, forward, backward = self.many, sums.forward.parts(a, b), sums.backward.parts(a, b)
         pairs = [(many - 1, 0), (0, many - 1)]
         if self.problem.ahead is not None:
@@ -154,7 +157,7 @@ class Tables:
         ]
 
     def _memory(self, s: int, a: int, b: int) -> list[tuple[float, float, float, float]]:
-        """(1), once for each share whose workspace may be the largest: the first, the last, those between."""
+        """Rows of (1), one for each share whose workspace may be the largest: the first, the last, those between."""
         limit = int(self.problem.limit[s])
         if limit >= UNLIMITED:
             return []
@@ -163,6 +166,7 @@ class Tables:
         through, own = self.received[a] if s else (0.0, 0.0)
         constant = c + flight * (held + through)
         x, y = x + flight * (hx + own), y + flight * hy
+        # Workspace of a share: (1 − α) of layer a, β of layer b, or (β − α) if both are the same layer.
         first, last = self.workspace[a], self.workspace[b]
         largest = [(-first, last, 0.0)] if a == b else [(-first, 0.0, first), (0.0, last, 0.0)]
         if b > a + 1:
@@ -175,5 +179,5 @@ def _sums(forward: Array, backward: Array, chip: bool) -> Sums:
 
 
 def _pairs(through: Array, own: Array) -> list[tuple[float, float]]:
-    """(through, own) of every layer; behind the last one nothing crosses."""
+    """Pairs (through, own) of every layer; zeros behind the last layer."""
     return [*zip(map(float, through), map(float, own), strict=True), (0.0, 0.0)]

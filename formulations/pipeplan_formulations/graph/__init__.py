@@ -1,4 +1,4 @@
-"""Groups of a graph to the stages of a pipeline, so that the largest load is least."""
+"""Graph partition: assign groups of a graph's nodes to pipeline stages so that the largest stage load is minimal."""
 
 from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.mip.cbc import CBC
@@ -13,7 +13,7 @@ __all__ = ["BACKENDS", "Border", "GraphMode", "GraphPartition", "GraphStage", "L
 
 cpsat, cbc = ByRows(CPSAT), ByRows(CBC)
 BACKENDS: dict[str, Backend[GraphPartition, Stages]] = {"auto": auto, "cpsat": cpsat, "cbc": cbc, "exact": exact}
-"""The ways to solve the problem, by name."""
+"""Back ends by name."""
 
 
 def solve(
@@ -25,7 +25,7 @@ def solve(
 ) -> Report[Stages]:
     """Solve by one of `BACKENDS`.
 
-    ``auto`` counts the downsets: the dynamic programme where they are few, CP-SAT first where they are many.
+    ``auto`` counts the downsets. It uses the dynamic programme if they are few, and CP-SAT first if they are many.
 
     Raises
     ------

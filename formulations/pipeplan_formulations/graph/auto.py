@@ -1,4 +1,4 @@
-"""The way that fits the problem: the dynamic programme where downsets are few, CP-SAT first where they are many."""
+"""Automatic back end: the dynamic programme if downsets are few, CP-SAT first if they are many."""
 
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.mip.cpsat import CPSAT
@@ -11,7 +11,7 @@ from pipeplan_formulations.graph.walk import TooLargeError
 from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, warm_start
 
 SHARE = 1 / 3
-"""Of the time, that CP-SAT may use before the dynamic programme has its turn on many downsets."""
+"""Share of the time limit for CP-SAT before the dynamic programme runs on many downsets."""
 
 
 def solve(
@@ -19,7 +19,7 @@ def solve(
 ) -> Report[Stages]:
     """Minimise T under (1) to (3); see `exact.solve` for the parameters.
 
-    The report names the way that came last. Each goes on from what the one before it found and proved.
+    The report names the back end that ran last. Each one continues from the incumbent and bound of the one before it.
     """
     bracket = open_bracket(problem, limits, progress, hint)
     stop, backend = Stop.GAP, exact.NAME

@@ -1,7 +1,7 @@
-"""Bounds that need no solver: (5) and (6), and the stages that a group may lie in.
+"""Lower bounds without a solver, (5) and (6), and the range of stages in which each group can lie.
 
-With a ceiling on every stage's load (`windows`), what a group needs, and the group itself, take so much work that so
-many stages cannot hold it; what needs the group leaves so many stages for later.
+`windows`: with a ceiling on every stage's load, the work of a group and its ancestors needs a number of stages, which
+gives the group's first stage. The work of the group and its descendants gives its last stage.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from pipeplan_formulations.graph.instance import GraphPartition
 from pipeplan_formulations.graph.mode import GraphMode
 
 Table = list[tuple[GraphMode, list[int | None], int]]
-"""Each mode with what `work` says of it."""
+"""Each mode with the result of `work`."""
 CANDIDATES = 64
-"""Most prices that are tried for a pool."""
+"""Largest number of prices tried for a pool."""
 
 
 def lower_bound(problem: GraphPartition) -> int:
-    """The better of (5) and (6); see `problem`."""
+    """Lower bound on T: the larger of (5) and (6)."""
     able = np.array([mode.possible.any(axis=0) for mode in problem.modes])
     if not able.any(axis=0).all():
         return 0
@@ -31,9 +31,9 @@ def lower_bound(problem: GraphPartition) -> int:
 
 
 def work(mode: GraphMode) -> tuple[list[int | None], int]:
-    """The least that each group adds to the mode's heaviest line (None: it cannot run), and that line's share.
+    """Least time of each group on the mode's heaviest line (None: it cannot run in this mode), and that line's share.
 
-    One line for all groups, as the sums over a stage's groups are what a load is not below.
+    One line serves all groups, since a load is at least the sum over a stage's groups on any one line.
     """
     times = [np.where(mode.possible, line.time, UNLIMITED).min(axis=0) for line in mode.lines]
     able = [bool(column.any()) for column in mode.possible.T]
@@ -42,7 +42,7 @@ def work(mode: GraphMode) -> tuple[list[int | None], int]:
 
 
 def _alone(problem: GraphPartition, group: int) -> int:
-    """(5)."""
+    """Lower bound (5) for one group."""
     loads = []
     for mode in problem.modes:
         for variant in np.flatnonzero(mode.possible[:, group]):
@@ -54,7 +54,7 @@ def _alone(problem: GraphPartition, group: int) -> int:
 
 
 def _prices(problem: GraphPartition, table: Table) -> Iterator[list[int]]:
-    """Prices worth trying: alike, one pool's alone, and where its devices are as good a buy for a group as others'."""
+    """Prices to try: equal ones, one pool alone, and those at which two pools cost the same for some group."""
     pools = len(problem.pools)
     yield [1000] * pools
     for p in range(pools if pools > 1 else 0):
@@ -67,7 +67,7 @@ def _prices(problem: GraphPartition, table: Table) -> Iterator[list[int]]:
 
 
 def _cheapest(table: Table, groups: int) -> list[Fraction | None]:
-    """The least device time that each group takes in some of the modes."""
+    """Least device time of each group over the modes of a table."""
     rows = [
         [Fraction(sum(mode.takes) * t, share) if t is not None else None for t in times] for mode, times, share in table
     ]
@@ -75,7 +75,7 @@ def _cheapest(table: Table, groups: int) -> list[Fraction | None]:
 
 
 def _priced(problem: GraphPartition, table: Table, prices: list[int]) -> Fraction:
-    """(6) for one price a pool, in whole numbers."""
+    """Lower bound (6) for one integer price per pool."""
     budget = sum(price * pool for price, pool in zip(prices, problem.pools, strict=True))
     if budget <= 0:
         return Fraction(0)
@@ -88,7 +88,7 @@ def _priced(problem: GraphPartition, table: Table, prices: list[int]) -> Fractio
 
 
 def windows(problem: GraphPartition, ceiling: int, stages: int) -> tuple[list[int], list[int]]:
-    """First and last stage of each group, of ``stages``; any stage where nothing is left."""
+    """First and last possible stage of each group, of ``stages``; all stages if some group has none left."""
     table = [work(mode) for mode in problem.modes]
     choices = [[t / share for times, share in table if (t := times[g]) is not None] for g in range(problem.groups)]
     least = np.array([min(choice, default=0.0) for choice in choices])
@@ -105,7 +105,7 @@ def windows(problem: GraphPartition, ceiling: int, stages: int) -> tuple[list[in
 
 
 def _stages(least: np.ndarray[tuple[int, ...], np.dtype[np.float64]], mask: int, ceiling: int) -> int:
-    """The least number of stages that hold so much work, with room for the inaccuracy of floating-point sums."""
+    """Least number of stages for the work of the groups in ``mask``, with a margin for floating-point sums."""
     total = float(least[list(_bits(mask))].sum())
     return int(np.ceil(total * (1 - 1e-9) / max(ceiling, 1) - 1e-9))
 

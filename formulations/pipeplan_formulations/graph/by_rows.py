@@ -1,4 +1,4 @@
-"""The bottleneck partition of a graph by a solver of rows, begun from the warm start."""
+"""Back ends for the graph partition by a MIP solver, started from the warm start."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from pipeplan_formulations.graph.warm import after_warm_start, open_bracket
 
 @dataclass(frozen=True)
 class ByRows:
-    """Back end that builds the rows of `prefix` and calls a solver."""
+    """Back end that builds the linear model of `prefix` and calls a solver."""
 
     solver: MipSolver
 
@@ -29,14 +29,14 @@ class ByRows:
 
 
 def search(problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver, seconds: float | None = None) -> Stop:
-    """Let the solver close the bracket within ``seconds``, or the time that is left; why it stopped.
+    """Let the solver close the bracket within ``seconds``, or the time that is left; return the stop reason.
 
-    A solver that calls a problem infeasible whose solution is known is not believed in anything (`Stop.ERROR`).
+    If the solver reports infeasibility although a solution is known, its bounds are discarded (`Stop.ERROR`).
     """
     if bracket.closed:
         return Stop.OPTIMALITY
     scale = scale_for(problem.largest, solver.bits)
-    # The rows round down, so that the scaled value of a solution is at most its value, rounded up.
+    # The model rounds down, so the scaled value of a solution is at most its value, rounded up.
     high = -(-min(bracket.ceiling, problem.largest) // scale.unit)
     model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, bracket.ceiling)
 

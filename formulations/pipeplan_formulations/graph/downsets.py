@@ -1,4 +1,4 @@
-"""Downsets of a graph: the sets of groups that hold all that their members need; what lies between two is a stage.
+"""Downsets of a graph: sets of groups closed under predecessors; the difference of two nested ones is a stage.
 
 ::
 
@@ -37,7 +37,7 @@ def all_downsets(problem: GraphPartition, most: int) -> list[int] | None:
 
 
 def prefixes(orders: Iterable[Sequence[int]]) -> list[int]:
-    """The downsets that topological orders pass through, each once, smallest first."""
+    """Downsets that are prefixes of the topological orders, each once, smallest first."""
     found = {0}
     for order in orders:
         mask = 0
@@ -48,14 +48,15 @@ def prefixes(orders: Iterable[Sequence[int]]) -> list[int]:
 
 
 def orders(problem: GraphPartition, count: int, seed: int) -> list[list[int]]:
-    """Topological orders: along one branch after the other, level by level, and ``count`` at random.
+    """Topological orders: one depth-first, one breadth-first, and ``count`` random ones.
 
-    The random ones stay on a branch with a probability of their own, so that they range between the two others.
+    Each random order stays on the current branch with a probability of its own, so they range between the two others.
     """
     n = problem.groups
     after: list[list[int]] = [[] for _ in range(n)]
     for a, b in problem.edges:
         after[a].append(b)
+    # Number of incoming edges of each group; ``walk`` takes ready groups, by a stack (stay 1) or a queue (stay 0).
     missing = [sum(b == g for _, b in problem.edges) for g in range(n)]
     random = Random(seed)
 
@@ -80,7 +81,7 @@ def orders(problem: GraphPartition, count: int, seed: int) -> list[list[int]]:
 
 
 def members(downsets: Sequence[int], groups: int) -> NDArray[np.bool_]:
-    """Which groups each downset holds; shape (downsets, groups)."""
+    """Membership table of shape (downsets, groups): True where a downset holds a group."""
     size = -(-groups // 8)
     data = b"".join(mask.to_bytes(size, "little") for mask in downsets)
     bits = np.unpackbits(np.frombuffer(data, np.uint8).reshape(len(downsets), size), axis=1, bitorder="little")

@@ -1,4 +1,4 @@
-"""The exact dynamic programme over all downsets: the oracle, and the fastest solver where downsets are few."""
+"""Exact back end: the dynamic programme over all downsets, an oracle, and the fastest solver if downsets are few."""
 
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
@@ -6,11 +6,11 @@ from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError
-from pipeplan_formulations.graph.warm import DOWNSETS, cut, open_bracket, warm_start
+from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, solve_family, warm_start
 
 NAME = "exact"
 MOST = 20_000
-"""Most downsets that are enumerated."""
+"""Largest number of downsets that are enumerated."""
 
 
 def solve(
@@ -31,8 +31,8 @@ def solve(
     Returns
     -------
     Report
-        Where there are more downsets or stages than memory holds, the warm start's answer and the bound that is
-        free, stopped by an error.
+        If there are more downsets or stages than memory holds: the warm start's solution and the lower bound without
+        a solver, with stop reason 'error'.
     """
     bracket = open_bracket(problem, limits, progress, hint)
     stop = Stop.GAP
@@ -50,7 +50,7 @@ def solve(
 
 
 def search(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int] | None) -> None:
-    """Close the bracket, as far as the gap that is asked for, by the dynamic programme over all downsets.
+    """Close the bracket to the requested gap by the dynamic programme over all downsets.
 
     Raises
     ------
@@ -62,4 +62,4 @@ def search(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int
         return
     if downsets is None:
         raise TooLargeError
-    cut(problem, bracket, downsets, complete=True)
+    solve_family(problem, bracket, downsets, complete=True)

@@ -1,7 +1,7 @@
-"""Choosing the variant of every group of a stage: all choices that are not worse than another one in every respect.
+"""Pareto fronts over the variants of a stage's groups.
 
-A choice costs extra time, bytes that stay, bytes a micro-batch in flight, and a peak. Groups that are alike, like the
-equal layers of a transformer, are counted rather than told apart, and stages of the same make-up share one front.
+A choice of variants costs extra time, static bytes, bytes per micro-batch in flight, and a peak. Identical groups, like
+the equal layers of a transformer, are counted rather than distinguished. Stages with the same counts share one front.
 """
 
 from collections import Counter
@@ -17,13 +17,13 @@ from pipeplan_formulations.common.span_options import OptionPoints
 from pipeplan_formulations.graph.mode import Array, GraphMode
 
 Counts = tuple[tuple[int, int], ...]
-"""Kinds of group and how many of each there are, ascending."""
+"""Pairs (kind of group, number of such groups), by ascending kind."""
 
 
 class Front(NamedTuple):
-    """Choices that none other beats: ``points[p]`` = (extra time on each line …, fixed, held, peak).
+    """Non-dominated choices: ``points[p]`` = (extra time on each line …, fixed, held, peak).
 
-    Point p is point ``before[p]`` of the front of one group fewer, and that group, of kind ``kind``, as
+    Point p extends point ``before[p]`` of the front with one group fewer by a group of kind ``kind`` in variant
     ``variant[p]``.
     """
 
@@ -34,9 +34,9 @@ class Front(NamedTuple):
 
 
 class Quick(NamedTuple):
-    """What each group takes on each line at least, ``least[l, g]``, and its leanest variant that takes no more.
+    """Least time of each group on each line, ``least[l, g]``, and the variant of fewest bytes among the fastest ones.
 
-    ``known[g]`` is False where no variant is the fastest on every line.
+    ``known[g]`` is False if no variant is the fastest on every line.
     """
 
     least: Array
@@ -45,7 +45,7 @@ class Quick(NamedTuple):
 
 
 def quick(mode: GraphMode) -> Quick:
-    """The variants that cost no time."""
+    """Fastest variant of each group in a mode."""
     times = np.array([line.time for line in mode.lines])
     least = np.where(mode.possible, times, UNLIMITED).min(axis=1)
     least = np.where(mode.possible.any(axis=0), least, 0)
@@ -55,7 +55,7 @@ def quick(mode: GraphMode) -> Quick:
 
 
 class Fronts:
-    """The fronts of one mode; modes whose variants differ by the same may share them."""
+    """Fronts of one mode; modes with equal ``key`` (equal differences between variants) may share them."""
 
     def __init__(self, mode: GraphMode) -> None:
         times = np.array([line.time for line in mode.lines])
@@ -78,12 +78,12 @@ class Fronts:
         self._cache: dict[Counts, Front] = {(): Front(np.zeros((1, len(times) + 3), np.int64))}
 
     def options(self, groups: list[int], clock: Clock) -> OptionPoints:
-        """The front of a stage that holds these groups."""
+        """Front of a stage that holds these groups."""
         points = self._of(self._counts(groups), clock).points
         return OptionPoints(points[:, :-3].T, points[:, -3], points[:, -2], points[:, -1])
 
     def variants(self, groups: list[int], point: int) -> tuple[int, ...]:
-        """The variant of each of ``groups`` at a point of their front."""
+        """Variant of each of ``groups`` at a point of their front."""
         counts = self._counts(groups)
         chosen: dict[int, list[int]] = {}
         while counts:
@@ -96,7 +96,7 @@ class Fronts:
         return tuple(sorted(Counter(self._kind[g] for g in groups).items()))
 
     def _of(self, counts: Counts, clock: Clock) -> Front:
-        """Built group by group, so that the front of one group fewer is there for others."""
+        """Front of these counts, built group by group so that the smaller fronts are cached too."""
         path = []
         while counts not in self._cache:
             path.append(counts)
@@ -114,13 +114,13 @@ class Fronts:
 
 
 def _fewer(counts: Counts) -> Counts:
-    """Without one group of the last kind."""
+    """Counts without one group of the last kind."""
     kind, count = counts[-1]
     return (*counts[:-1], (kind, count - 1)) if count > 1 else counts[:-1]
 
 
 def _joined(points: Array, row: Array) -> Array:
-    """Every point with one group more: sums, but of the peaks the larger."""
+    """Points with one more group: costs are added, except the peak, which is the larger of both."""
     joined = points + row
     joined[:, -1] = np.maximum(points[:, -1], row[-1])
     return joined

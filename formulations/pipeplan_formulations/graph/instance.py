@@ -1,34 +1,53 @@
-"""The bottleneck partition of a graph into pipeline stages: groups of nodes to stages, stages to modes.
+"""Problem definition: bottleneck partition of a graph into pipeline stages (groups to stages, stages to modes).
 
 ::
 
-    groups       0 ──▶ 1 ──▶ 3 ──▶ 4            stages in a row are differences of downsets: everything that a group
-                  ╲──▶ 2 ──╱─────▶ 5            needs lies in its own stage or in an earlier one
+    groups       0 ──▶ 1 ──▶ 3 ──▶ 4            consecutive stages are differences of downsets: every predecessor of
+                  ╲──▶ 2 ──╱─────▶ 5            a group lies in its own stage or in an earlier one
     stages      {0, 2}   {1, 3}   {4, 5}
-    star of 2   source 2, readers {3, 5}        one tensor: whoever reads it, it is charged once a stage and source
+    star of 2   source 2, readers {3, 5}        one tensor: charged once per stage and source, whatever the readers
 
-A stage s has a mode μ, a non-empty set S of groups, and a variant of each. What is required:
+A stage s has a mode μ, a non-empty set S of groups, and a variant of each. Constraints:
 
 (1)  a in stage s and b in stage t, with an edge a → b:  s ≤ t.
 (2)  Σ_s takes(μ_s) ≤ pools.
-(3)  Σ fixed + q (Σ held + Σ_{star enters} received) + max peak ≤ limit, with q in flight by what flows behind stage s.
+(3)  Σ fixed + q (Σ held + Σ_{star enters} received) + max peak ≤ limit, with q micro-batches in flight. q follows from
+     the flow of the stages behind stage s.
 
-What is minimised is T, the largest load, which is the largest over the lines of the stage's mode of
+The objective is to minimise T, the largest stage load. A stage's load is the maximum, over the lines of its mode, of
 
 (4)  ⌈ (base? + Σ_{g in S} time + times (⌈Σ_{star leaves} leave / wire⌉ + ⌈Σ_{star enters} enter / wire⌉)) / share ⌉.
 
-with the base if a group of the stage pays it. Where it matters which modes are neighbours, a pair (μ_s, μ_{s+1}) has a
-border, or may not be: T is at least
+with the base if a group of the stage pays it. If costs depend on neighbouring modes, a pair (μ_s, μ_{s+1}) either has a
+border or is forbidden. For a border, T is at least
 
 (8)  ⌊ times ⌈Σ_{star crosses} leave / wire⌉ / share ⌋.
 
-Route ``direct``: a tensor goes from the stage of its source to the stage of each reader; it leaves the first where any
-reader lies elsewhere, and enters each of the others. Route ``relay``: it is handed from stage to stage up to its last
-reader, so it leaves s if it crosses the border behind s, and enters s if it crosses the border before s.
+Route ``direct``: a tensor goes from the stage of its source to the stage of each reader. It leaves the first stage if
+any reader lies elsewhere, and enters each of the others. Route ``relay``: the tensor is handed from stage to stage up
+to its last reader. It leaves s if it crosses the border behind s, and enters s if it crosses the border before s.
 
-Bounds that cost nothing: (5) a group lies somewhere;  (6) with a price λ on each pool's devices, a stage that costs
-κ_μ = λ · takes(μ) does at most T of work, so Σ_g min over modes of κ_μ time_μ(g) / share ≤ T λ · pools.
-Also, (7) the number of stages may have to be one of some.
+Lower bounds that need no solver:
+
+(5)  T is at least the least load of a stage that holds a single group g, for every g.
+(6)  Give the devices of each pool a price λ. A stage that costs κ_μ = λ · takes(μ) does at most T of work, so
+     Σ_g min over modes of κ_μ time_μ(g) / share ≤ T λ · pools.
+
+Optional constraint:
+
+(7)  The number of stages is one of ``depths``.
+
+========  =======================================================================
+equation  functions
+========  =======================================================================
+(1)       `GraphPartition.feasible`, `prefix._place`, `downsets.all_downsets`
+(2)       `GraphPartition.feasible`, `prefix._modes`, `walk._States`
+(3)       `GraphPartition.memory`, `prefix._memory`, `spans._most_behind`
+(4)       `mode.Line.load`, `GraphPartition.loads`, `prefix._loads`
+(5), (6)  `bounds._alone`, `bounds._priced`
+(7)       `GraphPartition.feasible`, `prefix._modes`, `walk._States`
+(8)       `mode.Border.load`, `GraphPartition.loads`, `prefix._borders`
+========  =======================================================================
 """
 
 from collections.abc import Sequence
@@ -67,31 +86,32 @@ Stages = tuple[GraphStage, ...]
 
 @dataclass(frozen=True)
 class GraphPartition:
-    """The problem; see the module for (1) to (6).
+    """One instance of the problem; the module's docstring has equations (1) to (8).
 
     Attributes
     ----------
     groups : int
         n.
     edges : tuple of (int, int)
-        ``(a, b)``: b needs a.
+        ``(a, b)``: a precedes b.
     stars : tuple of Star
-        E of them; a star whose source comes after a reader stands for a gradient.
+        E stars; a star whose source comes after a reader stands for a gradient.
     pools : tuple of int
         Devices of each pool.
     modes : tuple of GraphMode
     route : {'direct', 'relay'}
     depths : tuple of int
-        Numbers of stages that are allowed; empty is all.
+        Allowed numbers of stages; empty allows all.
     borders : tuple of Border
     pairs : array of int, shape (modes, modes), optional
-        For each mode and the one behind it: index of their border, or −1 where they may not be neighbours. By default
+        For each mode and the next stage's mode: index of their border, or −1 if they may not be neighbours. By default
         there are no borders. Only on route 'relay'.
 
     Raises
     ------
     ValueError
-        If sizes do not fit, an end does not exist, edges go round in a circle, or a relayed star runs backwards.
+        If array sizes disagree, an edge or star names an unknown group, edges form a cycle, or a relayed star runs
+        backwards.
     """
 
     groups: int
@@ -106,43 +126,47 @@ class GraphPartition:
 
     def __post_init__(self) -> None:
         if self.groups < 1 or not self.modes:
-            raise ValueError(f"{self.groups} groups and {len(self.modes)} modes leave nothing to decide")
+            raise ValueError(f"{self.groups} groups and {len(self.modes)} modes; give at least one of each")
         ends = {end for edge in self.edges for end in edge} | {g for star in self.stars for g in star.members}
         if not ends <= set(range(self.groups)):
             raise ValueError(f"groups are 0 to {self.groups - 1}; {sorted(ends - set(range(self.groups)))[:5]} are not")
         if any(star.source in star.readers or not star.readers for star in self.stars):
-            raise ValueError("a star has readers, and its source is none of them")
+            raise ValueError("a star needs at least one reader, and its source must not be one of them")
         for mode in self.modes:
             if mode.fixed.shape[1:] != (self.groups,) or mode.received.shape != (len(self.stars),):
-                raise ValueError(f"mode {mode.name!r} is not about {self.groups} groups and {len(self.stars)} stars")
+                raise ValueError(
+                    f"mode {mode.name!r} has tables not sized for {self.groups} groups and {len(self.stars)} stars"
+                )
             if len(mode.takes) != len(self.pools):
                 raise ValueError(f"mode {mode.name!r} takes from {len(mode.takes)} pools; there are {len(self.pools)}")
             if mode.fixed.shape != self.modes[0].fixed.shape:
                 raise ValueError("modes differ in their number of variants")
         if self.route == "relay" and any(not self.forward(star) for star in self.stars):
-            raise ValueError("a relayed star's readers come after its source, by edges")
+            raise ValueError("every reader of a relayed star must be a descendant of its source by edges")
         if any(depth < 1 for depth in self.depths):
-            raise ValueError(f"there is at least one stage; allowed are {self.depths}")
+            raise ValueError(f"depths are {self.depths}; every number of stages must be at least 1")
         if self.pairs is not None:
             self._check_pairs(self.pairs)
 
     def _check_pairs(self, pairs: Array) -> None:
         count = len(self.modes)
         if self.route != "relay":
-            raise ValueError("borders are crossed by what is relayed; route is 'direct'")
+            raise ValueError("pairs of modes with borders need route 'relay'; route is 'direct'")
         if pairs.shape != (count, count) or not -1 <= int(pairs.min()) <= int(pairs.max()) < len(self.borders):
-            raise ValueError(f"pairs of {count} modes name borders from -1 to {len(self.borders) - 1}")
+            raise ValueError(
+                f"pairs must have shape ({count}, {count}) with border indices from -1 to {len(self.borders) - 1}"
+            )
         if any(border.leave.shape != (len(self.stars),) for border in self.borders):
-            raise ValueError(f"every border is about {len(self.stars)} stars")
+            raise ValueError(f"every border needs one entry per star, {len(self.stars)} in all")
 
     @property
     def variants(self) -> int:
-        """V."""
+        """Number of variants V."""
         return int(self.modes[0].fixed.shape[0])
 
     @cached_property
     def descendants(self) -> tuple[int, ...]:
-        """For each group a bit mask of the groups that need it, itself not among them."""
+        """For each group, a bit mask of its descendants; the group itself is not among them."""
         after: list[list[int]] = [[] for _ in range(self.groups)]
         for a, b in self.edges:
             after[a].append(b)
@@ -153,12 +177,12 @@ class GraphPartition:
         return tuple(masks)
 
     def forward(self, star: Star) -> bool:
-        """Whether every reader comes after the source, by edges."""
+        """True if the edges put every reader after the source."""
         return all(self.descendants[star.source] >> reader & 1 for reader in star.readers)
 
     @cached_property
     def most_stages(self) -> int:
-        """No solution has more stages: there is a group for each, and devices."""
+        """Upper bound on the number of stages, by groups, devices of each pool and allowed depths."""
         least = [min(mode.takes[p] for mode in self.modes) for p in range(len(self.pools))]
         limits = [pool // take for pool, take in zip(self.pools, least, strict=True) if take]
         total = min(sum(mode.takes) for mode in self.modes)
@@ -166,7 +190,7 @@ class GraphPartition:
         return min([self.groups, sum(self.pools) // total, *limits, *deepest])
 
     def crossings(self, stages: Sequence[GraphStage]) -> tuple[Array, Array]:
-        """How often each star leaves and enters each stage, 0 or 1; each of shape (stages, E)."""
+        """Return (leave, enter): 1 where a star leaves or enters a stage, otherwise 0; each of shape (stages, E)."""
         place = {g: s for s, stage in enumerate(stages) for g in stage.groups}
         leave = np.zeros((len(stages), len(self.stars)), np.int64)
         enter = np.zeros_like(leave)
@@ -181,7 +205,7 @@ class GraphPartition:
         return leave, enter
 
     def loads(self, stages: Sequence[GraphStage]) -> list[int]:
-        """(4) for every stage, the largest of its lines, and (8) for the border behind it."""
+        """Load of every stage: the maximum of (4) over its lines and of (8) for the border behind it."""
         leave, enter = self.crossings(stages)
         loads = [
             max(_load(line, stage, leave[s], enter[s]) for line in self.modes[stage.mode].lines)
@@ -194,11 +218,11 @@ class GraphPartition:
         return loads
 
     def evaluate(self, stages: Sequence[GraphStage]) -> int:
-        """The largest load."""
+        """Objective T: the largest load."""
         return max(self.loads(stages))
 
     def memory(self, stages: Sequence[GraphStage]) -> list[int]:
-        """Left side of (3) for every stage."""
+        """Left side of (3) for every stage, in bytes."""
         _, enter = self.crossings(stages)
         behind, need = 0, []
         for s, stage in reversed(list(enumerate(stages))):
@@ -209,7 +233,7 @@ class GraphPartition:
         return need[::-1]
 
     def feasible(self, stages: Sequence[GraphStage]) -> bool:
-        """Whether every group lies in one stage, under a variant that is possible there, and (1) to (3), (7) hold."""
+        """True if every group lies in one stage, with a variant possible there, and (1) to (3) and (7) hold."""
         place = {g: s for s, stage in enumerate(stages) for g in stage.groups}
         if sorted(g for stage in stages for g in stage.groups) != list(range(self.groups)):
             return False
@@ -228,7 +252,7 @@ class GraphPartition:
 
     @cached_property
     def largest(self) -> int:
-        """No load of any solution exceeds this."""
+        """Upper bound on the load of any stage of any solution."""
         most = 0
         for mode in self.modes:
             for line in mode.lines:
@@ -244,12 +268,12 @@ def _load(line: Line, stage: GraphStage, leave: Array, enter: Array) -> int:
 
 
 def topological_order(groups: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Every group after all that it needs.
+    """Groups in topological order: every group after all its predecessors.
 
     Raises
     ------
     ValueError
-        If edges go round in a circle.
+        If edges form a cycle.
     """
     after: list[list[int]] = [[] for _ in range(groups)]
     missing = [0] * groups
@@ -265,5 +289,5 @@ def topological_order(groups: int, edges: Sequence[tuple[int, int]]) -> list[int
             if not missing[b]:
                 ready.append(b)
     if len(order) < groups:
-        raise ValueError(f"edges go round in a circle among {groups - len(order)} groups")
+        raise ValueError(f"edges form a cycle among {groups - len(order)} groups")
     return order

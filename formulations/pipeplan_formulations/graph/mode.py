@@ -1,8 +1,9 @@
-"""Modes of a stage of a graph: devices of some kind, how many of them, and what the contents of the stage then cost.
+"""Modes of a graph stage: kind and number of devices, and the resulting costs of the groups in the stage.
 
-A *mode* answers for one stage: which devices it takes, how many replicas share its micro-batches, what each group of
-nodes takes there under each of its *variants* (recomputed or not), what crosses its borders, and what must fit.
-Plain accelerators are one mode; a slow processor that sends for nothing is a second one; m replicas are an m-th one.
+A *mode* of one stage fixes the devices it takes and the number of replicas that share its micro-batches. It also fixes
+the time of each group of nodes under each of its *variants* (recomputed or not), the cost of tensors that cross its
+borders, and the memory limit. Plain accelerators are one mode; a slow processor whose transfers cost nothing is a
+second one; m replicas of a stage are another mode for each m.
 """
 
 from dataclasses import dataclass, field
@@ -22,24 +23,24 @@ Number = TypeVar("Number", int, Array)
 
 @dataclass(frozen=True)
 class Line:
-    """One of the sums that a stage's load is the largest of, as a device, or one direction of a link.
+    """One resource of a stage, such as a device or one direction of a link; the load is the maximum over its lines.
 
     Attributes
     ----------
     time : array, shape (V, n)
-        What each group adds, under each variant.
+        Time that each group adds, under each variant.
     leave, enter : array, shape (E,)
-        What each star adds if its tensor leaves the stage, or enters it.
+        Amount that each star adds if its tensor leaves the stage, or enters it.
     base : int
         Added if the stage holds a group that pays it.
     wire : int
-        What leaves is divided by it and rounded up, and so is what enters: bytes become time.
+        Divisor of the sums that leave and enter, each rounded up: it turns bytes into time.
     times : int
-        How often what leaves and what enters, so rounded, are added.
+        Factor of the rounded sums that leave and enter.
     share : int
-        Replicas, or whatever divides the sum; a load is rounded up to the next integer.
+        Divisor of the total, as the number of replicas; a load is rounded up to the next integer.
     pays : array of bool, shape (n,)
-        Groups that pay the base, together once; by default all do.
+        Groups that pay the base, once per stage; by default all do.
     """
 
     time: Array
@@ -56,19 +57,19 @@ class Line:
             object.__setattr__(self, "pays", np.ones(self.time.shape[-1], np.bool_))
 
     def load(self, time: Number, leave: Number, enter: Number, paying: Number) -> Number:
-        """(4) for sums over a stage's groups and stars, and its number of groups that pay; numbers or arrays."""
+        """Load by (4) from a stage's sums over groups and stars and its number of paying groups; numbers or arrays."""
         crossing = -(-leave // self.wire) + -(-enter // self.wire)
         return -(-(self.base * (paying > 0) + time + self.times * crossing) // self.share)
 
 
 @dataclass(frozen=True)
 class Border:
-    """What lies between two neighbouring stages: one direction of a link, whose load is rounded down.
+    """One direction of the link between two neighbouring stages; its load is rounded down.
 
     Attributes
     ----------
     leave : array, shape (E,)
-        What each star adds that crosses.
+        Amount that each star adds if it crosses the border.
     wire, times, share : int
         As in `Line`.
     """
@@ -79,23 +80,23 @@ class Border:
     share: int = 1
 
     def load(self, crossing: Number) -> Number:
-        """(8) for a sum over stars."""
+        """Load by (8) from a sum over stars."""
         return self.times * -(-crossing // self.wire) // self.share
 
 
 @dataclass(frozen=True)
 class GraphMode(Mode):
-    """One way to run a stage of groups. Arrays may be left out where nothing is to be said.
+    """One way to run a stage of groups. An array that is left out holds zeros (`possible`: all True).
 
     Attributes
     ----------
     lines : tuple of Line
     fixed, held, peak : array, shape (V, n)
-        Bytes of each group that stay; that each micro-batch in flight holds; that live while the group computes.
+        Bytes of each group that are static; per micro-batch in flight; and live only while the group computes.
     received : array, shape (E,)
-        Bytes that each micro-batch in flight holds of a tensor that enters.
+        Bytes per micro-batch in flight of each tensor that enters.
     possible : array of bool, shape (V, n)
-        Which groups can run here, under which variants.
+        True where a group can run in this mode under a variant.
     """
 
     lines: tuple[Line, ...] = ()
@@ -107,7 +108,7 @@ class GraphMode(Mode):
 
     def __post_init__(self) -> None:
         if not self.lines:
-            raise ValueError(f"mode {self.name!r} has no line, so no load")
+            raise ValueError(f"mode {self.name!r} has no line; give at least one")
         shape = self.lines[0].time.shape
         for name in ("fixed", "held", "peak"):
             if getattr(self, name).size == 0:
@@ -123,13 +124,15 @@ class GraphMode(Mode):
         if len({row.shape for row in stars}) > 1:
             raise ValueError(f"mode {self.name!r}: rows of stars differ in length")
         if any(int(values.min(initial=0)) < 0 for values in [*tables, *stars, self.in_flight]):
-            raise ValueError(f"mode {self.name!r}: times, sizes and counts are never negative")
+            raise ValueError(f"mode {self.name!r}: times, sizes and counts must be 0 or more")
         super().__post_init__()
         if any(min(line.share, line.wire, line.times) < 1 or line.base < 0 for line in self.lines):
-            raise ValueError(f"mode {self.name!r}: a line's share, wire and times are 1 at least, its base 0")
+            raise ValueError(
+                f"mode {self.name!r}: a line's share, wire and times must be at least 1, its base at least 0"
+            )
 
     @cached_property
     def depends_on_flow(self) -> bool:
-        """Whether what fits depends on the stages behind."""
+        """True if the memory constraint depends on the stages behind."""
         holds = bool(self.held.any() or self.received.any())
         return self.limit < UNLIMITED and holds and len(self.steps) > 1

@@ -1,15 +1,15 @@
-"""The problem as rows, with prefix variables: which groups lie in stage k or before.
+"""Linear model of the graph partition with prefix variables y[g, k]: group g lies in stage k or before.
 
 ::
 
-                k   0   1   2                        y[g, k] grows with k, and with b no sooner than with a for a → b
+                k   0   1   2                        y[g, k] does not decrease in k; y[b, k] ≤ y[a, k] for a → b
     y[0, ·]         1   1   (1)                      x[g, k] = y[g, k] − y[g, k − 1]: g lies in stage k
-    y[1, ·]         0   1   (1)    1 in stage 1      z[k, m]: stage k is run in mode m; none: it is empty, as are all
-    y[2, ·]         0   0   (1)    2 in stage 2                after it
+    y[1, ·]         0   1   (1)    1 in stage 1      z[k, m]: stage k runs in mode m; all 0: stage k and all later
+    y[2, ·]         0   0   (1)    2 in stage 2                stages are empty
 
-Stages are ordered, so equal devices bring no symmetry. A star costs one switch a stage, which clauses push up: where
-leaving and entering cost the same, around the circle of its members (x of one, not x of the next: it is cut), so that
-M members need M clauses; otherwise from the source to each reader.
+Stages are ordered, so equal devices bring no symmetry. A star costs one switch per stage, which clauses force to 1. If
+leaving and entering cost the same, the clauses go round the cycle of its members: x of one and not x of the next means
+that the star is split, so M members need M clauses. Otherwise they go from the source to each reader.
 """
 
 from dataclasses import dataclass, field
@@ -30,12 +30,12 @@ Stage = int
 
 @dataclass
 class PrefixModel:
-    """The rows, and where to find each variable in them.
+    """Linear model and the index of each variable.
 
     ``y[g][k]`` for k < K − 1, ``x[g][k]``, ``w[g][k][v]`` (x of variant v), ``z[k][m]``; ``leave[e, k]`` and
-    ``enter[e, k]``, which may be one switch; ``level[k, f]``: at least f flows behind stage k; ``peak[k]``;
-    ``whole``: sums of switches over a wire, rounded up; ``paid``: whether one of some groups lies in a stage;
-    ``depth[d]``: there are d stages; ``time``: T.
+    ``enter[e, k]``, which may be one switch; ``level[k, f]``: a flow of at least f behind stage k; ``peak[k]``;
+    ``whole``: sums of switches divided by ``wire``, rounded up; ``paid[k, pays]``: stage k holds one of the groups that
+    pay; ``depth[d]``: there are d stages; ``time``: T.
     """
 
     problem: GraphPartition
@@ -56,7 +56,8 @@ class PrefixModel:
     time: int = -1
 
     def point(self, stages: Stages, value: int) -> list[int]:
-        """The complete assignment that belongs to a solution and T = ``value``."""
+        """Complete assignment of the variables for a solution and T = ``value``."""
+        # Placement: x and y.
         point = list(self.rows.lows)
         place = {g: s for s, stage in enumerate(stages) for g in stage.groups}
         for g in range(self.problem.groups):
@@ -64,10 +65,12 @@ class PrefixModel:
                 point[self.x[g][k]] = int(place[g] == k)
                 if k < self.stages - 1:
                     point[self.y[g][k]] = int(place[g] <= k)
+        # Switches of the stars.
         leave, enter = self.problem.crossings(stages)
         for crosses, switches in ((leave, self.leave), (enter, self.enter)):
             for (e, k), switch in switches.items():
                 point[switch] = max(point[switch], int(crosses[k, e]) if k < len(stages) else 0)
+        # Modes, variants, peaks and levels of flow, from the last stage to the first.
         behind = 0
         for k in range(self.stages - 1, -1, -1):
             for (stage, flow), switch in self.level.items():
@@ -80,6 +83,7 @@ class PrefixModel:
                     point[self.w[g][k][v]] = 1
                     if k in self.peak:
                         point[self.peak[k]] = max(point[self.peak[k]], int(mode.peak[v, g]))
+        # Auxiliary variables: bases, number of stages, rounded sums, T.
         for (k, pays), switch in self.paid.items():
             own = stages[k].groups if k < len(stages) else ()
             point[switch] = int(np.frombuffer(pays, np.bool_)[list(own)].any())
@@ -91,7 +95,7 @@ class PrefixModel:
         return point
 
     def read(self, point: list[float]) -> Stages:
-        """The solution that an assignment means; stages that hold nothing are dropped."""
+        """Solution of an assignment; empty stages are dropped."""
         stages = []
         for k in range(self.stages):
             groups = tuple(g for g in range(self.problem.groups) if point[self.x[g][k]] > 0.5)
@@ -103,7 +107,7 @@ class PrefixModel:
 
 
 def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, ceiling: int) -> PrefixModel:
-    """Rows for solutions of value ``ceiling`` or less; T is in units of ``scale``, between ``low`` and ``high``."""
+    """Model of all solutions of value ``ceiling`` or less; T is in units of ``scale``, between ``low`` and ``high``."""
     model = PrefixModel(problem, scale, problem.most_stages)
     _place(model, ceiling)
     _modes(model)
@@ -121,7 +125,7 @@ def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, cei
 
 
 def _place(model: PrefixModel, ceiling: int) -> None:
-    """Every group in one stage under one variant, and (1): a → b, so b in stage k or before only if a is."""
+    """Add x, y and w: every group in one stage under one variant; and (1): y[b, k] ≤ y[a, k] for a → b."""
     problem, rows, last = model.problem, model.rows, model.stages - 1
     first, latest = windows(problem, ceiling, model.stages)
     for g in range(problem.groups):
@@ -147,7 +151,7 @@ def _place(model: PrefixModel, ceiling: int) -> None:
 
 
 def _modes(model: PrefixModel) -> None:
-    """One mode for a stage that holds something, used stages first, (2), (7), and groups only where they can run."""
+    """Add z: one mode per used stage, used stages first, (2), (7), and groups only in modes that can run them."""
     problem, rows = model.problem, model.rows
     model.z = [[rows.boolean() for _ in problem.modes] for _ in range(model.stages)]
     for k, z in enumerate(model.z):
@@ -167,12 +171,13 @@ def _modes(model: PrefixModel) -> None:
         rows.equal(dict.fromkeys(model.depth.values(), 1), 1)
         number = {switch: -depth for depth, switch in model.depth.items()}
         rows.equal(number | dict.fromkeys((switch for z in model.z for switch in z), 1), 0)
-        for k, z in enumerate(model.z):  # a stage that holds nothing is none
+        for k, z in enumerate(model.z):  # an empty stage has no mode
             rows.at_least(dict.fromkeys((x[k] for x in model.x), 1) | dict.fromkeys(z, -1), 0)
 
 
 def _direct(model: PrefixModel) -> None:
-    """A star is cut at stage k where a member lies there and another does not."""
+    """Add the switches of route ``direct``: a star is split at stage k if only some members lie there."""
+    # Per star: do leaving and entering cost anything, and do they cost the same on every line (alike)?
     problem, rows = model.problem, model.rows
     weights = [(row.leave, row.enter) for mode in problem.modes for row in mode.lines]
     weights += [(0 * mode.received, mode.received) for mode in problem.modes]
@@ -202,7 +207,7 @@ def _direct(model: PrefixModel) -> None:
 
 
 def _relay(model: PrefixModel) -> None:
-    """A star crosses the border behind stage k where its source is done by then and a reader is not."""
+    """Add the switches of route ``relay``: the source lies before the border behind stage k and a reader behind it."""
     problem, rows = model.problem, model.rows
     for e, star in enumerate(problem.stars):
         for k in range(model.stages - 1):
@@ -213,10 +218,11 @@ def _relay(model: PrefixModel) -> None:
 
 
 def _loads(model: PrefixModel, k: int, mode: GraphMode, used: int, when: tuple[int, ...]) -> None:
-    """(4): T is at least each line of the stage's mode.
+    """Add (4): T is at least each line of the stage's mode.
 
     In units u of T a value V counts as ⌊V / u⌋, so u share T + share (u − 1) is at least the sum.
     """
+    # Terms: T, the base, the times of the groups, then the switches of the stars.
     unit, rows = model.scale.unit, model.rows
     for line in mode.lines:
         payer = used if line.pays.all() or not line.base else _paid(model, k, line.pays)
@@ -231,13 +237,13 @@ def _loads(model: PrefixModel, k: int, mode: GraphMode, used: int, when: tuple[i
             if line.wire > 1 and crossing:
                 crossing = {_whole(model, crossing, line.wire, when): 1}
             for switch, cost in crossing.items():
-                both = switch in terms and model.problem.route == "direct"  # one switch for either way: it is cut
+                both = switch in terms and model.problem.route == "direct"  # one switch for both directions
                 terms[switch] = -cost * line.times if both else terms.get(switch, 0) - cost * line.times
         rows.at_least(terms, -line.share * (unit - 1), when)
 
 
 def _paid(model: PrefixModel, k: int, pays: NDArray[np.bool_]) -> int:
-    """The switch that is on where stage k holds a group that pays."""
+    """Variable that is 1 if stage k holds a group that pays."""
     key = k, pays.tobytes()
     if key not in model.paid:
         model.paid[key] = model.rows.boolean()
@@ -247,7 +253,7 @@ def _paid(model: PrefixModel, k: int, pays: NDArray[np.bool_]) -> int:
 
 
 def _borders(model: PrefixModel) -> None:
-    """(8), and modes that are no neighbours. In units u of T, a value V counts as ⌊V / u⌋."""
+    """Add (8) and forbid modes that may not be neighbours. In units u of T, a value V counts as ⌊V / u⌋."""
     problem, rows, unit = model.problem, model.rows, model.scale.unit
     if problem.pairs is None:
         return
@@ -270,7 +276,7 @@ def _borders(model: PrefixModel) -> None:
 
 
 def _whole(model: PrefixModel, crossing: dict[int, int], wire: int, when: tuple[int, ...]) -> int:
-    """A variable that is Σ crossing / wire, rounded up."""
+    """Add a variable that is Σ crossing / wire, rounded up."""
     rounded = model.rows.integer(0, -(-sum(crossing.values()) // wire))
     model.rows.at_least({rounded: wire} | {switch: -cost for switch, cost in crossing.items()}, 0, when)
     model.whole[rounded] = crossing, wire
@@ -278,8 +284,9 @@ def _whole(model: PrefixModel, crossing: dict[int, int], wire: int, when: tuple[
 
 
 def _memory(model: PrefixModel, k: int, m: int, mode: GraphMode) -> None:
-    """(3), once for every number in flight that the flow behind stage k may mean."""
+    """Add (3), once for every number in flight that a flow behind stage k can require."""
     problem, rows = model.problem, model.rows
+    # Peak of the stage: at least the peak of each of its groups under this mode.
     peak: dict[int, int] = {}
     if mode.peak.any():
         if k not in model.peak:
@@ -288,6 +295,7 @@ def _memory(model: PrefixModel, k: int, m: int, mode: GraphMode) -> None:
         for g in range(problem.groups):
             for v, w in enumerate(model.w[g][k]):
                 rows.at_least({model.peak[k]: 1, w: -int(mode.peak[v, g])}, 0, (model.z[k][m],))
+    # One row per step of the in-flight count, enforced if the stage has this mode and the flow reaches the step.
     for flow, flying in mode.steps if mode.depends_on_flow else mode.steps[-1:]:
         when = [model.z[k][m]]
         if flow and mode.depends_on_flow:
@@ -305,7 +313,7 @@ def _memory(model: PrefixModel, k: int, m: int, mode: GraphMode) -> None:
 
 
 def _level(model: PrefixModel, k: int, flow: int) -> int:
-    """The switch that is on where at least ``flow`` flows behind stage k."""
+    """Variable that is 1 if the flow behind stage k is at least ``flow``."""
     if (k, flow) not in model.level:
         problem, rows = model.problem, model.rows
         behind = {z[m]: mode.flow for z in model.z[k + 1 :] for m, mode in enumerate(problem.modes)}

@@ -1,13 +1,13 @@
-"""Stages between two downsets I ⊂ J: their mode, their load, and how much may flow behind them.
+"""Candidate stages between two downsets I ⊂ J: mode, load, and the largest flow allowed behind each of them.
 
-Sums over groups are differences of prefix sums; sums over stars come from `StarSums`. Rows of all modes are stacked, so
-that one look at I does for all of them::
+Sums over groups are differences of prefix sums; sums over stars come from `StarSums`. Rows of all modes are stacked,
+and one pass over the downsets J ⊃ I evaluates all of them::
 
-    mode 0   line 0: time, leave, enter, pays; line 1: …; sizes     a row is a weight for each group,
-    mode 1   line 0: …; sizes                                       and two for each star
+    mode 0   line 0: time, leave, enter, pays; line 1: …; sizes     a row has one weight per group
+    mode 1   line 0: …; sizes                                       and two per star
 
-A star of M members, c of them in I, adds what it would add to the stage between {} and J where c = 0, and nothing
-where c = M. Only the few with 0 < c < M, those that cross the border of I, have to be looked at J by J::
+Take a star of M members, c of them in I. If c = 0, it adds the same as to the stage between {} and J; if c = M, it
+adds nothing. Only the few stars with 0 < c < M, which cross the border of I, are evaluated for each J::
 
         I   │    J \\ I   │ rest            star a: c = 0       as for {} and J
       ┌─ a ─┼────────────┼                 star b: 0 < c < M   enters J \\ I if a reader lies there
@@ -29,7 +29,7 @@ from pipeplan_formulations.graph.mode import Array, GraphMode
 
 
 class StarSums:
-    """Weighted sums over the stars that leave or enter, for rows of weights ``leave`` and ``enter`` (rows, E)."""
+    """Weighted sums over the stars that leave or enter a stage, for weights ``leave`` and ``enter`` of (rows, E)."""
 
     def __init__(self, problem: GraphPartition, inside: NDArray[np.bool_], leave: Array, enter: Array) -> None:
         self._relay = problem.route == "relay"
@@ -37,10 +37,13 @@ class StarSums:
         sizes = [len(star.members) for star in problem.stars]
         self._sizes = np.array(sizes, np.int64)
         shape = (len(sizes), len(inside))
+        # (E, downsets): is the star's source inside the downset, and how many of its members are?
         self._source = np.array([inside[:, star.source] for star in problem.stars], np.bool_).reshape(shape)
         self._count = np.array([inside[:, star.members].sum(axis=1) for star in problem.stars], np.int64).reshape(shape)
         open_ = (self._count > 0) & (self._count < self._sizes[:, None])
-        self._open = open_
+        self._open = open_  # the star crosses the border of the downset
+        # (rows, downsets): the sums of the stage between {} and each downset. A relayed star that crosses the border
+        # adds ``enter`` to the stage behind the border and ``leave`` to the stage before it.
         self._alone = leave @ (open_ & self._source) + enter @ (open_ & ~self._source)
         self._ahead = enter @ open_ if self._relay else self._alone
         self._behind = leave @ open_ if self._relay else self._alone
@@ -55,33 +58,36 @@ class StarSums:
         if self._relay:
             relayed: Array = self._behind[:, ends] + self._ahead[:, start, None]
             return relayed
+        # Only stars that cross the border of ``start`` differ from the stage between {} and J.
         crossing = np.flatnonzero(self._open[:, start])
         leave, enter = self._leave[:, crossing], self._enter[:, crossing]
         at = np.ix_(crossing, ends)
         open_, source = self._open[at], self._source[at]
         touched = self._count[at] > self._count[crossing, start, None]
+        # touched: the stage holds a member of the star; made: it holds the star's source.
         made = touched & source & ~self._source[crossing, start, None]
+        # Replace the contribution of these stars to the stage between {} and J by that to the stage itself.
         sums: Array = self._alone[:, ends]
         sums = sums + leave @ (made.astype(np.int64) - (open_ & source))
         return sums + enter @ ((touched & ~made).astype(np.int64) - (open_ & ~source))
 
 
 ANY = 2**31
-"""As much may flow behind as there is."""
+"""Code for an unlimited flow behind a stage."""
 
 
 SUMS = 4
-"""Rows of a line: time, what leaves, what enters, groups that pay its base."""
+"""Number of rows per line: time, sum that leaves, sum that enters, groups that pay its base."""
 SIZES = 5
-"""Rows of sizes: fixed and held of the fastest variants, fixed and held of the leanest, received."""
+"""Number of rows of sizes: fixed and held of the fastest variants, fixed and held of the leanest, received."""
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Stages that begin at one downset, least load first: parallel arrays, one entry a stage.
+    """Stages that begin at one downset, least load first: parallel arrays, one entry per stage.
 
-    ``end`` is the downset where the stage ends, ``most`` the most that may flow behind it, ``point`` the entry of the
-    front of variants (−1 where there is nothing to choose).
+    ``end`` is the downset where the stage ends, ``most`` the largest flow allowed behind it, and ``point`` the entry of
+    the front of variants (−1 if there is nothing to choose).
     """
 
     mode: Array
@@ -91,12 +97,12 @@ class Spans:
     point: Array
 
     def upto(self, load: int) -> int:
-        """How many are of at most this load."""
+        """Number of stages of at most this load."""
         return int(np.searchsorted(self.load, load, side="right"))
 
 
 class SpanTable:
-    """Costs of all stages between the downsets of a family, which is sorted by size."""
+    """Costs of all stages between the downsets of a family; the family is sorted by size."""
 
     def __init__(self, problem: GraphPartition, downsets: Sequence[int], clock: Clock) -> None:
         self._problem, self._clock = problem, clock
@@ -112,7 +118,7 @@ class SpanTable:
         self._stars = StarSums(problem, self._members, leave, enter)
 
     def borders(self) -> Array:
-        """(8) for the border behind each downset; shape (borders, downsets)."""
+        """Loads by (8) of the border behind each downset; shape (borders, downsets)."""
         rows = [border.load(self._stars.crossing(border.leave)) for border in self._problem.borders]
         return np.array(rows, np.int64).reshape(len(rows), len(self._members))
 
@@ -127,44 +133,47 @@ class SpanTable:
         return Spans(mode[order], end[order], load[order], flow[order], point[order])
 
     def groups(self, start: int, end: int) -> list[int]:
-        """What lies between two downsets."""
+        """Groups between two downsets."""
         return [int(g) for g in np.flatnonzero(self._members[end] & ~self._members[start])]
 
     def variants(self, mode: int, start: int, end: int, point: int) -> tuple[int, ...]:
-        """The variant of each group of a stage."""
+        """Variant of each group of a stage."""
         groups = self.groups(start, end)
         if point < 0:
             return tuple(int(self._quick[mode].variant[g]) for g in groups)
         return self._fronts[mode].variants(groups, point)
 
     def _above(self, start: int) -> NDArray[np.bool_]:
-        """Which of the later downsets hold this one."""
+        """For each later downset, True if it is a superset of this one."""
         holds = np.ones(self._words.shape[1] - start - 1, np.bool_)
         for word in self._words:
             holds &= word[start + 1 :] & word[start] == word[start]
         return holds
 
     def _of_mode(self, m: int, start: int, ends: Array, sums: Array, most: int) -> tuple[Array, Array, Array, Array]:
-        """End, load, flow behind and point of the stages of one mode."""
+        """End, load, largest flow behind and point of the stages of one mode."""
+        # Load of every candidate end; keep ends within ``most`` whose groups can all run in this mode.
         mode, first = self._problem.modes[m], self._first[m]
         begin = first + SUMS * len(mode.lines)
         lines = sums[first:begin].reshape(len(mode.lines), SUMS, -1)
         load = np.max([line.load(*own) for line, own in zip(mode.lines, lines, strict=True)], axis=0)
         kept = np.flatnonzero((load <= most) & (self._forbidden[m, ends] == self._forbidden[m, start]))
         ends, load, lines = ends[kept], load[kept], lines[:, :, kept]
+        # Bytes of the fastest and the leanest variants; the peak of the fastest ones, if any limit can bind.
         fixed, held, lean_fixed, lean_held, received = sums[begin : begin + SIZES, kept]
         peak = np.zeros(len(kept), np.int64)
         if mode.peak.any() and mode.limit < UNLIMITED:
             own = self._members[ends] & ~self._members[start]
             chosen = mode.peak[self._quick[m].variant, np.arange(self._problem.groups)]
             peak = np.where(own, chosen, 0).max(axis=1, initial=0)
+        # Largest flow behind with the fastest variants. Without a choice of variants that is the answer.
         flow = _most_behind(mode, fixed, held + received, peak)
         point = np.full(len(kept), -1)
         if not self._fronts:
             fits = flow >= 0
             return ends[fits], load[fits], flow[fits], point[fits]
-        # Where the fastest variants let anything flow behind, there is nothing to choose; where not even the leanest
-        # fit, there is nothing to find.
+        # If the fastest variants allow any flow behind, there is nothing to choose. If not even the leanest variants
+        # fit, no choice does.
         plain = (flow == ANY) & (self._slow[m, ends] == self._slow[m, start])
         open_ = ~plain & (_most_behind(mode, lean_fixed, lean_held + received, 0 * peak) >= 0)
         chosen_ones = self._chosen(m, start, ends[open_], lines[:, :, open_], received[open_], most)
@@ -175,7 +184,7 @@ class SpanTable:
     def _chosen(
         self, m: int, start: int, ends: Array, lines: Array, received: Array, most: int
     ) -> tuple[Array, Array, Array, Array]:
-        """The same where each group's variant is open: every point of the front that lets more flow behind."""
+        """Columns of `_of_mode` with open variants: each point of the front that allows more flow than faster ones."""
         mode, rows = self._problem.modes[m], []
         for i, end in enumerate(ends):
             options = self._fronts[m].options(self.groups(start, int(end)), self._clock)
@@ -192,7 +201,7 @@ class SpanTable:
 
 
 def _fronts(problem: GraphPartition) -> tuple[Fronts, ...]:
-    """One a mode; modes of the same front share it, as replicas of one stage do."""
+    """Fronts of each mode; modes with the same front share it, as replicas of one stage do."""
     known: dict[object, Fronts] = {}
     found = []
     for mode in problem.modes:
@@ -202,9 +211,9 @@ def _fronts(problem: GraphPartition) -> tuple[Fronts, ...]:
 
 
 def _rows(problem: GraphPartition, quick_variants: list[Quick]) -> tuple[Array, Array, Array, list[int]]:
-    """The stacked rows: groups, stars that leave, stars that enter; and where each mode begins.
+    """Stacked rows of weights (of groups, of stars that leave, of stars that enter), and the first row of each mode.
 
-    Lines count the least time of each group.
+    Lines use the least time of each group.
     """
     first: list[int] = []
     groups: list[Array] = []
@@ -227,7 +236,7 @@ def _rows(problem: GraphPartition, quick_variants: list[Quick]) -> tuple[Array, 
 
 
 def _most_behind(mode: GraphMode, fixed: Array, held: Array, peak: Array) -> Array:
-    """The most that may flow behind stages of these sizes; `ANY` where it never matters, −1 where they never fit."""
+    """Largest flow allowed behind stages of these sizes; `ANY` if it is unlimited, −1 if they never fit."""
     free = mode.limit - fixed - peak
     flying = np.where(held > 0, free // np.maximum(held, 1), ANY)
     at = np.searchsorted(mode.in_flight, flying, side="right") - 1

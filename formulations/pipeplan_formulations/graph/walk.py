@@ -1,13 +1,13 @@
-"""The exact dynamic programme over a family of downsets: the best row of stages that runs through its members.
+"""Exact dynamic programme over a family of downsets: the best sequence of stages between its members.
 
 ::
 
     {} ──stage──▶ {0} ──stage──▶ {0,1,2} ──stage──▶ {0,1,2,3}       all downsets: the optimum
                                                                     those of some orders: a plan, and a warm start
 
-For a target T, the least number of the first pool's devices that stages of load T or less need from a downset on is
-found backwards, for every flow behind and every use of the other pools. The least T is found by halving the list of
-all loads that occur.
+For a target T, the table holds the least number of the first pool's devices that stages of load T or less need from
+each downset on. It is filled backwards, for every flow behind and every use of the other pools. The least T is found by
+bisection of the list of all loads that occur.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from pipeplan_formulations.graph.spans import Spans, SpanTable
 Flags = NDArray[np.bool_]
 
 MOST_SPANS = 20_000_000
-"""Most stages that are kept in memory."""
+"""Largest number of stages kept in memory."""
 NEVER = 2**40
-"""More devices than there are."""
+"""Number of devices that stands for an unreachable state."""
 
 
 class TooLargeError(Exception):
@@ -33,7 +33,7 @@ class TooLargeError(Exception):
 
 
 class Walk:
-    """The stages between the members of one family, kept for every target.
+    """Stages between the members of one family, generated once for all targets.
 
     Raises
     ------
@@ -56,11 +56,12 @@ class Walk:
         self._borders = self._table.borders()
 
     def loads(self) -> Array:
-        """Every load that occurs, ascending."""
+        """All loads that occur, ascending."""
         return np.unique(np.concatenate([self._borders.ravel(), *(spans.load for spans in self._spans)]))
 
     def reach(self, target: int) -> Stages | None:
-        """Stages of load ``target`` or less that hold everything, or None if there are none."""
+        """Stages of load ``target`` or less that hold all groups, or None if there are none."""
+        # least[d, s]: fewest devices of the first pool for all groups outside downset d, ending in state s.
         states, pool = self._states, self._problem.pools[0]
         over = self._over(target)
         least = np.full((len(self._spans) + 1, states.count), NEVER, np.int64)
@@ -75,31 +76,35 @@ class Walk:
             elif count:
                 self._spread(least, start, count, over)
             least[start][least[start] > pool] = NEVER
+        # Row 0 holds complete solutions: the state with the fewest devices is traced if the pool has enough.
         whole = np.where(states.complete, least[0], NEVER)
         state = int(whole.argmin())
         return self._trace(least, state, target, over) if whole[state] <= pool else None
 
     def _over(self, target: int) -> Flags:
-        """For each entry of `_States.border`, the downsets behind which it may not lie."""
+        """For each value of `_States.border`, the downsets behind which that border is not allowed."""
         free, shut = (np.full((1, self._borders.shape[1]), value) for value in (False, True))
         return np.concatenate([free, self._borders > target, shut])
 
     def _spread(self, least: Array, start: int, count: int, over: Flags) -> None:
-        """The least devices from a downset on, for every state: mode by mode, as a mode moves all states alike."""
+        """Fill ``least[start]`` for every state, mode by mode: a mode maps all states in the same way."""
+        # Stages sorted by mode; ``begins`` are the first rows of each mode.
         states, spans = self._states, self._spans[start]
         rows = np.argsort(spans.mode[:count], kind="stable")
         modes, begins = np.unique(spans.mode[rows], return_index=True)
+        # devices[r, s]: devices used with stage r in front of state s; excluded by flow or by a border's load.
         devices = least[spans.end[rows]] + states.first[spans.mode[rows], None]
         devices[states.flow > spans.most[rows, None]] = NEVER
         if states.bordered:
             devices[over[states.border[spans.mode[rows]], spans.end[rows, None]]] = NEVER
+        # Best stage of each mode, written to the state that the mode leads to.
         best = np.minimum.reduceat(devices, begins, axis=0)
         then = states.then[modes]
         valid = (then >= 0) & (best < NEVER)
         np.minimum.at(least[start], then[valid], best[valid])
 
     def _trace(self, least: Array, state: int, target: int, over: Flags) -> Stages:
-        """The stages behind an entry of the table, found once more from the front."""
+        """Stages of a table entry, recovered from the front."""
         stages, at = [], 0
         while at < len(self._spans):
             at, state, stage = self._step(least, at, state, target, over)
@@ -126,20 +131,24 @@ class Walk:
 
 
 class _States:
-    """What has to be known of the stages behind.
+    """States of the dynamic programme: summary of the stages behind a downset.
 
-    That is their flow, as far as it matters, their number where (7) asks for it, the mode of the first of them, where
-    borders do, and their use of all pools but the first. ``first[m]`` devices of the first pool, and state
-    ``then[m, s]`` (−1: too many devices) once a stage of mode m stands before state s; ``border[m, s]`` lies between: 0
-    is none, i + 1 border i, and the last says that the two may not be neighbours. ``complete``: states that may be all.
+    A state holds their flow (capped where more makes no difference), their number if (7) is used, the mode of the first
+    of them if there are borders, and their use of all pools except the first.
+
+    Attributes: ``first[m]`` is the number of first-pool devices of mode m. ``then[m, s]`` is the state once a stage of
+    mode m precedes state s (−1: too many devices). ``border[m, s]`` is the border between the two: 0 is none, i + 1 is
+    border i, and the last value marks forbidden neighbours. ``complete`` marks the states allowed for a whole solution.
     """
 
     def __init__(self, problem: GraphPartition) -> None:
         modes = problem.modes
         deep = max((mode.steps[-1][0] for mode in modes if mode.depends_on_flow), default=0)
         pairs = np.zeros((len(modes), 0), np.int64) if problem.pairs is None else problem.pairs
+        # Modes with the same column of ``pairs`` are equivalent as the first stage behind.
         columns, group = np.unique(pairs, axis=1, return_inverse=True)
         counts = deep, max(problem.depths, default=0), columns.shape[1], *problem.pools[1:]
+        # grid: rows (flow, number of stages, column of the first mode + 1, use of each other pool), one column a state.
         shape = tuple(count + 1 for count in counts)
         grid = np.indices(shape).reshape(len(shape), -1)
         self.count = grid.shape[1]
@@ -150,6 +159,7 @@ class _States:
         self.border = np.insert(shut, 0, 0, axis=1)[:, grid[2]]
         self.first = np.array([mode.takes[0] for mode in modes], np.int64)
         self.then = np.empty((len(modes), self.count), np.int64)
+        # State after one more stage in front, for every mode and state.
         for m, mode in enumerate(modes):
             moved = grid + np.array([mode.flow, int(bool(problem.depths)), 0, *mode.takes[1:]])[:, None]
             moved[0] = np.minimum(moved[0], deep)

@@ -1,7 +1,7 @@
-"""A first solution: the best one whose stages are cut out of a few topological orders.
+"""Warm start: the best solution whose stages are intervals of a few topological orders.
 
-On one order the best cut is a dynamic programme of its own, and up to a quarter off; the union of many orders'
-downsets lets stages change from one order to another, which costs little and is often best.
+On one order the best partition is a small dynamic programme, and up to a quarter above the optimum. The union of many
+orders' downsets lets stages change from one order to another, which costs little and is often optimal.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.walk import TooLargeError, Walk
 
 ORDERS = 50
-"""Random topological orders."""
+"""Number of random topological orders."""
 FACTORS = (1.1, 1.5, 3.0, 9.0)
-"""Of the bound, up to which loads are allowed while nothing has been found; in the end all are."""
+"""Limits on the load in multiples of the lower bound, tried in turn until a solution is found; then no limit."""
 DOWNSETS = 1200
-"""Most downsets of all orders together."""
+"""Largest number of downsets of all orders together."""
 
 
 def open_bracket(
     problem: GraphPartition, limits: Limits, progress: Progress | None = None, hint: Stages | None = None
 ) -> Bracket[Stages]:
-    """The bracket of a graph partition: the bound that needs no solver, and the hint if it is feasible."""
+    """Create the bracket of a graph partition: the lower bound without a solver, and the hint if it is feasible."""
     bracket: Bracket[Stages] = Bracket(problem.evaluate, limits, progress, largest=problem.largest)
     bracket.low = lower_bound(problem)
     bracket.impossible = bool(problem.depths) and min(problem.depths) > problem.most_stages
@@ -35,7 +35,7 @@ def open_bracket(
 
 
 def warm_start(problem: GraphPartition, bracket: Bracket[Stages], many: bool = True) -> None:
-    """Offer the best solution along one order, and then, if ``many`` are wanted, along many.
+    """Offer the best solution along one order, and then, if ``many``, along many orders.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def warm_start(problem: GraphPartition, bracket: Bracket[Stages], many: bool = T
     for family in ([some[0]], some) if many else ([some[0]],):
         if not bracket.closed:
             try:
-                cut(problem, bracket, prefixes(family))
+                solve_family(problem, bracket, prefixes(family))
             except TooLargeError:
                 return
 
@@ -54,7 +54,7 @@ def warm_start(problem: GraphPartition, bracket: Bracket[Stages], many: bool = T
 def after_warm_start(
     problem: GraphPartition, bracket: Bracket[Stages], search: Callable[[GraphPartition, Bracket[Stages]], Stop]
 ) -> Stop:
-    """Let ``search`` close the bracket after a warm start; why it stopped, also where time or patience ended first."""
+    """Run the warm start, then ``search``; return the stop reason, also if time or an interrupt ended either."""
     try:
         warm_start(problem, bracket)
         return search(problem, bracket)
@@ -64,10 +64,12 @@ def after_warm_start(
         return Stop.INTERRUPT
 
 
-def cut(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], complete: bool = False) -> None:
-    """Offer the best solution that runs through a family of downsets, if it beats the incumbent.
+def solve_family(
+    problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], complete: bool = False
+) -> None:
+    """Offer the best solution whose stages lie between the downsets of a family, if it beats the incumbent.
 
-    ``complete`` says that the family holds every downset: what it does not allow is then proved impossible.
+    ``complete``: the family holds every downset, so a target without a solution in it is proved impossible.
 
     Raises
     ------
@@ -96,7 +98,7 @@ def cut(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], 
 
 
 def _anything(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], complete: bool) -> None:
-    """Offer a first solution, looked for from the bound upwards, as small loads make few stages."""
+    """Offer a first solution. Targets rise from the lower bound, since small loads leave few candidate stages."""
     largest = problem.largest
     for most in (*(min(int(bracket.low * factor), largest - 1) for factor in FACTORS), largest):
         if most < bracket.low:

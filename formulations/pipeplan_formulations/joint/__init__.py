@@ -1,4 +1,4 @@
-"""Partition and orders together: the best of both, and a bound over both."""
+"""Joint problem: choose the partition and the devices' orders together, with a lower bound over both."""
 
 from pipeplan_formulations.joint.instance import Choice, JointPipeline, Solution
 from pipeplan_formulations.joint.search import Search, solve

@@ -1,11 +1,11 @@
-"""Boxes of choices: what is left of one when a smaller one is taken out, and how far a proof reaches.
+"""Boxes of choices: intervals of boundaries and in-flight counts, their differences, and extension of a proof.
 
 ::
 
-    b_2 │ ┌───────────────────────┐         the box, the part Q that is taken out of it,
-        │ │ 3          │   4      │         and the disjoint boxes that are left: first those whose
-        │ │     ┌──────┤          │         b_1 is too small (1) or too large (2) for Q, then,
-        │ │  1  │  Q   │   2      │         where b_1 suits it, those whose b_2 is not (3, 4)
+    b_2 │ ┌───────────────────────┐         the box, the part Q that is removed from it, and the
+        │ │ 3          │   4      │         disjoint boxes that remain: first those whose b_1 is
+        │ │     ┌──────┤          │         below (1) or above (2) the interval of Q, then those
+        │ │  1  │  Q   │   2      │         with b_1 within it and b_2 outside (3, 4)
         │ └─────┴──────┴──────────┘
         └───────────────────────────  b_1
 """
@@ -22,21 +22,21 @@ from pipeplan_formulations.partition.instance import Flags
 
 Counts = tuple[int, ...]
 Proof = Callable[["Box"], bool]
-"""Whether all choices of a box are known to be worth as much as is asked."""
+"""Test of a box: True if the required lower bound is proved for all its choices."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """Choices whose boundaries, counts and splits lie within these.
+    """Set of choices with boundaries, counts and splits within intervals.
 
     Attributes
     ----------
     low, high : tuple of int, length S + 1
-        Of every boundary, from 0 to n.
+        Range of every boundary, from 0 to n.
     fewest, most : tuple of int, length S
-        Of the micro-batches that a stage has room for.
+        Range of the in-flight count of each stage.
     split : tuple of bool or None, length S
-        None where it is open.
+        None if it is open.
     """
 
     low: Boundaries
@@ -47,7 +47,7 @@ class Box:
 
     @classmethod
     def whole(cls, problem: JointPipeline) -> Self:
-        """All choices of a problem."""
+        """Box of all choices of a problem."""
         stages, n, most = problem.stages, problem.layers, problem.micro_batches
         low = (*range(stages), n)
         high = (0, *range(n - stages + 1, n + 1))
@@ -55,15 +55,15 @@ class Box:
 
     @property
     def single(self) -> bool:
-        """Whether it holds one partition."""
+        """True if the box holds one partition."""
         return self.low == self.high
 
     def at(self, boundaries: Boundaries) -> "Box":
-        """Its choices with these boundaries."""
+        """Subset of the choices with these boundaries."""
         return replace(self, low=boundaries, high=boundaries)
 
     def tight(self) -> "Box | None":
-        """Without ends that no row of growing boundaries has; None if nothing is left."""
+        """Box without ends that no increasing sequence of boundaries has; None if it is empty."""
         low, high = list(self.low), list(self.high)
         for j in range(1, len(low)):
             low[j] = max(low[j], low[j - 1] + 1)
@@ -74,7 +74,7 @@ class Box:
         return replace(self, low=tuple(low), high=tuple(high))
 
     def without(self, inner: "Box") -> Iterator["Box"]:
-        """Disjoint boxes that make up the rest, when one that differs in boundaries only is taken out."""
+        """Disjoint boxes that cover the difference to ``inner``, which differs in boundaries only."""
         low, high = list(self.low), list(self.high)
         for j in range(1, len(low) - 1):
             for least, most in ((low[j], inner.low[j] - 1), (inner.high[j] + 1, high[j])):
@@ -84,7 +84,7 @@ class Box:
             low[j], high[j] = inner.low[j], inner.high[j]
 
     def where(self, layers: int) -> Flags:
-        """Whether layer i may lie on stage s, (S, n)."""
+        """Table of shape (S, n): True if layer i may lie on stage s."""
         layer = np.arange(layers)
         begin, end = np.array(self.low[:-1])[:, None], np.array(self.high[1:])[:, None]
         inside: Flags = (begin <= layer) & (layer < end)
@@ -92,24 +92,25 @@ class Box:
 
 
 def put(values: Sequence[int], j: int, value: int) -> tuple[int, ...]:
-    """The numbers with another one in place j."""
+    """Copy of ``values`` with entry j replaced."""
     return (*values[:j], value, *values[j + 1 :])
 
 
 def grown(inner: Box, outer: Box, proof: Proof, more: Callable[[], bool] = lambda: True) -> Box:
-    """The inner box, which is proved, stretched within the outer one: a cut stronger than no-good.
+    """Extend the inner box, whose bound is proved, within the outer one: a cut stronger than a no-good.
 
-    What was proved of a partition mostly follows from parts of it: stages that hold at least the same layers are no
-    faster. So its box grows, boundary by boundary and to either side, as long as the box's relaxation still proves as
-    much. A step that succeeds is doubled, one that fails is halved.
+    The bound of a partition mostly follows from parts of it: stages that hold at least the same layers are no faster.
+    So its box grows, boundary by boundary and to either side, as long as the box's relaxation still proves the bound. A
+    step that succeeds is doubled, one that fails is halved.
 
     ::
 
         boundary 1   ·  ·  ·  ◀──P──▶  ·  ·        every partition in the box has the cores that prove the bound
         boundary 2   ·  ·  ·  ·  ◀P▶  ·  ·
 
-    ``more`` says whether there is time for more.
+    ``more`` returns True while there is time to continue.
     """
+    # Step width of every boundary and direction that can still grow.
     steps = {(j, side): 1 for j in range(1, len(inner.low) - 1) for side in (-1, 1)}
     while steps:
         for (j, side), step in list(steps.items()):
@@ -129,7 +130,7 @@ def grown(inner: Box, outer: Box, proof: Proof, more: Callable[[], bool] = lambd
 
 
 def _stretched(inner: Box, outer: Box, j: int, step: int) -> Box:
-    """Boundary j may lie further down (step < 0) or up."""
+    """Box with the interval of boundary j extended down (step < 0) or up, within the outer box."""
     low, high = list(inner.low), list(inner.high)
     low[j] = max(outer.low[j], min(low[j], low[j] + step))
     high[j] = min(outer.high[j], max(high[j], high[j] + step))

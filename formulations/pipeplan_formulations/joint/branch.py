@@ -1,8 +1,8 @@
-"""Orders on a partition: the solution that they make, and boxes that branch on what its relaxation leaves open.
+"""Branching on one partition: the solution of given orders, and boxes that split the open counts and splits.
 
-With k in flight a stage recomputes c(k), and a box of counts is relaxed to the room of its most and the c of its
-fewest. Orders that solve that may hold k for which c(k) is more. Let k' be the least count that costs as much: either
-the stage has room for fewer than k', or it recomputes c(k') at least.
+With k in flight a stage recomputes for a time c(k). A box of counts is relaxed to the room of its largest count and the
+c of its smallest. Orders that solve the relaxation may hold a k with a larger c(k). Let k' be the least count with
+c(k') = c(k): either the stage has room for fewer than k', or it recomputes at least c(k').
 
 ::
 
@@ -22,39 +22,40 @@ from pipeplan_formulations.schedule import Op, Orders, evaluate
 
 
 def branches(problem: JointPipeline, point: Box, orders: Orders) -> Iterator[Box]:
-    """Boxes that make up that of a partition, where the orders that solve its relaxation are worth more than it says.
+    """Sub-boxes of a partition's box, for orders that solve its relaxation but have a larger value.
 
-    None if there is nothing left to choose.
+    No boxes if nothing is left to choose.
     """
+    # held: in-flight counts of the orders; extra: recomputation time that the relaxation leaves out.
     spans = [(s, a, b) for s, (a, b) in enumerate(zip(point.low, point.low[1:], strict=False))]
     held = [
         max(fewest, most_in_flight(order, split is not False))
         for order, fewest, split in zip(orders, point.fewest, point.split, strict=True)
     ]
     extra = [
-        problem.again(*span, k) - problem.again(*span, point.fewest[span[0]])
+        problem.recomputation(*span, k) - problem.recomputation(*span, point.fewest[span[0]])
         for span, k in zip(spans, held, strict=True)
     ]
     s = max(range(problem.stages), key=extra.__getitem__)
     if extra[s] > 0:
         count = held[s]
-        while problem.again(*spans[s], count - 1) == problem.again(*spans[s], count):
+        while problem.recomputation(*spans[s], count - 1) == problem.recomputation(*spans[s], count):
             count -= 1
         yield replace(point, most=put(point.most, s, count - 1))
         yield replace(point, fewest=put(point.fewest, s, count))
         return
     for s, a, b in spans:
-        if point.split[s] is None and not problem.costless(s, a, b):
+        if point.split[s] is None and not problem.split_is_free(s, a, b):
             for own in (True, False):
                 yield replace(point, split=(*point.split[:s], own, *point.split[s + 1 :]))
             return
 
 
 def finished(problem: JointPipeline, boundaries: Boundaries, orders: Orders) -> tuple[int, Solution] | None:
-    """The solution that orders of one micro-batch row make of a partition, and its value.
+    """Value and solution of a partition with the orders of one data-parallel lane; None if it does not fit.
 
-    A stage gets room for the micro-batches that its list holds, no more: that recomputes least. Its backwards are
-    joined where that costs nothing. None if it does not fit.
+    The in-flight count of a stage is exactly that of its list, which recomputes least. Its backwards are joined if that
+    costs no time.
     """
     split = tuple(any(op.kind == "W" for op in order) for order in orders)
     best = _valued(problem, boundaries, orders, split)
@@ -80,7 +81,7 @@ def _valued(
 
 
 def most_in_flight(order: tuple[Op, ...], split: bool) -> int:
-    """The most micro-batches of a device's one stage between a forward's start and the end of their W (or B)."""
+    """Largest number of micro-batches of a device's only stage between a forward's start and the end of W (or B)."""
     last = "W" if split else "I"
     held = most = 0
     for op in order:

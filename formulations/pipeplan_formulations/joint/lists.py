@@ -1,8 +1,8 @@
-"""List scheduling of a partition with several numbers of micro-batches in flight.
+"""List scheduling of a partition with several vectors of in-flight counts.
 
-More in flight hides more waiting, but where memory is short it recomputes more; which count suits a stage depends on
-the orders of all. So a few rows of counts are tried by list scheduling, and the best is improved stage by stage, if
-it is worth it. Between two counts for which a stage recomputes as much only the larger one matters.
+A larger count hides more waiting, but recomputes more if memory is short. The best count of a stage depends on the
+orders of all stages. So a few vectors of counts are tried by list scheduling, and the best one is improved stage by
+stage if it is promising. Among counts with the same recomputation time only the largest is tried.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,25 +16,25 @@ from pipeplan_formulations.schedule import Orders, lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 
 GLANCE = 0.1
-"""Seconds of list scheduling for each row of counts."""
+"""Seconds of list scheduling for each vector of counts."""
 NEAR = 1.03
-"""Rows are improved on partitions whose first value is at most so many times what counts."""
+"""Counts are improved on partitions whose first value is at most this multiple of the cutoff."""
 
 Counts = tuple[int, ...]
 
 
 class Lists:
-    """List scheduling on the partitions of one problem, each once.
+    """List scheduling of the partitions of one problem, each tried once.
 
     Parameters
     ----------
     problem : JointPipeline
     finish : callable
-        Hears of orders on a partition, and says what they are worth; None if they do not fit.
+        Called with a partition and its orders; returns their value, or None if they do not fit.
     cutoff : callable
-        What values must stay below to matter, or None.
+        Returns the value that solutions must stay below, or None.
     left : callable
-        Seconds.
+        Returns the seconds left.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Lists:
         self.tried: set[Boundaries] = set()
 
     def run(self, boundaries: Boundaries) -> None:
-        """Try a partition, unless it was tried."""
+        """Schedule a partition, unless it was tried before."""
         if boundaries in self.tried:
             return
         self.tried.add(boundaries)
@@ -69,7 +69,7 @@ class Lists:
         values: dict[Counts, int | None],
         best: tuple[int, Counts],
     ) -> None:
-        """Step up or down on single stages while that helps."""
+        """Hill climbing: raise or lower the count of single stages while that improves the value."""
         improved = True
         while improved and self._left() > 0:
             improved = False
@@ -82,7 +82,7 @@ class Lists:
                     break
 
     def _value(self, boundaries: Boundaries, counts: Counts) -> int | None:
-        """The value of the orders that are found with these counts; None if they cannot matter."""
+        """Value of the orders found with these counts; None if they cannot be below the cutoff."""
         point = replace(Box.whole(self._problem).at(boundaries), fewest=counts, most=counts)
         instance, cutoff = relaxed(self._problem, point), self._cutoff()
         if instance is None:
@@ -94,23 +94,24 @@ class Lists:
         return None if found is None else self._finish(boundaries, found[1])
 
     def _levels(self, s: int, a: int, b: int) -> list[int]:
-        """The largest counts for each time that recomputation may take, ascending."""
+        """Largest in-flight count for each possible recomputation time of a stage, ascending."""
         problem = self._problem
         found = []
+        # From the largest count that fits: bisection finds the next smaller count with less recomputation.
         count = int(problem.fitting[s, a, b])
         while count > 0:
             found.append(count)
-            least = problem.again(s, a, b, count)
+            least = problem.recomputation(s, a, b, count)
             low, high = 0, count  # at low it takes less, or low is 0
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (low, middle) if problem.again(s, a, b, middle) == least else (middle, high)
+                low, high = (low, middle) if problem.recomputation(s, a, b, middle) == least else (middle, high)
             count = low
         return found[::-1]
 
 
 def _begin(levels: list[list[int]]) -> Iterator[Counts]:
-    """What fits without recomputing more; and what 1F1B asks for, once and twice, if it fits."""
+    """Initial counts: those of least recomputation, and those of 1F1B, once and twice, capped to what fits."""
     stages = len(levels)
     yield tuple(own[0] for own in levels)
     for wanted in ([stages - s for s in range(stages)], [2 * (stages - s) - 1 for s in range(stages)]):

@@ -5,13 +5,13 @@ Stage s of a box holds at least the layers between the largest b_s and the small
 ::
 
     b_s      ├────────┤
-    b_{s+1}                   ├──────┤          every stage s of the box takes at least as long as on its core,
-    core               ═══════                  has room for no more micro-batches than the roomiest has,
+    b_{s+1}                   ├──────┤          every stage s of the box takes at least as long as its core,
+    core               ═══════                  has at most the largest in-flight count of any span,
                                                 and its tensors take at least as long as the smallest ones
 
-An instance made of the least times and the most room is a relaxation of the instance of every choice: the same orders
-are feasible in it, and end no later. With the least number in flight recomputation is least; each number is the least
-by itself, over all spans that are open. A bound on that instance's optimum is one on all choices of the box.
+An instance with the least times and the most room is a relaxation of the instance of every choice: the same orders are
+feasible in it, and end no later. The least in-flight count gives the least recomputation. Each number is minimised
+separately over all spans of the box. A lower bound on that instance's optimum holds for all choices of the box.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from pipeplan_formulations.schedule import PipelineSchedule
 
 @dataclass
 class _Least:
-    """Numbers of one stage."""
+    """Least times (of transfers too) and largest in-flight count of one stage."""
 
     forward: int
     backward: int
@@ -40,7 +40,8 @@ class _Least:
 
 
 def relaxed(problem: JointPipeline, box: Box) -> PipelineSchedule | None:
-    """The schedule problem that relaxes those of all choices of a box; None if the box has none that fits."""
+    """Schedule problem that relaxes those of all choices of a box; None if no choice of the box fits."""
+    # Prefix sums of I (or B) and W over the layers; then per stage the spans of the box that fit.
     backward, weight = (np.insert(np.cumsum(t, axis=1), 0, 0, axis=1) for t in problem.passes(box.split))
     rows = []
     for s in range(problem.stages):
@@ -78,7 +79,7 @@ def _least(
     chain, (a, b) = problem.chain, (edge[open_] for edge in span)
     forward, update = (chain.prefix[name][s] for name in ("forward", "update"))
     stage = np.array(s)
-    again = problem.holding(box.fewest[s]).recomputing.floors(s, a, b, np.ones(len(a), np.bool_))
+    again = problem.with_in_flight(box.fewest[s]).recomputing.floors(s, a, b, np.ones(len(a), np.bool_))
     ending = update[b] - update[a] + reductions(chain, stage, a, b) + copies_update(chain, stage, a, b)
     return _Least(
         forward=int((forward[b] - forward[a]).min()),
@@ -92,7 +93,7 @@ def _least(
 
 
 def scheduled(problem: JointPipeline, choice: Choice) -> PipelineSchedule | None:
-    """The schedule problem of a choice; None if it does not fit or goes where it may not."""
+    """Schedule problem of a choice; None if it does not fit or violates a constraint on layers and stages."""
     backward, weight = problem.passes(choice.split)
     chain, edges, rows = problem.chain, choice.boundaries, []
     for s in range(problem.stages):
@@ -103,7 +104,7 @@ def scheduled(problem: JointPipeline, choice: Choice) -> PipelineSchedule | None
         rows.append(
             _Least(
                 forward=int(chain.forward[s, a:b].sum()),
-                backward=int(backward[s, a:b].sum()) + problem.again(s, a, b, choice.in_flight[s]),
+                backward=int(backward[s, a:b].sum()) + problem.recomputation(s, a, b, choice.in_flight[s]),
                 weight=int(weight[s, a:b].sum()),
                 ending=int(chain.update[s, a:b].sum() + reductions(chain, *span) + copies_update(chain, *span)),
                 room=choice.in_flight[s],
@@ -115,9 +116,9 @@ def scheduled(problem: JointPipeline, choice: Choice) -> PipelineSchedule | None
 
 
 def chained(problem: JointPipeline, box: Box, room: tuple[int, ...]) -> ChainPartition:
-    """The partition problem whose optimum bounds all choices of a box.
+    """Partition problem whose optimum is a lower bound on all choices of a box.
 
-    Its equations hold for any order with one lane (docs/bounds.md), where no stage has more in flight than ``room``.
+    Its equations hold for any order with one lane (docs/bounds.md) and at most ``room`` in flight on each stage.
     """
     backward, weight = problem.passes(box.split)
     where = box.where(problem.layers)
@@ -133,7 +134,7 @@ def chained(problem: JointPipeline, box: Box, room: tuple[int, ...]) -> ChainPar
 
 
 def _allowed(problem: JointPipeline, s: int, a: Array, b: Array) -> Flags:
-    """Whether wishes let stage s hold the layers a … b − 1."""
+    """True where the constraints of the chain allow the layers a … b − 1 on stage s."""
     chain = problem.chain
     allowed = np.ones(np.broadcast_shapes(a.shape, b.shape), np.bool_)
     if chain.cuts is not None:
@@ -146,7 +147,8 @@ def _allowed(problem: JointPipeline, s: int, a: Array, b: Array) -> Flags:
 
 
 def _instance(problem: JointPipeline, rows: list[_Least], split: tuple[bool, ...]) -> PipelineSchedule:
-    """Times that a device is busy, lags by the table of `problem`, and room for counted micro-batches."""
+    """Schedule problem of these stages: busy times, lags by the table of `instance`, and counts instead of bytes."""
+    # Lags after forwards and backwards; without overlap the sender's action grows instead.
     overlap, latency = problem.chain.overlap, problem.chain.latency.tolist()
     lag = list(latency)
     lag_back = list(latency)

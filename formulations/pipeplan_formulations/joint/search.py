@@ -1,8 +1,8 @@
-"""Best-first search over boxes of choices: partitions by bounds, schedules by CP-SAT, cuts between them.
+"""Best-first search over boxes of choices by logic-based Benders decomposition.
 
-Logic-based Benders decomposition (Hooker and Ottosson, Mathematical Programming 96, 2003): the partition problem is the
-master, which only knows inequalities; the schedule problem answers what its partition P is really worth; and the answer
-becomes a cut on all partitions for which the proof holds as well.
+The method is that of Hooker and Ottosson (Mathematical Programming 96, 2003). The partition problem is the master
+problem and contains orders as inequalities only. The schedule problem, solved by CP-SAT, is the subproblem: it gives
+the value of the master's partition P. Its bound becomes a cut on all partitions for which the proof holds as well.
 
 ::
 
@@ -31,18 +31,18 @@ from pipeplan_formulations.schedule import Orders, PipelineSchedule, cyclic, low
 
 NAME = "benders"
 FIRST_SLICE = 0.5
-"""Seconds that CP-SAT gets for a partition at first; doubled each time they were not enough."""
+"""Initial seconds of CP-SAT for a partition; doubled each time they were not enough."""
 MANY = 1200
-"""Operations beyond which steps are made of a pattern that repeats, as models of them all take long to build."""
+"""Largest number of operations for CP-SAT; longer steps use cyclic patterns, since full models take long to build."""
 ENOUGH = 4.0
-"""Seconds in which such a step becomes about as good as it will."""
+"""Seconds after which the solution of such a long step hardly improves."""
 TRIES = 4
-"""How often as long as a partition's proof took other partitions are tried to be proved with it."""
+"""Time limit for extending a proof by the solver, in multiples of the time of the partition's own proof."""
 
 
 @dataclass
 class BoxNode:
-    """A box of choices, and a bound on all of them."""
+    """Search node: a box of choices, and a lower bound on all of them."""
 
     bound: int
     box: Box
@@ -51,10 +51,10 @@ class BoxNode:
 
 @dataclass
 class _Known:
-    """What was learned of one partition's box.
+    """Results on the box of one partition.
 
-    A bound; the slice of time that the solver's next try gets, and how long the last one took; the orders that solve
-    its relaxation; whether no solver can raise the bound.
+    ``bound``: lower bound. ``slice``: seconds for the solver's next try. ``wall``: seconds of the last one. ``solved``:
+    orders that solve the relaxation. ``beyond``: True if no solver can raise the bound.
     """
 
     bound: int
@@ -65,9 +65,9 @@ class _Known:
 
 
 class Search(BranchAndBound[BoxNode, Solution]):
-    """The state of one search over all choices of a problem.
+    """Branch-and-bound over all choices of a problem.
 
-    A subclass may override ``improve`` and ``cutoff``, where solutions count for what they are worth elsewhere.
+    A subclass may override ``improve`` and ``cutoff`` to evaluate solutions by another objective.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Search(BranchAndBound[BoxNode, Solution]):
         return max(0.0, super().left)
 
     def propose(self, boundaries: Boundaries, seconds: float) -> None:
-        """Look for the best orders of one partition, whatever else is open."""
+        """Search the best orders of one partition only; other open nodes are left as they are."""
         self.deadline = time.monotonic() + seconds
         others = self._heap, self._rest, self._current
         self._heap, self._rest = [], None
@@ -113,7 +113,8 @@ class Search(BranchAndBound[BoxNode, Solution]):
             self._heap, self._rest, self._current = others
 
     def advance(self, node: BoxNode) -> Step[BoxNode]:
-        """Bound the box, find its best partition, ask what that is worth, and divide the box around it."""
+        """Bound the box, find its best partition, evaluate that, and divide the box around it."""
+        # lower bound of the box's relaxation
         box = node.box
         instance = relaxed(self.problem, box)
         if instance is None:
@@ -145,7 +146,7 @@ class Search(BranchAndBound[BoxNode, Solution]):
         return self._around(box, report.solution, bound)
 
     def _around(self, box: Box, boundaries: Boundaries, bound: int) -> Step[BoxNode]:
-        """Ask what a partition is worth, and divide the box around it."""
+        """Evaluate a partition by list schedules and the solver, and divide the box around it."""
         point = box.at(boundaries)
         instance = relaxed(self.problem, point)
         assert instance is not None
@@ -160,7 +161,11 @@ class Search(BranchAndBound[BoxNode, Solution]):
         return Step.split([*(BoxNode(bound, part) for part in box.without(inner)), BoxNode(proved, inner)])
 
     def _grown(self, point: Box, box: Box, bound: int, known: _Known) -> tuple[Box, int]:
-        """A box around a partition for which the same is proved, or half as much as was gained, and its bound."""
+        """Box around a partition with a proved bound, and that bound.
+
+        The bound is the cutoff if the partition is fathomed, otherwise at least half of the partition's gain over the
+        whole box's bound.
+        """
         if known.bound <= bound:
             return point, known.bound
         cutoff = self.cutoff
@@ -183,13 +188,13 @@ class Search(BranchAndBound[BoxNode, Solution]):
             return proved[wider] >= target
 
         inner = grown(point, box, by_bounds, lambda: self.left > 0)
-        if closing and inner == point and known.wall > 0:  # proved by the solver, so it takes the solver to go on
+        if closing and inner == point and known.wall > 0:  # the solver proved it, so only the solver can extend it
             end = time.monotonic() + min(TRIES * known.wall, self.left)
             inner = grown(point, box, by_solver, lambda: time.monotonic() < end)
         return inner, proved[inner]
 
     def _finish(self, boundaries: Boundaries, orders: Orders) -> int | None:
-        """Record what orders make of a partition; its value."""
+        """Record the solution of a partition with these orders, and return its value; None if it does not fit."""
         found = finished(self.problem, boundaries, orders)
         if found is None:
             return None
@@ -199,7 +204,7 @@ class Search(BranchAndBound[BoxNode, Solution]):
         return value
 
     def _schedule(self, point: Box, instance: PipelineSchedule, known: _Known) -> None:
-        """A slice of the solver's time for a partition."""
+        """Run the solver on a partition for one slice of time."""
         slice_ = min(known.slice, self.left)
         if slice_ <= 0:
             return
@@ -209,13 +214,13 @@ class Search(BranchAndBound[BoxNode, Solution]):
             self._finish(point.low, report.solution)
             if report.status is Status.OPTIMAL:
                 known.solved = report.solution
-        known.beyond = report.stop in (Stop.EXHAUSTED, Stop.ERROR) or (_crowded(instance) and slice_ >= ENOUGH)
+        known.beyond = report.stop in (Stop.EXHAUSTED, Stop.ERROR) or (_large(instance) and slice_ >= ENOUGH)
         if slice_ >= known.slice:
             known.slice *= 2
 
     def _solved(self, instance: PipelineSchedule, seconds: float) -> Report[Orders]:
         limits = replace(self.limits, time=seconds, gap=0.0)
-        if _crowded(instance):
+        if _large(instance):
             report = cyclic.solve(instance, limits)
         else:
             report = schedule.solve(instance, limits, backend=self._backend)
@@ -224,7 +229,7 @@ class Search(BranchAndBound[BoxNode, Solution]):
         return report
 
     def _single(self, point: Box, known: _Known) -> Step[BoxNode]:
-        """A box of one partition: open until it is solved; where its relaxation is not exact, it is split."""
+        """Step on a box of one partition: keep it open until solved; split it if its relaxation is not exact."""
         if known.beyond:
             return Step.leave(known.bound)
         if known.solved is None:
@@ -234,7 +239,7 @@ class Search(BranchAndBound[BoxNode, Solution]):
         return Step.split([BoxNode(known.bound, part) for part in parts]) if parts else Step.leave(known.bound)
 
 
-def _crowded(instance: PipelineSchedule) -> bool:
+def _large(instance: PipelineSchedule) -> bool:
     return instance.micro_batches * sum(len(instance.kinds(s)) for s in range(instance.stages)) > MANY
 
 

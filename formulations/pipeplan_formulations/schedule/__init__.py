@@ -1,4 +1,4 @@
-"""Forwards and backwards of a pipeline's stages to an order on every device."""
+"""Pipeline scheduling: the order of all forwards and backwards on every device."""
 
 from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.report import Limits, Progress, Report
@@ -10,7 +10,7 @@ from pipeplan_formulations.schedule.objective import evaluate, feasible
 __all__ = ["BACKENDS", "Kind", "Op", "Orders", "PipelineSchedule", "evaluate", "feasible", "lower_bound", "solve"]
 
 BACKENDS: dict[str, Backend[PipelineSchedule, Orders]] = {"auto": auto, "cpsat": cpsat, "cbc": cbc, "exact": exact}
-"""The ways to solve the problem, one module each, by name. ``auto``: CP-SAT, `cyclic`, or both."""
+"""Back ends by name, one module each. ``auto``: CP-SAT, `cyclic`, or both."""
 
 
 def solve(

@@ -1,4 +1,4 @@
-"""The way to solve that fits the size: CP-SAT, or where micro-batches are many patterns first and CP-SAT from there."""
+"""Automatic back end: CP-SAT, or for many micro-batches cyclic patterns first, and CP-SAT from their result."""
 
 from dataclasses import replace
 
@@ -9,26 +9,26 @@ from pipeplan_formulations.schedule.cpsat_model import pairs
 from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 
 FEW = 256
-"""Forwards of a step that CP-SAT can be left alone with."""
+"""Largest number of forwards of a step that is solved by CP-SAT alone."""
 ROUNDS = 4
-"""Micro-batches for each stage from which on a step has a middle that is worth repeating."""
+"""Micro-batches per stage above which a step has a middle that is worth repeating."""
 SHARE = 0.5
-"""Part of the time for patterns where CP-SAT comes after them."""
+"""Share of the time for patterns if CP-SAT runs after them."""
 
 
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
 ) -> Report[Orders]:
-    """The answer of CP-SAT, of the cyclic form, or what both know together; never worse than ``hint``."""
+    """Solve by CP-SAT, by `cyclic`, or by both in turn; the result is never worse than ``hint``."""
     large = pairs(problem) > cpsat.PAIRS
     if not large and not _many(problem):
         return cpsat.solve(problem, limits, hint, progress)
-    clock, told = Clock(limits), _Monotone(progress)
-    first = cyclic.solve(problem, limits if large else replace(limits, time=SHARE * limits.time), hint, told)
+    clock, on_progress = Clock(limits), _Monotone(progress)
+    first = cyclic.solve(problem, limits if large else replace(limits, time=SHARE * limits.time), hint, on_progress)
     if large or first.status is Status.INFEASIBLE or first.stop in (Stop.OPTIMALITY, Stop.GAP, Stop.INTERRUPT):
         return first
     rest = replace(limits, time=clock.left)
-    return _both(first, cpsat.solve(problem, rest, first.solution or hint, told), limits, clock.wall)
+    return _both(first, cpsat.solve(problem, rest, first.solution or hint, on_progress), limits, clock.wall)
 
 
 def _many(problem: PipelineSchedule) -> bool:
@@ -37,7 +37,7 @@ def _many(problem: PipelineSchedule) -> bool:
 
 
 def _both(first: Report[Orders], second: Report[Orders], limits: Limits, wall: float) -> Report[Orders]:
-    """The better orders and the better bound; the second began with the first's orders, so that its own are as good."""
+    """Report of the second run with the better bound of both; its orders are no worse, as it began with the first's."""
     name, bound, value = f"{first.backend}, {second.backend}", max(first.bound, second.bound), second.objective
     status, stop = second.status, second.stop
     if value is not None and value == bound:
@@ -48,7 +48,7 @@ def _both(first: Report[Orders], second: Report[Orders], limits: Limits, wall: f
 
 
 class _Monotone:
-    """Passes on what is better than what was told before, whoever says it."""
+    """Progress callback that forwards only improvements over all runs so far."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress

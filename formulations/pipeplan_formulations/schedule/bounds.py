@@ -1,34 +1,36 @@
-"""Lower bounds without a solver: windows of all operations, and what one machine takes within them.
+"""Lower bounds without a solver: windows of all operations, and one-machine bounds within them.
 
 Windows
 -------
-For every operation: how early it can start (head), and how long before the end of the step it must have ended (tail).
-Both are longest ways over (1) to (3), the order of micro-batches, and what memory forces (`Admission`), each made
-longer by the work that the operation's device must do before or after it:
+Every operation has a head, its earliest start, and a tail, the least time from its end to the end of the step. Both are
+longest paths over (1) to (3), the order of micro-batches, and the precedences by memory (`Admission`). They also
+include the work that the operation's device must do before or after it:
 
     head of A ≥ packed(head, time of everything that A's device must have ended before A)
     tail of A ≥ packed(tail, time of everything that A's device cannot have started before A's end)
 
-(`packed`). On the device of stage s there run before F_s(i)
+with `packed`. Before F_s(i) the device of stage s runs
 
     F_s(j), j < i;    F_t(j), j ≤ i, of its stages t < s;    and, with n I and k W ended, for one choice of (n, k),
     I_s(j), j < n;    W_s(j), j < k;    F_t(j), I_t(j), j < n, of its stages t > s,
 
-and before I_s(i) all F_t(j), j ≤ i, of its stages, I_t(j), j ≤ i, of those t > s, and I_s(j), j < i. What comes after
-is the same read backwards. All of it has ended whatever the lanes; of a device with two each lane is packed by itself.
-A transfer is packed with those of its wires that must have gone before, by the chain of their micro-batch.
+and before I_s(i) all F_t(j), j ≤ i, of its stages, I_t(j), j ≤ i, of those t > s, and I_s(j), j < i. The operations
+after it are the same read backwards. All of them have ended with one lane or two; on a device with two lanes each lane
+is packed separately. A transfer is packed with the transfers on its wires that precede it by the chain of their
+micro-batch.
 
-Where the problem is large, only the last `REACH` micro-batches before (the next after) are packed, and everything
-before that is left out: fewer items never make a packing longer.
+If the problem is large, only the last `REACH` micro-batches before (the next ones after) are packed, and all others are
+left out: fewer items never make a packing longer.
 
-What is known of fewer micro-batches (`Spans`) is a head of stage 0's last operation on each and a tail of its forward.
+Bounds on fewer micro-batches (`Spans`) are heads of stage 0's last operation on each micro-batch and tails of its
+forward.
 
 Fewer micro-batches
 -------------------
-Take any schedule of M micro-batches and keep of it only the last n. What is left is a schedule of n: no operation waits
-for one that is gone, and no more is held than before. It begins with F_0(M − n), so that from there to the end of the
-step it takes at least as long as a shortest step of n. Keep only the first n, and stage 0's last operation on them ends
-no earlier than it can in a schedule of n.
+Take any schedule of M micro-batches and keep only the last n. The rest is a schedule of n micro-batches: no operation
+waits for a removed one, and no more memory is held than before. It begins with F_0(M − n), so from there to the end of
+the step it takes at least as long as a shortest step of n. If only the first n are kept, stage 0's last operation on
+them ends no earlier than it can in a schedule of n.
 
 ::
 
@@ -37,17 +39,20 @@ no earlier than it can in a schedule of n.
 
 The bound
 ---------
-By its window every operation A has a head, its time and a tail, hence T ≥ head + time + tail. Of all that a lane runs
-or a wire carries, one thing at a time, each within its head and tail, T is at least what Jackson's rule reaches with
-interruptions (`jackson`). That contains, for the device of a single stage s with one lane,
+By its window every operation A has a head, its time and a tail, hence T ≥ head + time + tail. A lane or wire runs one
+operation at a time, each within its head and tail. So T is at least the value of Jackson's preemptive rule (`jackson`)
+on all operations of a lane or wire. For the device of a single stage s with one lane this includes
 
     joined   T ≥ head of F_s(0) + M (F_s + B_s) + tail of I_s
     split    T ≥ head of F_s(0) + M (F_s + I_s + W_s) + ending_s
              T ≥ head of F_s(0) + M (F_s + I_s) + tail of I_s
 
-(keep only the operations named, and the least tail of them), and for K_s micro-batches in memory, M = (q + 1) K_s + r,
-the round trips F_s(0) → … → I_s(0) → F_s(K_s) → … → I_s(K_s) → …, one after the other: the period of a stage is at
-least its round trip over K_s.
+(keep only the operations named, and the least tail of them). For K_s micro-batches in memory, M = (q + 1) K_s + r, it
+includes the round trips F_s(0) → … → I_s(0) → F_s(K_s) → … → I_s(K_s) → …, one after the other: the period of a stage
+is at least its round trip divided by K_s.
+
+Index: windows → `windows`, with `_Heads` (heads) and `_Tails` (tails); packing → `packed`; Jackson's rule → `jackson`;
+the bound → `lower_bound`; bounds on fewer micro-batches → `Spans`, computed by `russian_dolls`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -58,13 +63,13 @@ from pipeplan_formulations.schedule.instance import Kind, Op, PipelineSchedule, 
 from pipeplan_formulations.schedule.precedence import Admission, depth
 
 Item = tuple[int, int]
-"""Release and time; read backwards, tail and time."""
+"""Pair (release, time); read backwards, (tail, time)."""
 
 
 def packed(items: Iterable[Item]) -> int:
-    """Earliest end of a machine that does all items, none before its release: by ascending release, without a rest.
+    """Earliest end of a machine that processes all items after their releases, by ascending release.
 
-    Read backwards, with tails for releases, it is the least time from the first item's start to the end of all tails.
+    Read backwards, with tails as releases, it is the least time from the first item's start to the end of all tails.
     """
     end = 0
     for release, time in sorted(items):
@@ -73,10 +78,11 @@ def packed(items: Iterable[Item]) -> int:
 
 
 def jackson(items: Iterable[tuple[int, int, int]]) -> int:
-    """Least end of (release, time, tail) on one machine where work may be interrupted: always the longest tail first.
+    """Least end of items (release, time, tail) on one machine with preemption: always the longest tail first.
 
-    J. R. Jackson (1955); with interruptions his rule is optimal, without them it is a lower bound.
+    J. R. Jackson (1955); with preemption his rule is optimal, without it the value is a lower bound.
     """
+    # coming: items by release; waiting: heap of released items by tail; left: remaining time of each item.
     coming = sorted(items)
     waiting: list[tuple[int, int]] = []
     left = [time for _, time, _ in coming]
@@ -87,6 +93,7 @@ def jackson(items: Iterable[tuple[int, int, int]]) -> int:
         while k < len(coming) and coming[k][0] <= now:
             heappush(waiting, (-coming[k][2], k))
             k += 1
+        # Run the item of the longest tail until it ends or the next item is released.
         tail, job = waiting[0]
         until = coming[k][0] if k < len(coming) else now + left[job]
         run = min(left[job], until - now)
@@ -100,15 +107,15 @@ def jackson(items: Iterable[tuple[int, int, int]]) -> int:
 
 @dataclass(frozen=True)
 class Spans:
-    """Lower bounds by number n of micro-batches; none need be there.
+    """Lower bounds by number n of micro-batches; any n may be missing.
 
     Attributes
     ----------
     step : mapping
-        Of a step of n, endings included.
+        Lower bounds on a step of n micro-batches, endings included.
     first : mapping
-        Of the time from the start of a step to the end of the last operation of stage 0 on the first n: of W_0(n − 1),
-        or of I_0(n − 1) where the backward of stage 0 is joined.
+        Lower bounds on the time from the start of a step to the end of the last operation of stage 0 on the first n:
+        W_0(n − 1), or I_0(n − 1) if the backward of stage 0 is joined.
     """
 
     step: Mapping[int, int] = field(default_factory=dict)
@@ -116,22 +123,25 @@ class Spans:
 
 
 SMALL = 2048
-"""Stages times micro-batches up to which packings take in everything."""
+"""Largest product of stages and micro-batches for which packings contain all operations."""
 REACH = 16
+"""Number of micro-batches before and after an operation in packings of larger problems."""
 
 Table = dict[Kind, list[list[int]]]
-"""A number for each kind, stage and micro-batch."""
+"""One number per kind, stage and micro-batch."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Attributes
+    """Heads and tails of all operations and transfers.
+
+    Attributes
     ----------
     head : Table
-        Least time from the start of the step to the start.
+        Least time from the start of the step to the start of an operation.
     tail : Table
-        Least time from the end to the end of the step; of what lasts until its tensor has left, from where it would
-        have ended without waiting.
+        Least time from the end of an operation to the end of the step; for an operation that lasts until its tensor
+        has been sent, from its end without waiting.
     """
 
     head: Table
@@ -139,7 +149,7 @@ class Windows:
 
 
 def windows(problem: PipelineSchedule, spans: Spans | None = None) -> Windows:
-    """Heads and tails of all operations of a `possible` problem, of which `spans` may be known."""
+    """Heads and tails of all operations of a `possible` problem, tightened by `spans`."""
     spans = spans or Spans()
     admissions = [Admission(problem, s) for s in range(problem.stages)]
     everything = problem.stages * problem.micro_batches <= SMALL
@@ -148,7 +158,7 @@ def windows(problem: PipelineSchedule, spans: Spans | None = None) -> Windows:
 
 
 class _Side:
-    """What heads and tails share: the table, and items of it."""
+    """Base of heads and tails: the table, and packings of its items."""
 
     def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int, spans: Spans) -> None:
         self.problem, self.admissions, self.reach, self.spans = problem, admissions, reach, spans
@@ -158,21 +168,21 @@ class _Side:
             rows.extend([0] * m for _ in problem.device)
 
     def items(self, kind: Kind, stage: int, begin: int, end: int) -> list[Item]:
-        """Those of micro-batches begin ≤ j < end."""
+        """Items of a row's micro-batches begin ≤ j < end."""
         time = self.problem.time[kind][stage]
         return [(value, time) for value in self.table[kind][stage][max(begin, 0) : end]]
 
     def packed(self, stage: int, forwards: list[Item], others: list[Item]) -> int:
-        """The end of both on the stage's device."""
+        """Earliest end of both sets of items on the stage's device."""
         if self.problem.has_lanes(self.problem.device[stage]):
             return max(packed(forwards), packed(others))
         return packed(forwards + others)
 
     def on_wires(self, row: Row, least: int, ranges: tuple[tuple[int, int], tuple[int, int]], sign: int) -> int:
-        """What the wires of a transfer say, and at least ``least``.
+        """Largest packing over the wires of a transfer, and at least ``least``.
 
-        ``ranges`` are the micro-batches of its own row that count, and those of rows on its side of the chain
-        (``sign`` 1: before it, −1: behind).
+        ``ranges`` are the micro-batches to pack of its own row, and of rows on its side of the chain (``sign`` 1:
+        before it, −1: after it).
         """
         problem = self.problem
         place = sign * depth(problem, Op(*row, 0))
@@ -187,6 +197,8 @@ class _Side:
 
 
 class _Heads(_Side):
+    """Heads, computed micro-batch by micro-batch: forwards along the stages, then backwards and W."""
+
     def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int, spans: Spans) -> None:
         super().__init__(problem, admissions, reach, spans)
         for i in range(problem.micro_batches):
@@ -199,7 +211,7 @@ class _Heads(_Side):
                 self.table["W"][s][i] = self._weight(s, i)
 
     def _send(self, row: Row, i: int) -> None:
-        """The head of what travels from there, if it occupies wires."""
+        """Set the head of the transfer after an operation, if it occupies wires."""
         transfer = self.problem.sent.get(row)
         if transfer is not None:
             least = self.table[row[0]][row[1]][i] + self.problem.ready[transfer]
@@ -207,7 +219,7 @@ class _Heads(_Side):
             self.table[transfer[0]][transfer[1]][i] = self.on_wires(transfer, least, ((first, i), (first, i + 1)), 1)
 
     def _arrival(self, row: Row, i: int) -> int:
-        """When it has left the wires; 0 if it occupies none."""
+        """Earliest end of the transfer after an operation; 0 if it occupies no wires."""
         transfer = self.problem.sent.get(row)
         if transfer is None:
             return 0
@@ -215,12 +227,14 @@ class _Heads(_Side):
         return self.table[kind][s][i] + self.problem.time[kind][s]
 
     def _forward(self, s: int, i: int) -> int:
+        # By the chain: the arrival from stage s − 1.
         problem, head = self.problem, self.table
         first = i - self.reach
         least = 0
         if s:
             gone = max(head["F"][s - 1][i] + problem.forward[s - 1], self._arrival(("F", s - 1), i))
             least = gone + problem.lag[s - 1]
+        # By packing: the operations that precede in any case, and the least over the choices (n, k) of `Admission`.
         stages = problem.hosted[problem.device[s]]
         before = self.items("F", s, first, i)
         for t in stages:
@@ -260,10 +274,12 @@ class _Heads(_Side):
 
 
 class _Tails(_Side):
+    """Tails, computed from the last micro-batch to the first: W and backwards along the stages, then forwards."""
+
     def __init__(self, problem: PipelineSchedule, admissions: list[Admission], reach: int, spans: Spans) -> None:
         super().__init__(problem, admissions, reach, spans)
         m = problem.micro_batches
-        # The W that must have ended in any case when a forward starts: those of n = i, the most I there can be.
+        # The W that must have ended in any case when a forward starts: those of n = i, the largest possible n.
         self.admits = [[m] * m for _ in problem.device]  # the first forward that waits for W(j)
         for s, admission in enumerate(admissions):
             waited = 0
@@ -279,7 +295,7 @@ class _Tails(_Side):
                 self.table["F"][s][i] = self._forward(s, i)
 
     def _onward(self, row: Row, i: int, arrived: int) -> int:
-        """Tail of an operation that sends, where ``arrived`` is left when its tensor has left its device for good."""
+        """Tail of an operation that sends; ``arrived`` is the least time to the step's end once its tensor was sent."""
         problem, transfer = self.problem, self.problem.sent.get(row)
         if transfer is None:
             return arrived
@@ -325,7 +341,7 @@ class _Tails(_Side):
 
 
 def lower_bound(problem: PipelineSchedule, known: Windows | None = None) -> int:
-    """A lower bound on (5) over all schedules; `known` are the problem's windows, if made already.
+    """Lower bound on (5) over all schedules; `known` are the problem's windows, if computed already.
 
     Returns 0 if no schedule is possible.
     """

@@ -1,15 +1,15 @@
-"""Small instances by CBC: a second proof that shares only the start and the bounds with CP-SAT.
+"""CBC back end for small instances: a second proof that shares only the start and the bounds with CP-SAT.
 
-A mixed-integer program with a start A ≥ 0 for every operation and every transfer. For each pair on one lane or one wire
-that no chain orders there is a y that is 1 where the first of them comes first; for a forward and what may run beside
-it, one that is 1 only where that has ended:
+The mixed-integer programme has a start A ≥ 0 for every operation and every transfer. For each pair on one lane or wire
+that no chain orders, a binary y is 1 if the first of them comes first. For a forward and an operation that may run
+concurrently, y is 1 only if the latter has ended before the forward starts.
 
-(a)  (1) to (3), (6), the order 0, 1, 2, … of one kind and stage, and T ≥ last end + ending of each stage.
-(b)  A_b ≥ A_a + time_a − G (1 − y_{ab}),   A_a ≥ A_b + time_b − G y_{ab},   G the most by which they can lack.
-     and only the first of both for what may run beside. Ends are those of the tensors that a device waits for.
-(c)  For every forward, the bytes of those that y puts before it, and its own, are at most the room.
-(d)  Of Y_i and Y_{i+1} of one kind and stage the second comes before X only if the first does; and a lane or wire
-     takes its least head, its work and its least tail. CBC would find neither by itself.
+(a)  `_chains`: (1) to (3), (6), the order 0, 1, 2, … of one kind and stage, and T ≥ last end + ending of each stage.
+(b)  `_apart`: A_b ≥ A_a + time_a − G (1 − y_{ab}) and A_a ≥ A_b + time_b − G y_{ab}, with G the largest violation;
+     only the first of both for concurrent operations. Ends include the tensors that a device waits for.
+(c)  `_memory`: for every forward, the bytes of the operations that y puts before it, and its own, are at most the room.
+(d)  `_implied`: of Y_i and Y_{i+1} of one kind and stage the second comes before X only if the first does; and a lane
+     or wire takes its least head, its work and its least tail. CBC would find neither by itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,32 +25,32 @@ from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import makespan, starts
 from pipeplan_formulations.schedule.precedence import heads, precedes, tails
-from pipeplan_formulations.schedule.start import SHARE, Stretched, open_bracket, start, stretched
+from pipeplan_formulations.schedule.start import SHARE, ScaledProblem, open_bracket, scaled, start
 
 
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
 ) -> Report[Orders]:
-    """Minimise (5). Same call as `cpsat.solve`; CBC knows of the start by its value only."""
+    """Minimise (5). Same call as `cpsat.solve`; CBC gets the value of the start as a bound, not the start itself."""
     bracket = open_bracket(problem, limits, progress)
     if bracket.impossible:
         return bracket.report(Stop.OPTIMALITY, CBC.name, CBC.version())
     try:
         bracket.raise_low(lower_bound(problem))
         start(problem, bracket, hint, SHARE * limits.time)
-        stop = Stop.GAP if bracket.closed else _search(stretched(problem), bracket)
+        stop = Stop.GAP if bracket.closed else _search(scaled(problem), bracket)
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
     return bracket.report(stop, CBC.name, CBC.version())
 
 
-def _search(form: Stretched, bracket: Bracket[Orders]) -> Stop:
+def _search(form: ScaledProblem, bracket: Bracket[Orders]) -> Stop:
     begun = starts(form.problem, bracket.best) if bracket.best is not None else None
     program = _Program(form.problem, form.problem.largest if begun is None else makespan(form.problem, begun))
     if bracket.clock.left <= 0:
         return Stop.TIME
     answer = CBC.solve(program.model, replace(bracket.limits, time=bracket.clock.left))
-    if answer.status is Status.INFEASIBLE:  # the start is a solution of the program, so this must not be
+    if answer.status is Status.INFEASIBLE:  # an error, since the start is a solution of the programme
         return Stop.ERROR
     if answer.point is not None:
         point = list(map(round, answer.point))
@@ -60,9 +60,10 @@ def _search(form: Stretched, bracket: Bracket[Orders]) -> Stop:
 
 
 class _Program:
-    """The linear model of a problem whose step takes at most ``high``."""
+    """Linear model of a problem whose step takes at most ``high``."""
 
     def __init__(self, problem: PipelineSchedule, high: int) -> None:
+        # Starts within the windows; an order variable for each pair on one lane or wire, or concurrent on two lanes.
         self.problem, self.model = problem, LinearModel()
         self.least, self.after = heads(problem), tails(problem)
         self.begins: dict[Op, int] = {}
@@ -84,7 +85,7 @@ class _Program:
         self._implied()
 
     def ends_before(self, a: Op, b: Op) -> Expression:
-        """1 where a ends before b begins, otherwise 0."""
+        """Expression that is 1 if a ends before b begins, otherwise 0."""
         if (a, b) in self.first:
             return Expression({self.first[a, b]: 1})
         if (b, a) in self.first:
@@ -92,24 +93,24 @@ class _Program:
         return Expression({}, int(precedes(self.problem, a, b)))
 
     def _end(self, op: Op) -> Expression:
-        """The end of an operation, or of the transfer that its device waits for."""
+        """End of an operation, or of the transfer that its device waits for."""
         sent = self.problem.transfer(op) if self.problem.overlap == "none" else None
         last = sent or op
         return Expression({self.begins[last]: 1}, self.problem.duration(last))
 
     def _follows(self, b: Op, a: Op, lag: int = 0, when: tuple[int, ...] = ()) -> None:
-        """b begins no sooner than ``lag`` after the end of a."""
+        """Add: b begins no sooner than ``lag`` after the end of a."""
         self.model.at_least(Expression({self.begins[b]: 1}) - self._end(a), lag, when)
 
     def _needs(self, b: Op, a: Op, lag: int) -> None:
-        """b needs the tensor of a."""
+        """Add: b needs the tensor of a."""
         self._follows(b, a, lag)
         sent = self.problem.transfer(a)
         if sent is not None:
             self._follows(b, sent, lag)
 
     def _chains(self) -> None:
-        """(a)."""
+        """Add (a)."""
         problem = self.problem
         for op, begin in self.begins.items():
             kind, s, i = op
@@ -130,7 +131,7 @@ class _Program:
                 self.model.at_least(Expression({self.objective: 1}) - self._end(op), problem.ending[s])
 
     def _apart(self) -> None:
-        """(b)."""
+        """Add (b)."""
         for (a, b), y in self.first.items():
             self._follows(b, a, when=(y,))
             beside = self.problem.has_lanes(self.problem.device[b.stage]) and a.kind in ("I", "W") and b.kind == "F"
@@ -138,7 +139,7 @@ class _Program:
                 self._follows(a, b, when=(~y,))
 
     def _memory(self) -> None:
-        """(c)."""
+        """Add (c)."""
         problem = self.problem
         for d in range(problem.devices):
             for forward in problem.operations(d):
@@ -151,7 +152,7 @@ class _Program:
                     self.model.at_least(-held, problem.taken[forward.stage] - problem.room[d])
 
     def _implied(self) -> None:
-        """(d)."""
+        """Add (d)."""
         problem = self.problem
         for (a, b), y in self.first.items():
             for pair in (a._replace(micro_batch=a.micro_batch - 1), b), (a, b._replace(micro_batch=b.micro_batch + 1)):
@@ -164,13 +165,13 @@ class _Program:
 
 
 def _beside(problem: PipelineSchedule, device: int) -> Iterator[tuple[Op, Op]]:
-    """Of a device with two lanes whatever frees memory, and the forwards that may need it."""
+    """Pairs of an operation that frees memory and a forward, on a device with two lanes."""
     operations = problem.operations(device)
     return ((a, b) for b in operations if b.kind == "F" for a in operations if a.kind != "F")
 
 
 def _orders(problem: PipelineSchedule, ends_before: Callable[[Op, Op], bool]) -> Orders:
-    """Each lane by how many of its operations come before; a forward behind what has ended on the lane beside it."""
+    """Orders of a solution: each lane sorted by the number of predecessors, then lanes merged and transfers sorted."""
     lanes = [
         sorted(own, key=lambda b: sum(ends_before(a, b) for a in own if a != b))
         for own in (problem.all_of(rows) for rows in problem.lanes)
@@ -190,6 +191,7 @@ def _orders(problem: PipelineSchedule, ends_before: Callable[[Op, Op], bool]) ->
 
 
 def _merged(forwards: list[Op], others: list[Op], ended: Callable[[Op, Op], bool]) -> Iterator[Op]:
+    """Merge two lanes: a forward comes after the operations of the other lane that have ended before it."""
     listed = 0
     for forward in forwards:
         ahead = max((n for n, op in enumerate(others, 1) if ended(op, forward)), default=0)

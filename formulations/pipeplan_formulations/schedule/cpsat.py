@@ -1,8 +1,9 @@
-"""The pipeline scheduling problem by CP-SAT: the rows of `cpsat_model`, within bounds and beginning from lists.
+"""CP-SAT back end of the pipeline scheduling problem: the model of `cpsat_model`, within bounds, from a list schedule.
 
-First for a schedule hardly longer than the bound. Its windows are so narrow that little is left to decide: the optimum
-is found and proved sooner than a search from the best known schedule makes its first steps, and what is refuted raises
-the bound. Then for any schedule better than the best known one, which is a complete hint.
+The first search is for a schedule hardly longer than the bound. Its windows are so narrow that little is left to
+decide: the optimum is found and proved before a search from the best known schedule makes its first steps, and a
+refutation raises the bound. The second search is for any schedule better than the best known one, which is a complete
+hint.
 """
 
 from dataclasses import replace
@@ -18,16 +19,16 @@ from pipeplan_formulations.schedule.cpsat_model import CpsatModel, pairs
 from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import Starts, makespan, orders_of, starts
 from pipeplan_formulations.schedule.russian_dolls import russian_dolls
-from pipeplan_formulations.schedule.start import SHARE, Stretched, open_bracket, start, stretched
+from pipeplan_formulations.schedule.start import SHARE, ScaledProblem, open_bracket, scaled, start
 
 NAME = "cpsat"
-DOLLS = 0.55
-"""Part of the time limit for bounds from fewer micro-batches."""
+RUSSIAN_DOLLS = 0.55
+"""Share of the time limit for bounds from fewer micro-batches."""
 NARROW, HARDLY = 0.5, 8
-"""Part of the time left after that for schedules hardly longer than the bound: by one part in `HARDLY` of the gap."""
+"""Share of the time left after that for schedules hardly longer than the bound: by 1 / `HARDLY` of the gap."""
 PAIRS = 1_500_000
-"""Most pairs of operations of one device that a model may look at; where there are more, the list schedulers' best and
-the bounds are the answer."""
+"""Largest number of pairs of operations of one device in a model. Beyond it the answer is the best list schedule with
+the bounds."""
 
 
 def solve(
@@ -41,26 +42,26 @@ def solve(
     limits : Limits
     hint : orders, optional
         Orders to start from; ignored if they are not feasible. The answer is never worse than they are, nor than the
-        list schedulers' best.
+        best list schedule.
     progress : callable, optional
         See `Progress`.
 
     Returns
     -------
     Report
-        Its orders are judged by `evaluate`, never by the solver.
+        The value of its orders is that of `evaluate`, never the solver's.
     """
     bracket = open_bracket(problem, limits, progress)
     if bracket.impossible:
         return bracket.report(Stop.OPTIMALITY, NAME, cpsat_version())
     try:
-        form = stretched(problem)
+        form = scaled(problem)
         known = windows(form.problem)
         low = lower_bound(form.problem, known)
         bracket.raise_low(form.bound(low))
         start(problem, bracket, hint, SHARE * limits.time)
         if not bracket.closed:
-            known = _with_dolls(form, known, bracket)
+            known = _with_russian_dolls(form, known, bracket)
             low = lower_bound(form.problem, known)
             bracket.raise_low(form.bound(low))
         stop = Stop.GAP if bracket.closed else _search(form, known, low, bracket)
@@ -69,9 +70,9 @@ def solve(
     return bracket.report(stop, NAME, cpsat_version())
 
 
-def _with_dolls(form: Stretched, known: Windows, bracket: Bracket[Orders]) -> Windows:
-    """Windows that also know what fewer micro-batches prove (`russian_dolls`), within its share of the time."""
-    seconds = min(DOLLS * bracket.limits.time, bracket.clock.left)
+def _with_russian_dolls(form: ScaledProblem, known: Windows, bracket: Bracket[Orders]) -> Windows:
+    """Windows tightened by bounds on fewer micro-batches (`russian_dolls`), within their share of the time."""
+    seconds = min(RUSSIAN_DOLLS * bracket.limits.time, bracket.clock.left)
     if bracket.best is None or seconds <= 0:
         return known
     return windows(
@@ -79,12 +80,13 @@ def _with_dolls(form: Stretched, known: Windows, bracket: Bracket[Orders]) -> Wi
     )
 
 
-def _search(form: Stretched, known: Windows, low: int, bracket: Bracket[Orders]) -> Stop:
-    """Ask CP-SAT for a schedule hardly longer than the bound, then for any that is better than the best known one."""
+def _search(form: ScaledProblem, known: Windows, low: int, bracket: Bracket[Orders]) -> Stop:
+    """Search a schedule hardly longer than the bound by CP-SAT, then any that is better than the best known one."""
     problem = form.problem
     if bracket.best is None or pairs(problem) > PAIRS:
         return Stop.EXHAUSTED
     value = makespan(problem, _known(problem, bracket))
+    # Narrow horizons: each refutation raises the bound, until the time share ends or a schedule is found.
     stop, clock = Stop.EXHAUSTED, Clock(replace(bracket.limits, time=NARROW * bracket.clock.left))
     while stop is Stop.EXHAUSTED and not bracket.closed:
         high = low + (value - low) // HARDLY
@@ -92,6 +94,7 @@ def _search(form: Stretched, known: Windows, low: int, bracket: Bracket[Orders])
         if stop is Stop.EXHAUSTED:
             low = high + 1
             bracket.raise_low(form.bound(low))
+    # Full horizon, with the best known schedule as hint.
     if stop is Stop.TIME:
         begun = _known(problem, bracket)
         value = makespan(problem, begun)
@@ -103,15 +106,15 @@ def _search(form: Stretched, known: Windows, low: int, bracket: Bracket[Orders])
 
 
 def _known(problem: PipelineSchedule, bracket: Bracket[Orders]) -> Starts:
-    """The best known schedule."""
+    """Starts of the best known schedule."""
     begun = starts(problem, bracket.best) if bracket.best is not None else None
     if begun is None:
-        raise ValueError("there are no orders, or they wait for each other in a circle")
+        raise ValueError("there are no orders, or they deadlock")
     return begun
 
 
-def _run(model: CpsatModel, form: Stretched, bracket: Bracket[Orders], clock: Clock) -> Stop:
-    """Hand what CP-SAT finds and proves to the bracket; `Stop.EXHAUSTED` if the model has no solution."""
+def _run(model: CpsatModel, form: ScaledProblem, bracket: Bracket[Orders], clock: Clock) -> Stop:
+    """Run CP-SAT and pass its solutions and bounds to the bracket; `Stop.EXHAUSTED` if the model is infeasible."""
     if clock.left <= 0:
         return Stop.TIME
     cp = cp_model()
@@ -134,15 +137,15 @@ def _read(model: CpsatModel, solver: Any) -> Starts:
     return {op: int(solver.value(variable)) for op, variable in model.begins.items()}
 
 
-def _watcher(cp: Any, model: CpsatModel, solver: Any, form: Stretched, bracket: Bracket[Orders]) -> Any:
-    """Keeps each better schedule and bound; ends the search where they are close, whether its model has both or not."""
+def _watcher(cp: Any, model: CpsatModel, solver: Any, form: ScaledProblem, bracket: Bracket[Orders]) -> Any:
+    """Callback that records each better schedule and bound, and stops the search once the bracket is closed."""
 
     class Watcher(cp.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             bracket.offer(orders_of(model.problem, _read(model, self)))
 
         def on_bound(self, bound: float) -> None:
-            # What exceeds the model's horizon exceeds all that it may prove.
+            # A bound beyond the model's horizon proves no more than the horizon.
             bracket.raise_low(form.bound(min(whole(bound), model.high + 1)))
             if bracket.closed:
                 solver.stop_search()

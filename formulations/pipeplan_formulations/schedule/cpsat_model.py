@@ -1,24 +1,24 @@
-"""The rows of the CP-SAT form: intervals, and literals that count what is held.
+"""CP-SAT model of pipeline scheduling: intervals, and literals that count the bytes held.
 
-Every operation A, and every transfer, has a start between its head and T − time − tail (`windows`), T the incumbent's
-value.
+Every operation A, and every transfer, has a start between its head and T − time − tail (`windows`), with T the
+incumbent's value.
 
-(a)  (1) to (3), (6), and the order 0, 1, 2, … of the operations of one kind and stage.
-(b)  Of the intervals of one lane no two overlap, nor of those of one wire. A device that waits for its tensors is taken
-     until they have left.
-(c)  For a forward X of a device whose limit can bind, and each other operation Y of the device, x_{Y,X} says that Y
-     ends before X starts; otherwise X ends before Y starts. What is held once X has started,
+(a)  `_order`: (1) to (3), (6), and the order 0, 1, 2, … of the operations of one kind and stage.
+(b)  `_devices`: no two intervals of one lane overlap, nor two of one wire. A device that waits for its tensors is
+     occupied until they have been sent.
+(c)  `_memory`: for a forward X of a device whose limit can bind, and each other operation Y of the device, x_{Y,X} is
+     1 if Y ends before X starts; otherwise X ends before Y starts. Bytes held once X has started:
 
          taken of X + Σ_F x taken − Σ_I x freed − Σ_W x freed_by_weight ≤ room.
 
-     With two lanes, an I or W that does not end before X may end before X ends all the same: x only frees nothing then.
-     Many x are constants: by the chain of a micro-batch, or as two windows cannot meet in the other order.
-(d)  Staircases: if Y_{i+1} ends before X, so does Y_i; if Y ends before X_j, then before X_{j+1}; if W_i does, so
+     With two lanes, x = 0 does not order an I or W after X; it only frees nothing for X. Many x are constants: by the
+     chain of a micro-batch, or because two windows exclude the other order.
+(d)  `_staircases`: if Y_{i+1} ends before X, so does Y_i; if Y ends before X_j, then before X_{j+1}; if W_i does, so
      does I_i.
-(e)  What memory says by itself (`Admission`): F(i) starts after the end of I(i − K), and of the W that i needs.
-(f)  The objective is at least the end of the last operation of each kind at each stage, and its ending.
+(e)  `_admissions`: by memory alone (`Admission`) F(i) starts after the end of I(i − K), and of the W that i needs.
+(f)  `_order`: the objective is at least the end of the last operation of each kind at each stage, and its ending.
 
-(d) and (e) follow from the others and are told for the sake of propagation.
+(d) and (e) follow from the others and are added for propagation.
 """
 
 from typing import Any
@@ -31,17 +31,17 @@ from pipeplan_formulations.schedule.objective import Starts
 from pipeplan_formulations.schedule.precedence import Admission, precedes
 
 SUBSOLVERS = {True: ("objective_lb_search", "quick_restart"), False: ("no_lp", "quick_restart_no_lp")}
-"""What several threads run beside local search, with linear programmes and without. Where windows are narrow these say
-little and cost half of the time; where nothing else is known of a bound they raise it soonest."""
+"""Subsolvers of several threads besides local search, with linear programmes and without. With narrow windows linear
+programmes prove little and cost half of the time; without any other bound they raise it soonest."""
 
 
 def binds(problem: PipelineSchedule, device: int) -> bool:
-    """Whether a device cannot hold all micro-batches at once."""
+    """True if a device cannot hold all micro-batches at once."""
     return problem.micro_batches * sum(problem.taken[s] for s in problem.hosted[device]) > problem.room[device]
 
 
 def pairs(problem: PipelineSchedule) -> int:
-    """How many pairs of a forward and another operation (c) looks at."""
+    """Number of pairs of a forward and another operation in (c)."""
     total = 0
     for d in range(problem.devices):
         if binds(problem, d):
@@ -51,7 +51,7 @@ def pairs(problem: PipelineSchedule) -> int:
 
 
 class CpsatModel:
-    """The model of a problem whose operations all take time; ``high`` is the most that the objective may be."""
+    """Model of a problem whose operations all take time; ``high`` is the largest value of the objective."""
 
     def __init__(self, problem: PipelineSchedule, known: Windows, low: int, high: int) -> None:
         self.problem, self.high = problem, high
@@ -61,7 +61,7 @@ class CpsatModel:
         self._earliest: dict[Op, int] = {}
         self._latest: dict[Op, int] = {}
         self._before: dict[tuple[Op, Op], Any] = {}
-        self._sizes: dict[Op, Any] = {}  # of what lasts until its tensor has left
+        self._sizes: dict[Op, Any] = {}  # of operations that last until their tensor has been sent
         self._variables(known, high)
         self._order()
         self._devices()
@@ -71,21 +71,21 @@ class CpsatModel:
         self.sat.minimize(self.objective)
 
     def solver(self, limits: Limits, linear: bool = False) -> Any:
-        """One for this model, with linear programmes or without; one thread runs the default search."""
+        """Create a solver for this model, with linear programmes or without; one thread runs the default search."""
         solver = cpsat_solver(limits)
         parameters = solver.parameters
         if limits.workers > 1:
             parameters.subsolvers.extend(SUBSOLVERS[linear])
         if not linear:
             parameters.linearization_level = 0
-            # It finds less than it costs: without it proofs take half as long, with half as many conflicts again.
+            # Off, since it costs more than it finds: proofs take half as long without it, with 50 % more conflicts.
             parameters.use_precedences_in_disjunctive_constraint = False
         parameters.cp_model_probing_level = 0
         parameters.symmetry_level = 0
         return solver
 
     def hint(self, begun: Starts, value: int) -> None:
-        """A complete one: starts, literals and objective."""
+        """Add a complete hint: starts, literals and objective."""
         for op, variable in self.begins.items():
             self.sat.add_hint(variable, begun[op])
         for (a, b), literal in self._before.items():
@@ -106,7 +106,7 @@ class CpsatModel:
             self.begins[op] = self.sat.new_int_var(earliest, max(earliest, latest), "")
 
     def _end(self, op: Op) -> Any:
-        """When its lane or wire is free again, and it frees what it frees."""
+        """Time when the operation's lane or wire is free again and its memory is freed."""
         if self.problem.overlap == "none":
             transfer = self.problem.transfer(op)
             if transfer is not None:
@@ -114,7 +114,7 @@ class CpsatModel:
         return self.begins[op] + self.problem.duration(op)
 
     def _arrives(self, begin: Any, op: Op, lag: int) -> None:
-        """What needs the tensor of an operation begins no earlier."""
+        """Add: ``begin`` is no earlier than the arrival of the tensor of ``op``."""
         transfer = self.problem.transfer(op)
         if transfer is not None:
             self.sat.add(begin >= self._end(transfer) + lag)
@@ -122,7 +122,7 @@ class CpsatModel:
             self.sat.add(begin >= self._end(op) + lag)
 
     def _order(self) -> None:
-        """(a) and (f)."""
+        """Add (a) and (f)."""
         problem, add = self.problem, self.sat.add
         for op, begin in self.begins.items():
             kind, s, i = op
@@ -140,21 +140,21 @@ class CpsatModel:
                 add(self.objective >= self._end(op) + problem.ending[s])
 
     def _devices(self) -> None:
-        """(b)."""
-        wires = [rows for rows in self.problem.carried.values() if len(rows) > 1]  # what passes alone keeps its order
+        """Add (b)."""
+        wires = [rows for rows in self.problem.carried.values() if len(rows) > 1]  # (a) orders a single row
         for rows in (*self.problem.lanes, *wires):
             self.sat.add_no_overlap(list(map(self._interval, self.problem.all_of(rows))))
 
     def _interval(self, op: Op) -> Any:
         if self.problem.overlap != "none" or self.problem.transfer(op) is None:
             return self.sat.new_fixed_size_interval_var(self.begins[op], self.problem.duration(op), "")
-        # A tail counts from where the operation ended if it did not wait: the end itself need only be in time.
+        # The tail counts from the end without waiting. The end itself need only lie within the horizon.
         least = self.problem.duration(op)
         self._sizes[op] = self.sat.new_int_var(least, max(least, self.high - self._earliest[op]), "")
         return self.sat.new_interval_var(self.begins[op], self._sizes[op], self._end(op), "")
 
     def _memory(self) -> None:
-        """(c)."""
+        """Add (c)."""
         problem = self.problem
         for d in filter(lambda d: binds(problem, d), range(problem.devices)):
             others = [op for op in problem.operations(d) if problem.delta[op.kind][op.stage]]
@@ -171,7 +171,7 @@ class CpsatModel:
                     self.sat.add_bool_or([])
 
     def _ends_before(self, a: Op, b: Op) -> Any:
-        """x_{a,b}: 0 or 1 where it is known, otherwise a literal."""
+        """Value of x_{a,b}: 0 or 1 if it is known, otherwise a literal."""
         problem = self.problem
         if self._beside(a, b):
             return self._ends_before_beside(a, b)
@@ -189,11 +189,11 @@ class CpsatModel:
         return self._before[a, b]
 
     def _beside(self, a: Op, b: Op) -> bool:
-        """Whether they may run at the same time."""
+        """True if a and b may run concurrently, on two lanes of one device."""
         return self.problem.has_lanes(self.problem.device[b.stage]) and (a.kind == "F") != (b.kind == "F")
 
     def _ends_before_beside(self, a: Op, b: Op) -> Any:
-        """The same for the lane beside: b begins when a has ended, or a frees nothing for it."""
+        """Value of x_{a,b} for concurrent lanes: b begins after the end of a, or a frees nothing for it."""
         duration = self.problem.duration(a)
         if precedes(self.problem, a, b) or self._latest[a] + duration <= self._earliest[b]:
             return 1
@@ -206,7 +206,7 @@ class CpsatModel:
         return self._before[a, b]
 
     def _staircases(self) -> None:
-        """(d)."""
+        """Add (d)."""
         for (a, b), literal in self._before.items():
             implied = [(a._replace(micro_batch=a.micro_batch - 1), b), (a, b._replace(micro_batch=b.micro_batch + 1))]
             if a.kind == "W":
@@ -216,7 +216,7 @@ class CpsatModel:
                     self.sat.add_implication(literal, self._before[pair])
 
     def _admissions(self) -> None:
-        """(e)."""
+        """Add (e)."""
         for s in range(self.problem.stages):
             admission = Admission(self.problem, s)
             for i in range(self.problem.micro_batches):

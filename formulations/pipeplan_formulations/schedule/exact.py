@@ -1,21 +1,22 @@
-"""Small instances by exhaustive search: an oracle that shares nothing with the solvers' models.
+"""Exact back end for small instances by exhaustive search: an oracle independent of the solvers' models.
 
-Schedules are built by appending operations in the order of their starts. After some of them, all that the rest depends
-on is how many of each kind and stage have run, and a few times:
+Schedules are built by appending operations in the order of their starts. After some of them, the rest depends only on
+the numbers of operations of each kind and stage that have run, and on a few times:
 
     last         start of the latest operation; no later one starts before it
-    free         when each lane and each wire is free
-    waiting      when each operation and transfer that may come next has what it waits for
+    free         time when each lane and each wire is free
+    waiting      times when the inputs of the operations and transfers that may come next are available
     made         end, ending included, of the stages that are done
 
-and of each device with two lanes the I or W that still runs, whose memory a forward beside it cannot have yet.
+For each device with two lanes the state also has the I or W that still runs, since a concurrent forward cannot use its
+memory yet.
 
-Every schedule whose operations start as early as their order allows is built so: sorted by start, each finds its lane
-or wires and its inputs as it would find them. Of two nodes with the same counts, and the same still running, one in
-which none of these times is later dominates the other, since whatever follows the latter may follow the former and
-starts no later (an operation waits for ``last``, too). Nodes therefore proceed in layers of equally many operations,
-and in each layer only those that are not dominated remain, of which those go whose heads and tails say that they lead
-to nothing better than the incumbent. A first pass keeps a few nodes a layer and finds the incumbent.
+Every schedule whose operations start as early as their order allows is built in this way: sorted by start, each finds
+its lane or wires and its inputs in the same state. Take two nodes with the same counts and the same running operations.
+A node in which none of these times is later dominates the other: any continuation of the latter is one of the former
+and starts no later (an operation also waits for ``last``). Nodes therefore proceed in layers of equally many
+operations. Each layer keeps the nodes that are not dominated and whose bound by heads and tails is below the incumbent.
+A first pass keeps a few nodes per layer and finds the incumbent.
 """
 
 from collections.abc import Iterator
@@ -35,17 +36,18 @@ NAME = "exact"
 KINDS = "FIWAG"
 _BEFORE: dict[Kind, Kind] = {"I": "F", "W": "I"}
 BEAM = 40
-"""Nodes that the first pass keeps in a layer."""
+"""Number of nodes that the first pass keeps per layer."""
 
 
-Box = tuple[Kind, int, str]
-"""What is noted for a row, of each micro-batch that is there: its input; for I the end of its F, where that has a lane
-of its own; for a transfer when it may begin (ready), and when what it carries is made."""
+Event = tuple[Kind, int, str]
+"""Kind of time that is stored for a row, per micro-batch: "input", the arrival of its input; "forward", for I the end
+of its F if that has a lane of its own; for a transfer "ready", the time when it may begin, and "made", the end of the
+sending operation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Node:
-    """A beginning of a schedule. ``done`` counts by stage, the five kinds each; the rest is told above."""
+    """Search node: a beginning of a schedule. ``done`` counts by stage, five kinds each; the module has the rest."""
 
     done: tuple[int, ...]
     last: int
@@ -65,7 +67,7 @@ class _Node:
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
 ) -> Report[Orders]:
-    """Minimise (5). Of the limits only the time counts; see `cpsat.solve` for the parameters."""
+    """Minimise (5). Of the limits only the time is used; see `cpsat.solve` for the parameters."""
     bracket = Bracket(partial(evaluate, problem), limits, progress)
     if hint is not None and feasible(problem, hint):
         bracket.offer(hint)
@@ -94,14 +96,14 @@ class _Search:
         self._homes = {row: [n for n, rows in enumerate(self._machines) if row in rows] for row in self._rows}
         self._source = {transfer: row for row, transfer in problem.sent.items()}
         awaited = {row: list(self._awaited(row)) for row in self._rows}
-        made: list[Box] = [(*row, "made") for row in self._source]
-        self._box = {box: n for n, box in enumerate(chain(*awaited.values(), made))}
-        self._needs = {row: [self._box[box] for box in boxes] for row, boxes in awaited.items()}
+        made: list[Event] = [(*row, "made") for row in self._source]
+        self._event = {event: n for n, event in enumerate(chain(*awaited.values(), made))}
+        self._needs = {row: [self._event[event] for event in events] for row, events in awaited.items()}
 
     def run(self, width: int | None) -> None:
-        """Layer after layer; with a width only that many nodes of least bound go on, and nothing is proved."""
+        """Run all layers; with a width only that many nodes of least bound are kept, and nothing is proved."""
         none, idle = (0,) * len(KINDS) * self._problem.stages, (None,) * self._problem.devices
-        empty = _Node(none, 0, 0, (0,) * len(self._machines), ((),) * len(self._box), idle, 0, None, None)
+        empty = _Node(none, 0, 0, (0,) * len(self._machines), ((),) * len(self._event), idle, 0, None, None)
         layer = [empty]
         for _ in range(self._operations):
             layer = self._next(layer)
@@ -124,8 +126,8 @@ class _Search:
         kept = ((group, minimal([node.times for node in group], check)) for group in groups.values())
         return [group[i] for group, indices in kept for i in indices]
 
-    def _awaited(self, row: Row) -> Iterator[Box]:
-        """What a row waits for, besides its lane or wires."""
+    def _awaited(self, row: Row) -> Iterator[Event]:
+        """Events that a row waits for, besides its lane or wires."""
         kind, s = row
         if row in self._source:
             yield kind, s, "ready"
@@ -135,12 +137,14 @@ class _Search:
             yield kind, s, "forward"
 
     def _after(self, node: _Node) -> Iterator[_Node]:
-        """Each operation and transfer that may come next, started as early as it can."""
+        """Successors of a node: each operation and transfer that may come next, started as early as possible."""
+        # Bytes held by each device, by the counts.
         problem, m = self._problem, self._problem.micro_batches
         held = [0] * problem.devices
         for kind, s in self._rows:
             if kind in problem.delta:
                 held[problem.device[s]] += problem.delta[kind][s] * node.done[_at(kind, s)]
+        # Rows with a micro-batch left whose inputs are available; forwards also need memory.
         for kind, s in self._rows:
             i, ready = node.done[_at(kind, s)], [node.waiting[n] for n in self._needs[kind, s]]
             before = _BEFORE.get(kind)
@@ -154,28 +158,30 @@ class _Search:
                 if more > 0:
                     continue
                 runs = node.running[d]
-                if runs is not None and more - problem.delta[runs[0]][runs[1]] > 0:  # it frees that at its end only
+                if runs is not None and more - problem.delta[runs[0]][runs[1]] > 0:  # freed only at its end
                     begin = max(begin, node.free[self._homes[runs][0]])
             yield self._append(node, Op(kind, s, i), begin)
 
     def _blocked(self, node: _Node, row: Row) -> bool:
-        """Whether its device waits until a tensor has left."""
+        """True if the row's device waits until a tensor has been sent."""
         if self._problem.overlap != "none" or row in self._source:
             return False
         sent = (self._problem.sent.get(other) for other in self._machines[self._homes[row][0]])
-        return any(node.waiting[self._box[*transfer, "ready"]] for transfer in sent if transfer is not None)
+        return any(node.waiting[self._event[*transfer, "ready"]] for transfer in sent if transfer is not None)
 
     def _append(self, node: _Node, op: Op, start: int) -> _Node:
+        """Node with ``op`` appended at ``start``."""
+        # Consume the events that the operation waited for, and add those that it creates.
         problem, (kind, s, _), row = self._problem, op, (op.kind, op.stage)
         end = start + problem.duration(op)
         waits, waiting = problem.overlap == "none", list(node.waiting)
-        for n in (*self._needs[row], *([self._box[*row, "made"]] if row in self._source else [])):
+        for n in (*self._needs[row], *([self._event[*row, "made"]] if row in self._source else [])):
             waiting[n] = waiting[n][1:]
-        for box, time in self._given(op, node, start, end):
-            waiting[self._box[box]] += (time,)
+        for event, time in self._given(op, node, start, end):
+            waiting[self._event[event]] += (time,)
         done = list(node.done)
         done[_at(kind, s)] += 1
-        # Nothing starts before `start` any more, so earlier times are as good as that one.
+        # No later operation starts before `start`, so earlier times are raised to it: more nodes become comparable.
         free = [max(t, start) for t in node.free]
         for n in self._homes[row]:
             free[n] = end
@@ -186,6 +192,7 @@ class _Search:
         d = problem.device[s]
         if problem.has_lanes(d) and kind in ("I", "W") and end > start:
             running = (*running[:d], row, *running[d + 1 :])
+        # End of the stage if this was its last operation (without overlap, its last transfer).
         made, own = node.made, [(kind, s) for kind in problem.kinds(s)]
         if waits:
             own += [problem.sent[row] for row in own if row in problem.sent]
@@ -194,8 +201,8 @@ class _Search:
         bound = self._bound(done, made, free, rows, node.bound)
         return _Node(tuple(done), start, made, tuple(free), rows, running, bound, node, op)
 
-    def _given(self, op: Op, node: _Node, start: int, end: int) -> Iterator[tuple[Box, int]]:
-        """What others wait for, and when it is there."""
+    def _given(self, op: Op, node: _Node, start: int, end: int) -> Iterator[tuple[Event, int]]:
+        """Events that ``op`` creates for other rows, and their times."""
         problem, (kind, s, _), row = self._problem, op, (op.kind, op.stage)
         if kind == "F" and problem.has_lanes(problem.device[s]):
             yield ("I", s, "forward"), end
@@ -205,7 +212,7 @@ class _Search:
             yield (*transfer, "made"), end
             return
         if row in self._source:
-            end = max(end, node.waiting[self._box[kind, s, "made"]][0])
+            end = max(end, node.waiting[self._event[kind, s, "made"]][0])
         if kind in ("F", "A") and s < problem.stages - 1:
             yield ("F", s + 1, "input"), end + problem.lag[s]
         if kind in ("I", "G") and s:
@@ -214,8 +221,8 @@ class _Search:
     def _bound(
         self, done: list[int], made: int, free: list[int], waiting: tuple[tuple[int, ...], ...], parent: int
     ) -> int:
-        """Least (5) of what begins like this: the rest of each lane or wire with its least tail, each row's with its
-        own."""
+        """Lower bound on (5) of a node: from the remaining work of each lane or wire with its least tail, and of each
+        row with its own tail."""
         problem, m = self._problem, self._problem.micro_batches
         bound = max(parent, made)
         for n, rows in enumerate(self._machines):
@@ -225,7 +232,7 @@ class _Search:
                 if not left:
                     continue
                 work, after = left * problem.time[kind][s], self._tails[kind][s]
-                begin = max([free[n], *(waiting[box][0] for box in self._needs[kind, s] if waiting[box])])
+                begin = max([free[n], *(waiting[event][0] for event in self._needs[kind, s] if waiting[event])])
                 bound = max(bound, begin + work + after)
                 rest += work
                 tail = after if tail is None else min(tail, after)
@@ -239,7 +246,7 @@ def _at(kind: Kind, stage: int) -> int:
 
 
 def _orders(problem: PipelineSchedule, node: _Node) -> Orders:
-    """Those of a complete node."""
+    """Orders of a complete node."""
     begun: list[tuple[Op, int]] = []
     step: _Node | None = node
     while step is not None and step.op is not None:

@@ -1,4 +1,4 @@
-"""A line of devices whose times are drawn: the instances on which schedules are compared.
+"""Random instances on a line of devices, for the comparison of schedules.
 
 ::
 
@@ -15,18 +15,18 @@ SEED = 7
 
 
 def line(stages: int, micro_batches: int, in_flight: int, spread: float = 0.0, seed: int = SEED) -> PipelineSchedule:
-    """One stage a device, backwards split; I frees 60 % of what a micro-batch takes, W the rest.
+    """Create an instance with one stage per device and split backwards; I frees 60 % of a micro-batch, W the rest.
 
     Parameters
     ----------
     stages, micro_batches : int
     in_flight : int
-        How many micro-batches each device has room for.
+        Number of micro-batches that fit on each device.
     spread : float
-        Each F, I and W of each stage is a mean time by a factor from [1 − spread, 1 + spread], cut to an integer; all F
-        are drawn first, then all I, then all W.
+        Each F, I and W of each stage is a mean time multiplied by a factor from [1 − spread, 1 + spread], truncated to
+        an integer; all F are drawn first, then all I, then all W.
     seed : int
-        Of ``random.Random``.
+        Seed of ``random.Random``.
     """
     draw = Random(seed)
 

@@ -1,9 +1,9 @@
-"""The objective of given orders: every operation starts as early as its device, its inputs and its wires allow.
+"""Evaluation of given orders: every operation starts as early as its device, its inputs and its wires allow.
 
 ::
 
-    lanes ──end of F or I──▶ wires ──arrival──▶ lanes        transfers wait while any lane can move: whatever is still
-                                                             to come is ready no earlier than the first that waits
+    lanes ──end of F or I──▶ wires ──arrival──▶ lanes        transfers are served once no lane can advance: later ones
+                                                             are ready no earlier than the first one that waits
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from pipeplan_formulations.schedule.precedence import depth
 
 
 class _Wires:
-    """What both ways to serve have in common: which wires a transfer takes, and when they are free."""
+    """Base of both service rules: the wires of each transfer, and the times when wires are free."""
 
     def __init__(self, problem: PipelineSchedule) -> None:
         self._problem = problem
@@ -25,7 +25,7 @@ class _Wires:
         self._free = dict.fromkeys(problem.carried, 0)
 
     def _take(self, op: Op, ready: int) -> tuple[Op, int]:
-        """Occupy the wires as soon as all of them are free."""
+        """Occupy the wires as soon as all of them are free; return the transfer and its start."""
         wires = self._wires[op.kind, op.stage]
         begin = max(ready, *(self._free[wire] for wire in wires))
         for wire in wires:
@@ -34,7 +34,7 @@ class _Wires:
 
 
 class FirstCome(_Wires):
-    """By readiness; of those ready at once what the lower device sends goes first, then what it lists first."""
+    """First come, first served; ties go to the lower sending device, then to its earlier list entry."""
 
     def __init__(self, problem: PipelineSchedule, orders: Orders) -> None:
         super().__init__(problem)
@@ -47,15 +47,15 @@ class FirstCome(_Wires):
         self._at_once: list[tuple[int, Op]] = []
         self._queue: list[tuple[int, tuple[int, int], Op]] = []
 
-    def offer(self, op: Op, ready: int) -> None:
-        """A transfer may begin from then on."""
+    def submit(self, op: Op, ready: int) -> None:
+        """Add a transfer that may begin from time ``ready`` on."""
         if (op.kind, op.stage) in self._alone:
             self._at_once.append((ready, op))
         else:
             heappush(self._queue, (ready, self._place[op], op))
 
     def serve(self) -> tuple[Op, int] | None:
-        """The next one and its begin; to be asked when nothing else can happen before."""
+        """Next transfer and its start, or None; call it only when no lane can advance."""
         if self._at_once:
             ready, op = self._at_once.pop(0)
         elif self._queue:
@@ -66,7 +66,7 @@ class FirstCome(_Wires):
 
 
 class Listed(_Wires):
-    """As a list of all transfers says."""
+    """Service in the order of a list of all transfers."""
 
     def __init__(self, problem: PipelineSchedule, order: tuple[Op, ...]) -> None:
         super().__init__(problem)
@@ -77,13 +77,13 @@ class Listed(_Wires):
         self._ready: dict[Op, int] = {}
         self._look: list[Op] = []
 
-    def offer(self, op: Op, ready: int) -> None:
-        """A transfer may begin from then on."""
+    def submit(self, op: Op, ready: int) -> None:
+        """Add a transfer that may begin from time ``ready`` on."""
         self._ready[op] = ready
         self._look.append(op)
 
     def serve(self) -> tuple[Op, int] | None:
-        """One that is first in the list of each of its wires, and its begin."""
+        """Transfer that is ready and first in the list of each of its wires, and its start; None if there is none."""
         while self._look:
             op = self._look.pop()
             own = [self._left[wire] for wire in self._wires[op.kind, op.stage]]
@@ -101,27 +101,32 @@ UNKNOWN = -1
 
 
 def timed(problem: PipelineSchedule, orders: Orders) -> Starts | None:
-    """Start of every operation and transfer, or None if the orders, which are complete, wait in a circle."""
+    """Start of every operation and transfer of complete orders, or None if they deadlock.
+
+    Lanes advance through their lists while the next operation's inputs are known. When none can advance, the wires
+    serve one transfer, whose arrival lets lanes advance again.
+    """
     last, m = problem.stages - 1, problem.micro_batches
     lists, ahead = _by_lane(problem, orders)
     wires = Listed(problem, orders[-1]) if len(orders) > problem.devices else FirstCome(problem, orders)
     ends: dict[Kind, list[list[int]]] = {kind: [[UNKNOWN] * m for _ in problem.device] for kind in ("F", "I", "W")}
-    # When the input from the stage before, or behind, is there.
-    there: dict[Kind, list[list[int]]] = {kind: [[UNKNOWN] * m for _ in problem.device] for kind in ("F", "I")}
-    there["F"][0], there["I"][last] = [0] * m, [0] * m
-    home, hears, sent = _homes(problem), _hearers(problem), problem.sent
+    # Time when the input from the previous stage (F) or the next stage (I) has arrived.
+    arrival: dict[Kind, list[list[int]]] = {kind: [[UNKNOWN] * m for _ in problem.device] for kind in ("F", "I")}
+    arrival["F"][0], arrival["I"][last] = [0] * m, [0] * m
+    home, waiting, sent = _homes(problem), _waiting_lanes(problem), problem.sent
     waits = problem.overlap == "none"
     begun: Starts = {}
     next_one, free = [0] * len(lists), [0] * len(lists)
     movable = list(range(len(lists)))
 
     def arrive(kind: Kind, s: int, i: int, left: int) -> None:
-        """What F or I of a stage made has left its device for good."""
+        """Record that the output of F or I of stage s was sent completely at time ``left``."""
         if kind == "F" and s < last:
-            there["F"][s + 1][i] = left + problem.lag[s]
+            arrival["F"][s + 1][i] = left + problem.lag[s]
         elif kind == "I" and s:
-            there["I"][s - 1][i] = left + problem.lag_back[s - 1]
+            arrival["I"][s - 1][i] = left + problem.lag_back[s - 1]
 
+    # next_one: place of each lane in its list; free: time when the lane is free, UNKNOWN while it waits for a transfer.
     while True:
         while movable:
             lane = movable.pop()
@@ -129,7 +134,8 @@ def timed(problem: PipelineSchedule, orders: Orders) -> Starts | None:
             while next_one[lane] < len(order) and free[lane] >= 0:
                 op = order[next_one[lane]]
                 kind, s, i = op
-                begin = ends["I"][s][i] if kind == "W" else there[kind][s][i]
+                # Earliest start by inputs; with two lanes also after the operations that precede it on the other lane.
+                begin = ends["I"][s][i] if kind == "W" else arrival[kind][s][i]
                 if kind == "I" and begin >= 0:
                     begin = max(begin, ends["F"][s][i]) if ends["F"][s][i] >= 0 else UNKNOWN
                 elif lane in ahead and begin >= 0:
@@ -141,6 +147,7 @@ def timed(problem: PipelineSchedule, orders: Orders) -> Starts | None:
                         begin = max(begin, ends[other.kind][other.stage][other.micro_batch])
                 if begin < 0:
                     break
+                # The operation is placed; its tensor arrives after the lag, or is handed to the wires.
                 begun[op] = begin = max(begin, free[lane])
                 end = ends[kind][s][i] = begin + problem.time[kind][s]
                 free[lane] = end
@@ -149,10 +156,11 @@ def timed(problem: PipelineSchedule, orders: Orders) -> Starts | None:
                 if transfer is None:
                     arrive(kind, s, i, end)
                 else:
-                    wires.offer(Op(*transfer, i), begin + problem.ready[transfer])
+                    wires.submit(Op(*transfer, i), begin + problem.ready[transfer])
                     if waits:
                         free[lane] = UNKNOWN
-                movable.extend(hears[kind, s])
+                movable.extend(waiting[kind, s])
+        # No lane can advance: serve one transfer, which ends the sender's operation too if there is no overlap.
         served = wires.serve()
         if served is None:
             break
@@ -164,13 +172,12 @@ def timed(problem: PipelineSchedule, orders: Orders) -> Starts | None:
         arrive(source, s, i, end)
         if waits:
             ends[source][s][i] = free[home[source, s]] = end
-        movable.extend((home[source, s], *hears[source, s]))
+        movable.extend((home[source, s], *waiting[source, s]))
     return begun if all(n == len(order) for n, order in zip(next_one, lists, strict=True)) else None
 
 
 def _by_lane(problem: PipelineSchedule, orders: Orders) -> tuple[list[tuple[Op, ...]], dict[int, list[int]]]:
-    """The list of each lane; and for those that run forwards only, of each how many operations of the other one, the
-    next in number, stand ahead of it."""
+    """List of each lane; and for lanes of forwards only, how many operations of the next lane precede each forward."""
     lists: list[tuple[Op, ...]] = []
     ahead: dict[int, list[int]] = {}
     for d in range(problem.devices):
@@ -188,21 +195,21 @@ def _homes(problem: PipelineSchedule) -> dict[Row, int]:
     return {row: lane for lane, rows in enumerate(problem.lanes) for row in rows}
 
 
-def _hearers(problem: PipelineSchedule) -> dict[Row, tuple[int, ...]]:
-    """The other lanes that may wait for the operations of a row."""
+def _waiting_lanes(problem: PipelineSchedule) -> dict[Row, tuple[int, ...]]:
+    """Other lanes that may wait for the operations of each row."""
     home = _homes(problem)
-    hears = {(kind, s): {home["F", s]} for kind, s in home}  # its forwards may wait for the memory
+    waiting = {(kind, s): {home["F", s]} for kind, s in home}  # its forwards may wait for the memory
     for row, inputs in problem.inputs.items():
         for other, _ in inputs:
-            hears[other].add(home[row])
-    return {row: tuple(lanes - {home[row]}) for row, lanes in hears.items()}
+            waiting[other].add(home[row])
+    return {row: tuple(lanes - {home[row]}) for row, lanes in waiting.items()}
 
 
 def peaks(problem: PipelineSchedule, orders: Orders) -> tuple[int, ...]:
-    """Most bytes that each device ever has in use, `base` included.
+    """Peak memory of each device in bytes, `base` included.
 
-    A device runs one operation at a time, and with two lanes a forward waits for what stands ahead of it in the list;
-    so the order alone says what is held at the start of each forward.
+    A device runs one operation at a time, and with two lanes a forward waits for the operations that precede it in the
+    list. So the order alone determines the bytes held at the start of each forward.
     """
     most = list(problem.base)
     delta = problem.delta
@@ -216,40 +223,40 @@ def peaks(problem: PipelineSchedule, orders: Orders) -> tuple[int, ...]:
 
 
 def starts(problem: PipelineSchedule, orders: Orders) -> Starts | None:
-    """Start of every operation and transfer, or None if the orders wait for each other in a circle.
+    """Start of every operation and transfer, or None if the orders deadlock.
 
     Raises
     ------
     ValueError
-        If a device's list is not exactly what it must run, or that of transfers not what must travel.
+        If a device's list is not exactly its operations, or the list of transfers not exactly all transfers.
     """
     _check_complete(problem, orders)
     return timed(problem, orders)
 
 
 def makespan(problem: PipelineSchedule, begun: Starts) -> int:
-    """(5) of given starts: the last end anywhere, endings included."""
+    """Objective (5) of given starts: the last end anywhere, endings included."""
     waits, last = problem.overlap == "none", [0] * problem.stages
     for op, begin in begun.items():
-        if waits or op.kind in ("F", "I", "W"):  # a device that waits is busy until its tensors have left
+        if waits or op.kind in ("F", "I", "W"):  # without overlap a device is busy until its tensors are sent
             last[op.stage] = max(last[op.stage], begin + problem.duration(op))
     return max(end + ending for end, ending in zip(last, problem.ending, strict=True))
 
 
 def evaluate(problem: PipelineSchedule, orders: Orders) -> int | None:
-    """(5) with every operation as early as possible; None if the orders deadlock or exceed a memory limit.
+    """Objective (5) with every operation as early as possible; None if the orders deadlock or exceed a memory limit.
 
     Raises
     ------
     ValueError
-        If a device's list is not exactly what it must run.
+        If a device's list is not exactly its operations.
     """
     _check_complete(problem, orders)
-    return worth(problem, orders)
+    return evaluate_complete(problem, orders)
 
 
-def worth(problem: PipelineSchedule, orders: Orders) -> int | None:
-    """`evaluate` of lists that are known to be complete."""
+def evaluate_complete(problem: PipelineSchedule, orders: Orders) -> int | None:
+    """Objective as `evaluate`, for lists that are known to be complete."""
     if any(peak > limit for peak, limit in zip(peaks(problem, orders), problem.limit, strict=True)):
         return None
     begun = timed(problem, orders)
@@ -257,7 +264,7 @@ def worth(problem: PipelineSchedule, orders: Orders) -> int | None:
 
 
 def feasible(problem: PipelineSchedule, orders: Orders) -> bool:
-    """Whether the orders are complete, end, and keep to memory."""
+    """True if the orders are complete, free of deadlock, and within memory."""
     try:
         return evaluate(problem, orders) is not None
     except ValueError:
@@ -265,9 +272,9 @@ def feasible(problem: PipelineSchedule, orders: Orders) -> bool:
 
 
 def orders_of(problem: PipelineSchedule, begun: Starts) -> Orders:
-    """The orders in which given starts run, as early as their inputs allow at equal starts, transfers last.
+    """Orders of given starts, transfers last.
 
-    Operations that take no time may share their start; then whoever must come first is listed first.
+    Operations that take no time may share their start; they are listed in the order of their precedence.
     """
 
     def place(op: Op) -> tuple[int, int, int, int]:
@@ -278,10 +285,10 @@ def orders_of(problem: PipelineSchedule, begun: Starts) -> Orders:
 
 
 def listed(problem: PipelineSchedule, begun: Starts) -> Orders:
-    """The lists of starts that are given in the order in which they happen.
+    """Lists of starts that are given in chronological order.
 
-    With two lanes an I or W stands where it ends, as only then a forward finds its memory: so no forward waits that did
-    not wait before, and the list holds what the device holds.
+    With two lanes an I or W is listed by its end, since only then a forward can use its memory. So no forward waits
+    that did not wait before, and the memory of the list is that of the device.
     """
     lists: list[list[Op]] = [[] for _ in range(problem.devices)]
     sent: list[Op] = []

@@ -1,12 +1,12 @@
-"""What must precede each operation: by the chain of its micro-batch, and by memory.
+"""Precedence of operations: by the chain of each micro-batch, and by memory.
 
-The chain of a micro-batch, however long devices wait (`heads`, `tails`, `precedes`)::
+The chain of a micro-batch, independent of waiting times (`heads`, `tails`, `precedes`)::
 
-    F_0 ─▶ F_1 ─▶ … ─▶ F_{S−1} ─▶ I_{S−1} ─▶ … ─▶ I_1 ─▶ I_0        heads: longest way to the start of an operation
-                                     │              │      │        tails: longest way from its end to the step's end
+    F_0 ─▶ F_1 ─▶ … ─▶ F_{S−1} ─▶ I_{S−1} ─▶ … ─▶ I_1 ─▶ I_0        heads: longest path to the start of an operation
+                                     │              │      │        tails: longest path from its end to the step's end
                                   W_{S−1}          W_1    W_0
 
-Memory (`Admission`): which I and W must have ended before a forward starts.
+Memory (`Admission`): the numbers of I and W that must have ended before a forward starts.
 
 Let stage s lie on device d with room R, and H_s be the stages t ≤ s on d. While micro-batch i has started F_s and not
 ended I_s, it has ended F_t and not I_t on every other stage of H_s, so it holds Σ taken_t over H_s. Hence at most
@@ -18,8 +18,8 @@ and k ≤ n ≤ i of W_s have ended. Of what stage s holds by itself,
 
     (i + 1) taken_s − n freed_s − k freed_by_weight_s ≤ R − Σ_{t in H_s, t < s} taken_t (i + 1 − n):
 
-the last term is what the micro-batches between F_s and I_s hold on the other stages of H_s. So every n asks for a
-least k, and n = i says how many W must have ended in any case.
+The last term is the memory that the micro-batches between F_s and I_s hold on the other stages of H_s. So every n gives
+a least k, and n = i gives the number of W that must have ended in any case.
 """
 
 from pipeplan_formulations.schedule.instance import Kind, Op, PipelineSchedule
@@ -33,10 +33,10 @@ def heads(problem: PipelineSchedule) -> OfKind:
     last = problem.stages - 1
     forward = [0]
     for s in range(last):
-        forward.append(forward[s] + problem.forward[s] + problem.away[s])
+        forward.append(forward[s] + problem.forward[s] + problem.in_transit[s])
     backward = [0] * last + [forward[last] + problem.forward[last]]
     for s in reversed(range(last)):
-        backward[s] = backward[s + 1] + problem.backward[s + 1] + problem.away_back[s]
+        backward[s] = backward[s + 1] + problem.backward[s + 1] + problem.in_transit_back[s]
     weight = [b + time for b, time in zip(backward, problem.backward, strict=True)]
     found: OfKind = {"F": tuple(forward), "I": tuple(backward), "W": tuple(weight)}
     rows: dict[Kind, Kind] = {"A": "F", "G": "I"}
@@ -49,15 +49,15 @@ def heads(problem: PipelineSchedule) -> OfKind:
 def tails(problem: PipelineSchedule) -> OfKind:
     """Least time from the end of each kind at each stage to the end of the step, endings included.
 
-    Those of transfers are told only where there are some.
+    Values of transfers are valid only for existing transfers.
     """
     last = problem.stages - 1
     backward = [w + ending for w, ending in zip(problem.weight, problem.ending, strict=True)]
     for s in range(1, problem.stages):
-        backward[s] = max(backward[s], problem.away_back[s - 1] + problem.backward[s - 1] + backward[s - 1])
+        backward[s] = max(backward[s], problem.in_transit_back[s - 1] + problem.backward[s - 1] + backward[s - 1])
     forward = [0] * last + [problem.backward[last] + backward[last]]
     for s in reversed(range(last)):
-        forward[s] = problem.away[s] + problem.forward[s + 1] + forward[s + 1]
+        forward[s] = problem.in_transit[s] + problem.forward[s + 1] + forward[s + 1]
     onward = [problem.lag[s] + problem.forward[s + 1] + forward[s + 1] for s in range(last)]
     back = [problem.lag_back[s] + problem.backward[s] + backward[s] for s in range(last)]
     return {
@@ -70,20 +70,20 @@ def tails(problem: PipelineSchedule) -> OfKind:
 
 
 def precedes(problem: PipelineSchedule, a: Op, b: Op) -> bool:
-    """Whether the chain of a micro-batch, and the order of those of one kind and stage, put a before b."""
+    """True if the chain of a micro-batch, and the order within one kind and stage, put a before b."""
     if a.micro_batch > b.micro_batch:
         return False
     if a.kind == b.kind and a.stage == b.stage:
         return a.micro_batch < b.micro_batch
     if a.kind == "W":
         return False
-    if b.kind == "W":  # behind I of its stage
+    if b.kind == "W":  # after I of its stage
         return depth(problem, a) <= depth(problem, Op("I", b.stage, 0))
     return depth(problem, a) < depth(problem, b)
 
 
 def depth(problem: PipelineSchedule, op: Op) -> int:
-    """How many operations and transfers of its micro-batch come before it, at most; W behind all of them."""
+    """Number of operations and transfers of its micro-batch before it, at most; W come after all of them."""
     steps = {
         "F": 2 * op.stage,
         "A": 2 * op.stage + 1,
@@ -95,7 +95,7 @@ def depth(problem: PipelineSchedule, op: Op) -> int:
 
 
 class Admission:
-    """The counts of one stage.
+    """Memory-based precedence of one stage: counts of I and W that must end before a forward.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Admission:
         self.most = min(problem.micro_batches, self._room // each) if each else problem.micro_batches
 
     def weights(self, i: int, backwards: int) -> int | None:
-        """Least number of W that must have ended when F(i) starts after so many I; None if no number is enough."""
+        """Least number of W that must have ended when F(i) starts after ``backwards`` I; None if none is enough."""
         held = (i + 1) * self._taken - backwards * self._freed
         need = held + self._others * (i + 1 - backwards) - self._room
         if need <= 0:
@@ -123,7 +123,7 @@ class Admission:
         return -(-need // self._by_weight)
 
     def choices(self, i: int) -> list[tuple[int, int]]:
-        """All (n, k) of which one, or more than it in both, has ended when F(i) starts; none if F(i) cannot start."""
+        """Minimal pairs (n, k): at least n I and k W of one pair have ended when F(i) starts; empty if it cannot."""
         found: list[tuple[int, int]] = []
         for backwards in range(max(0, i + 1 - self.most), i + 1):
             weights = self.weights(i, backwards)

@@ -1,31 +1,31 @@
-"""Bounds on many micro-batches from bounds on few: russian doll search.
+"""Russian doll search: lower bounds on many micro-batches from lower bounds on few.
 
-The problem of n micro-batches is solved for growing n, each with what is proved of the smaller ones (`Spans`) in its
-windows. G. Verfaillie, M. Lemaître and T. Schiex, Russian doll search for solving constraint optimization problems
-(1996), nest subproblems so; here the smaller ones are both the beginning and the end of the larger one, and what is
-between takes at least what they say together. So each n has little left to prove: a time just above what the windows
-show already is refuted in a moment (`answered`).
+The problem of n micro-batches is solved for growing n, each time with the bounds of the smaller ones (`Spans`) in its
+windows. The nesting of subproblems is that of G. Verfaillie, M. Lemaître and T. Schiex, Russian doll search for solving
+constraint optimization problems (1996). Here a smaller problem is both the beginning and the end of the larger one, and
+both bounds together hold for the time between. So each n has little left to prove: a time just above the bound by
+windows is refuted quickly (`decide`).
 
-All that is asked of the problem without the weight gradients of later stages (`without_later_weights`): it is short,
-and where memory keeps micro-batches waiting its optimum is close. Where work on a device is what takes time it is not,
-and the search ends as soon as that shows.
+All this is done on the problem without the weight gradients of later stages (`without_later_weights`). It is short, and
+its optimum is close if memory keeps micro-batches waiting. It is not close if the work of a device is the bottleneck;
+the search ends as soon as that is detected.
 
 Without later weights
 ---------------------
-Where memory is tight a step is long because micro-batches must come back before others may set out. That takes their
-forwards, their input gradients and what stage 0 does, hardly the W of the others; without these there is much less to
-decide. Of any schedule leave out the W_s, s > 0, and let I_s free what they freed, which is earlier: it remains a
-schedule. So whatever bounds the shorter problem bounds this part of the longer one.
+With tight memory a step is long because micro-batches must return before others may start. That time consists of their
+forwards, their input gradients and the operations of stage 0, hardly of the W of the others; without these W there is
+much less to decide. Remove from any schedule the W_s, s > 0, and let I_s free their bytes, which is earlier: it remains
+a schedule. So a lower bound on the shorter problem is one on this part of the longer one.
 
-What is left ends with stage 0: every F_s(i) and I_s(i) precedes I_0(i), and all that stage 0 runs on micro-batches
-before the last precedes its last operation on the last. So the optimum is a bound on the end of that operation
-(`Spans.first`), and with the ending of stage 0 on the whole step (`Spans.step`).
+The reduced problem ends with stage 0. Every F_s(i) and I_s(i) precedes I_0(i), and all operations of stage 0 on
+micro-batches before the last precede its last operation on the last one. So the optimum is a lower bound on the end of
+that operation (`Spans.first`), and with the ending of stage 0 on the whole step (`Spans.step`).
 
-Questions
----------
+Decision problems
+-----------------
 A time that is too short by a per cent or two is refuted much sooner than the same bound is reached by raising an
-objective: every operation has to fit between its head and T less its tail, so that windows are narrow, and most of the
-order on the devices is known before the search begins.
+objective. Every operation has to fit between its head and T less its tail, so windows are narrow, and most of the order
+on the devices is fixed before the search begins.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ from pipeplan_formulations.schedule.objective import makespan, starts
 
 
 def without_later_weights(problem: PipelineSchedule) -> PipelineSchedule:
-    """Backwards of all stages but the first joined, W left out."""
+    """Relaxation with joined backwards and without W on all stages except the first."""
     later = (0,) * (problem.stages - 1)
     return replace(
         problem,
@@ -54,9 +54,9 @@ def without_later_weights(problem: PipelineSchedule) -> PipelineSchedule:
 
 
 def last_micro_batches(orders: Orders, relaxed: PipelineSchedule, micro_batches: int) -> Orders:
-    """Of orders of the original problem what the relaxed one has of the last `relaxed.micro_batches`.
+    """Orders of the relaxed problem from the last `relaxed.micro_batches` of orders of the original problem.
 
-    `micro_batches` is how many the orders have.
+    `micro_batches` is the number of micro-batches of the given orders.
     """
     gone = micro_batches - relaxed.micro_batches
     return tuple(
@@ -66,18 +66,18 @@ def last_micro_batches(orders: Orders, relaxed: PipelineSchedule, micro_batches:
 
 
 RISE = 3
-"""A question is as far above the bound as 1 / `RISE` of the gap: the shorter the time, the sooner it is refuted."""
+"""A tested time is 1 / `RISE` of the gap above the bound: the shorter the time, the sooner it is refuted."""
 
 
-def answered(problem: PipelineSchedule, known: Windows, time: int, limits: Limits) -> int | None:
-    """`time` + 1 if no schedule takes at most `time`, what one takes if there is, None if that was not found out.
+def decide(problem: PipelineSchedule, known: Windows, time: int, limits: Limits) -> int | None:
+    """Decide if some schedule takes at most `time`: return its makespan, `time` + 1 if there is none, None if unknown.
 
     Parameters
     ----------
     problem : PipelineSchedule
         All operations take time.
     known : Windows
-        Its windows; `time` is no less than the `lower_bound` that they give.
+        The problem's windows; `time` is no less than the `lower_bound` by them.
     time : int
     limits : Limits
 
@@ -100,18 +100,18 @@ def answered(problem: PipelineSchedule, known: Windows, time: int, limits: Limit
     return None
 
 
-def raised(
+def raised_bound(
     problem: PipelineSchedule, known: Windows, low: int, high: int, limits: Limits, patience: float, fine: float
 ) -> int:
-    """A bound between `low`, which is one, and `high`, which some schedule takes, by questions (`answered`).
+    """Raise a lower bound `low` towards `high`, the makespan of some schedule, by decision problems (`decide`).
 
-    `limits.time` is that of all questions, `patience` the most seconds for one. Where it does not do a shorter time is
-    asked for, until one is refuted. `fine` is the part of `high` at which the gap is small enough.
+    `limits.time` is the time of all of them, `patience` the largest number of seconds for one. If one times out, a
+    shorter time is tested, until one is refuted. `fine` is the relative gap that is small enough.
     """
     clock, refuted, lost = Clock(limits), False, False
     while high - low > fine * high and clock.left > 0 and not (refuted and lost):
         time = low + (high - low) // RISE
-        answer = answered(problem, known, time, replace(limits, time=min(patience, clock.left)))
+        answer = decide(problem, known, time, replace(limits, time=min(patience, clock.left)))
         if answer is not None and answer > time:
             low, refuted = answer, True
         else:
@@ -120,27 +120,27 @@ def raised(
 
 
 STEP = 4
-"""Micro-batches that the next doll has more."""
+"""Increase of the number of micro-batches from one subproblem to the next."""
 PATIENCE = 0.1
-"""Part of the time that one question may take."""
+"""Share of the time for one decision problem."""
 FINE, FINEST = 0.002, 0.0002
-"""Part of a makespan to which bounds are worth knowing, of fewer micro-batches and of all."""
+"""Relative accuracy of the bounds on fewer micro-batches, and on all of them."""
 EARLY = 0.25
-"""Part of the micro-batches up to which smaller problems may prove nothing."""
+"""Share of the micro-batches up to which subproblems may fail to improve the bound."""
 
 
 def russian_dolls(problem: PipelineSchedule, best: Orders, limits: Limits, most_pairs: int) -> Spans:
-    """Spans of the problem for as many n as time allows, M itself the last; none where they bring nothing.
+    """Spans of the problem for as many n as time allows, M itself the last; empty if they improve nothing.
 
     Parameters
     ----------
     problem : PipelineSchedule
         All operations take time.
     best : orders
-        Good ones: what they do with n micro-batches is where bounds on n need not look further.
+        Good orders: their makespan with n micro-batches is the upper end for bounds on n.
     limits : Limits
     most_pairs : int
-        Size from which on models are not built.
+        Largest size of a model (`pairs`).
     """
     clock, total = Clock(limits), problem.micro_batches
     relaxed = without_later_weights(problem)
@@ -149,20 +149,22 @@ def russian_dolls(problem: PipelineSchedule, best: Orders, limits: Limits, most_
         part = replace(relaxed, micro_batches=n)
         if clock.left <= 0 or pairs(part) > most_pairs:
             break
+        # low: bound by windows and smaller n; high: makespan of ``best`` on n micro-batches.
         known = windows(part, Spans(bounds, bounds))
         low = lower_bound(part, known)
         high = _value(part, best, total)
         left = replace(limits, time=clock.left)
         patience = PATIENCE * limits.time if n < total else clock.left / 2
         plain = lower_bound(replace(problem, micro_batches=n)) - problem.ending[0]
-        if low < plain:  # is more than that to be had here at all?
-            answer = answered(part, known, plain, replace(left, time=min(patience, left.time))) if plain < high else 0
+        # plain: bound of the unrelaxed problem. Unless the relaxation can be proved above it, the search ends.
+        if low < plain:
+            answer = decide(part, known, plain, replace(left, time=min(patience, left.time))) if plain < high else 0
             if answer is not None and answer > plain:
                 low = answer
             elif n > EARLY * total:
                 break
         fine = FINE if n < total else FINEST
-        bounds[n] = raised(part, known, low, high, replace(limits, time=clock.left), patience, fine)
+        bounds[n] = raised_bound(part, known, low, high, replace(limits, time=clock.left), patience, fine)
     return Spans({n: bound + problem.ending[0] for n, bound in bounds.items()}, bounds)
 
 
@@ -174,5 +176,5 @@ def _sizes(total: int) -> Iterator[int]:
 def _value(part: PipelineSchedule, best: Orders, total: int) -> int:
     begun = starts(part, last_micro_batches(best, part, total))
     if begun is None:
-        raise ValueError("the orders wait for each other in a circle")
+        raise ValueError("the orders deadlock")
     return makespan(part, begun)

@@ -1,11 +1,11 @@
-"""What CP-SAT and CBC begin from: times above 0, and the best orders known without a solver.
+"""Preparation for CP-SAT and CBC: times scaled to be positive, and the best orders known without a solver.
 
-Solvers get small times, all above 0, so that starts alone tell the order (`stretched`). Where all operations take time,
-the times are divided by the greatest that divides them all. Where some do not, let N be the number of operations: every
-time is multiplied by N + 1, and where it was 0 it becomes 1. Whatever the order, the step is a longest way over at most
-N operations, and over lags and transfers, whose times are multiples again. So a step of T takes between (N + 1) T and
-(N + 1) T + N: rounding down gives T back, and of a bound L on the stretched problem ⌈(L − N) / (N + 1)⌉ holds here,
-which is the optimum if L is.
+Solvers get small times, all above 0, so that starts alone determine the order (`scaled`). If all operations take time,
+the times are divided by their greatest common divisor. Otherwise let N be the number of operations: every time is
+multiplied by N + 1, and operations of time 0 get 1. For any order the step is a longest path over at most N operations,
+and over lags and transfers, whose times are multiples of N + 1. So a step of T takes between (N + 1) T and
+(N + 1) T + N, and rounding down gives T back. A lower bound L on the scaled problem gives ⌈(L − N) / (N + 1)⌉ on the
+original, which is the optimum if L is.
 """
 
 import math
@@ -22,9 +22,9 @@ from pipeplan_formulations.schedule.objective import evaluate, feasible
 
 
 def serial(problem: PipelineSchedule) -> Orders:
-    """One micro-batch after the other, each W as soon as it may.
+    """Orders that run one micro-batch after the other, each W as soon as possible.
 
-    Feasible whenever the problem is `possible`; holds the least memory of all orders.
+    They are feasible whenever the problem is `possible`, and need the least memory of all orders.
     """
     last = problem.stages - 1
 
@@ -37,35 +37,35 @@ def serial(problem: PipelineSchedule) -> Orders:
 
 
 @dataclass(frozen=True)
-class Stretched:
-    """A problem whose operations all take time.
+class ScaledProblem:
+    """Scaled problem whose operations all take time.
 
     Attributes
     ----------
     problem : PipelineSchedule
-        The same orders are feasible as in the original.
+        It has the same feasible orders as the original.
     factor : int
         N + 1, or 1 if all operations take time already.
     unit : int
-        What times were divided by.
+        Divisor of all times.
     """
 
     problem: PipelineSchedule
     factor: int
     unit: int
 
-    def bound(self, stretched: int) -> int:
-        """The bound on the original that a bound on the stretched problem gives."""
-        return -(-(stretched * self.unit - self.factor + 1) // self.factor)
+    def bound(self, scaled: int) -> int:
+        """Lower bound on the original from a lower bound on the scaled problem."""
+        return -(-(scaled * self.unit - self.factor + 1) // self.factor)
 
 
-def stretched(problem: PipelineSchedule) -> Stretched:
-    """The problem with other times."""
+def scaled(problem: PipelineSchedule) -> ScaledProblem:
+    """Scale all times so that every operation takes time."""
     times = [problem.time[kind][s] for s in range(problem.stages) for kind in problem.kinds(s)]
     if all(times):
         ways = (problem.lag, problem.lag_back, problem.occupancy, problem.occupancy_back)
         unit = math.gcd(*times, *chain(*ways), *problem.ending)
-        return Stretched(_with(problem, lambda time: time // unit), 1, unit)
+        return ScaledProblem(_with(problem, lambda time: time // unit), 1, unit)
     factor = len(times) * problem.micro_batches + 1
     other = _with(problem, lambda time: time * factor)
     weight = [w or int(split) for w, split in zip(other.weight, other.split, strict=True)]
@@ -75,11 +75,11 @@ def stretched(problem: PipelineSchedule) -> Stretched:
         backward=tuple(time or 1 for time in other.backward),
         weight=tuple(weight),
     )
-    return Stretched(other, factor, 1)
+    return ScaledProblem(other, factor, 1)
 
 
 def _with(problem: PipelineSchedule, change: Callable[[int], int]) -> PipelineSchedule:
-    """Every time changed."""
+    """Problem with ``change`` applied to every time."""
     return replace(
         problem,
         forward=tuple(map(change, problem.forward)),
@@ -94,18 +94,18 @@ def _with(problem: PipelineSchedule, change: Callable[[int], int]) -> PipelineSc
 
 
 SHARE = 0.1
-"""Part of the time limit that list scheduling may take."""
+"""Share of the time limit for list scheduling."""
 
 
 def open_bracket(problem: PipelineSchedule, limits: Limits, progress: Progress | None) -> Bracket[Orders]:
-    """The bracket of a schedule problem, nothing known yet."""
+    """Create the bracket of a schedule problem without incumbent or bound."""
     bracket = Bracket(partial(evaluate, problem), limits, progress)
     bracket.impossible = not problem.possible
     return bracket
 
 
 def start(problem: PipelineSchedule, bracket: Bracket[Orders], hint: Orders | None, seconds: float) -> None:
-    """Offer one micro-batch after the other, the hint, and what the list schedulers find within so many seconds."""
+    """Offer the serial orders, the hint, and the best list schedule found within ``seconds``."""
     bracket.offer(serial(problem))
     if hint is not None and feasible(problem, hint):
         bracket.offer(hint)

@@ -1,4 +1,4 @@
-"""Good schedules in little time: a portfolio of list schedulers, then local search."""
+"""Constructive heuristic for pipeline schedules: a portfolio of list schedulers, then local search."""
 
 from pipeplan_formulations.schedule.constructive.search import constructive
 

@@ -1,37 +1,37 @@
-"""List scheduling: whichever device can start something first starts what its rule likes best.
+"""List scheduling: the device with the earliest possible start runs the operation of its rule's highest priority.
 
 ::
 
     device 0   F0 F1 F2 ·· I0 ·
-    device 1      F0 F1 I0 ↑        both look at what has arrived, or is known to arrive, and fits; the earlier start is
-                           └ next   made final, and the devices that hear of its end look again
+    device 1      F0 F1 I0 ↑        both choose among operations whose inputs have arrived, or will at a known time, and
+                           └ next   that fit; the earlier start is made final, and the affected devices choose again
 
-Each lane of a device with two looks by itself. Tensors take their wires as soon as they are on their way, in the order
-in which what makes them starts; the lists that come of it are then timed as they are.
+On a device with two lanes each lane chooses separately. Tensors take their wires as soon as they are ready, in the
+order of the starts of their operations; the resulting lists are then evaluated exactly.
 
-Operations are numbers here, for loops that look at each of them thousands of times:
+Operations are encoded as integers, since loops visit each of them thousands of times:
 number = (kind · stages + stage) · micro_batches + micro_batch, with kind 0, 1, 2 for F, I, W.
 
-Which forwards may start so that the pipeline can always drain (`Admission`)
-----------------------------------------------------------------------------
-A stage holds what a micro-batch has taken at the start of its F until its I and W give it back. Let ``z`` be the last
-stage on a device, in the order in which a micro-batch comes by, and ``n_s`` how many F of stage s have started. The
-device is *safe* if the oldest micro-batch that has not passed all of it still finds room:
+Deadlock avoidance: forwards that may start so that the pipeline can always drain (`Admission`)
+-----------------------------------------------------------------------------------------------
+A stage holds the bytes that a micro-batch takes at the start of its F until its I and W free them. Let ``z`` be the
+last stage on a device, in the order of a micro-batch's path, and ``n_s`` the number of F of stage s that have started.
+The device is *safe* if the oldest micro-batch that has not passed all its stages still finds room:
 
 (1)  full + Σ_s taken_s · max(0, n_s − n_z − 1) ≤ room        with full = Σ_s taken_s, room = limit − base.
 
-*Enough.* Let every device be safe, and run every W that waits. The oldest micro-batch j that has not ended has n_s = j
-on the stages that it has yet to pass, and the older ones hold nothing, so by (1) its next F finds room. Afterwards (1)
-holds again: if the stage is z, no term grows, and if not, its own term is max(0, j + 1 − j − 1) = 0. So j passes all
-stages, comes back, and gives back all it held.
+*Sufficient.* Let every device be safe, and run every W that waits. The oldest micro-batch j that has not ended has
+n_s = j on the stages that it has yet to pass, and the older ones hold nothing, so by (1) its next F finds room.
+Afterwards (1) holds again: if the stage is z, no term grows, and if not, its own term is max(0, j + 1 − j − 1) = 0. So
+j passes all stages, returns, and frees all its bytes.
 
-*Needed.* Micro-batches pass a stage in order, so no I of a later one precedes the last F of j: whatever runs before,
-the later ones keep what they hold until j has passed z. Where (1) fails there is no room for that.
+*Necessary.* Micro-batches pass a stage in order, so no I of a later one precedes the last F of j. The later ones keep
+their bytes until j has passed z. If (1) fails there is no room for that.
 
-How many micro-batches each stage keeps in flight (`tuned`)
------------------------------------------------------------
-Where memory is short these counts decide more than priorities do: a stage that takes forwards early delays backwards,
-and the stages before it, full, wait for those.
+In-flight counts of the stages (`tuned`)
+----------------------------------------
+If memory is short these counts matter more than priorities: a stage that runs forwards early delays backwards, and the
+full stages before it wait for those.
 """
 
 import time
@@ -45,19 +45,19 @@ from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSc
 from pipeplan_formulations.schedule.objective import evaluate, listed
 
 Numbered: TypeAlias = list[list[int]]
-"""Of every device its operations in order."""
+"""Operations of every device in order, as numbers."""
 
 KINDS: tuple[Kind, ...] = ("F", "I", "W")
 F, I, W = range(3)  # noqa: E741
 
 
 def number(problem: PipelineSchedule, kind: int, stage: int, micro_batch: int) -> int:
-    """The number of an operation."""
+    """Number that encodes an operation."""
     return (kind * problem.stages + stage) * problem.micro_batches + micro_batch
 
 
 def to_orders(problem: PipelineSchedule, numbered: Sequence[Sequence[int]]) -> Orders:
-    """Numbers to operations."""
+    """Decode numbers to operations."""
 
     def op(number: int) -> Op:
         rest, micro_batch = divmod(number, problem.micro_batches)
@@ -68,25 +68,25 @@ def to_orders(problem: PipelineSchedule, numbered: Sequence[Sequence[int]]) -> O
 
 
 def to_numbers(problem: PipelineSchedule, orders: Orders) -> Numbered:
-    """Operations to numbers."""
+    """Encode operations as numbers."""
     return [[number(problem, KINDS.index(op.kind), op.stage, op.micro_batch) for op in order] for order in orders]
 
 
 Priorities: TypeAlias = tuple[list[list[float]], list[list[float]], list[list[float]]]
-"""Of F, I and W, per stage and micro-batch: the least goes first."""
+"""Priorities of F, I and W, per stage and micro-batch: the least goes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a device chooses among what it may start.
+    """Dispatching rule: a device's choice among the operations that it may start.
 
     Attributes
     ----------
     priorities : Priorities
-        Which goes first.
+        The least goes first.
     patience : float
-        A device waits for something better that is known to arrive within this fraction of the time that the best it
-        could start now takes: 0 makes non-delay schedules, 1 active ones.
+        A device waits for an operation of higher priority that can start within this fraction of the time of the best
+        one that could start now: 0 makes non-delay schedules, 1 active ones.
     held : tuple of int, or None
         Most micro-batches in flight per stage (F started, I not ended), each at least 1; None for as many as fit.
     alternate : bool
@@ -100,7 +100,7 @@ class Rule:
 
 
 class Admission:
-    """Says which F may start, given how many have started on each stage."""
+    """Safety test (1) for the next F of a stage, given the number of F that have started on each stage."""
 
     def __init__(self, problem: PipelineSchedule) -> None:
         self._device, self._hosted, self._taken = problem.device, problem.hosted, problem.taken
@@ -110,7 +110,7 @@ class Admission:
         ]
 
     def keeps_safe(self, stage: int, started: Sequence[int]) -> bool:
-        """Whether (1) holds after one more F of the stage, if it held before."""
+        """True if (1) holds after one more F of the stage, given that it held before."""
         device = self._device[stage]
         hosted = self._hosted[device]
         if stage == hosted[-1]:
@@ -121,13 +121,13 @@ class Admission:
 
 
 _Choice = tuple[int, float, int, int, int]
-"""Level, priority, kind, stage, start: the least is best."""
+"""Candidate (level, priority, kind, stage, start): the least is best."""
 
 
 def dispatch(problem: PipelineSchedule, rule: Rule) -> tuple[int, Numbered]:
-    """The makespan, and of every device its actions in order; one micro-batch alone must fit.
+    """Makespan and lists of the schedule by a rule; one micro-batch alone must fit.
 
-    It always ends: a forward starts only where the pipeline can drain afterwards (`admission`).
+    The schedule never deadlocks: a forward starts only if the pipeline can drain afterwards (`Admission`).
     """
     run = _Run(problem, rule)
     waiting = [run.look(lane) for lane in range(len(problem.lanes))]
@@ -141,7 +141,7 @@ def dispatch(problem: PipelineSchedule, rule: Rule) -> tuple[int, Numbered]:
 
 
 def _timed(problem: PipelineSchedule, run: "_Run") -> tuple[int, Numbered]:
-    """The lists as `evaluate` has them."""
+    """Makespan and lists, evaluated exactly with lanes and wires."""
     orders = listed(problem, run.begun)[: problem.devices]
     value = evaluate(problem, orders)
     assert value is not None
@@ -149,7 +149,7 @@ def _timed(problem: PipelineSchedule, run: "_Run") -> tuple[int, Numbered]:
 
 
 class _Run:
-    """A schedule in the making."""
+    """Partial schedule, extended operation by operation."""
 
     def __init__(self, problem: PipelineSchedule, rule: Rule) -> None:
         stages = problem.stages
@@ -177,7 +177,8 @@ class _Run:
         self.makespan = 0
 
     def look(self, lane: int) -> _Choice:
-        """What the lane starts next, as far as is known."""
+        """Operation that the lane starts next, by the arrivals known so far; its start is `UNLIMITED` if none."""
+        # found: the next I, F and W of each stage on this lane. Level 1 ranks behind level 0, for alternation.
         device, free, rule, started = self.device[lane], self.free[lane], self.rule, self.started
         (forward, backward, weight), (first_f, first_i, first_w) = self.ready, rule.priorities
         turn = self.last[lane] if rule.alternate else None
@@ -197,6 +198,7 @@ class _Run:
                 found.append((level, first_w[stage][started[W][stage]], W, stage, ready if ready > free else free))
         if len(found) < 2:
             return found[0] if found else (0, 0, F, 0, UNLIMITED)
+        # The best of the earliest, or a better one that starts within the patience.
         earliest = min([choice[4] for choice in found])
         best = min([choice for choice in found if choice[4] == earliest])
         if rule.patience:
@@ -205,7 +207,7 @@ class _Run:
         return best
 
     def _admits(self, device: int, stage: int) -> bool:
-        """Whether the next forward of the stage may start, and leaves the device safe."""
+        """True if the next forward of the stage fits and leaves the device safe."""
         if self.problem.taken[stage] > self.left[device]:
             return False
         started = self.started[F]
@@ -214,12 +216,12 @@ class _Run:
         return self.admission.keeps_safe(stage, started)
 
     def _room_from(self, device: int, stage: int) -> int:
-        """When a forward that is admitted has its memory: what the last I or W frees is there when that ends."""
+        """Earliest time with memory for an admitted forward: bytes of the last I or W are freed at its end."""
         start, end, freed = self.late[device]
         return end if self.problem.taken[stage] > self.left[device] - freed else start
 
     def begin(self, lane: int, choice: _Choice) -> tuple[int, ...]:
-        """Start it; the lanes that must look again."""
+        """Start the chosen operation; return the lanes that must choose again."""
         _, _, kind, stage, start = choice
         problem, started, device = self.problem, self.started[kind], self.device[lane]
         stages = problem.stages
@@ -232,6 +234,7 @@ class _Run:
             self._note(lane, Op(KINDS[kind], stage, micro_batch), start)
         if kind != F:
             self.makespan = max(self.makespan, end + problem.ending[stage])
+        # Update memory and the arrival times of the operations that depend on this one.
         if kind == W:
             self.left[device] += problem.freed_by_weight[stage]
             self._weight(stage)
@@ -257,7 +260,7 @@ class _Run:
         return self.lanes[device] if same else (*self.lanes[device], *self.lanes[problem.device[other]])
 
     def _note(self, lane: int, op: Op, start: int) -> None:
-        """Where there are lanes or wires: its start, what it frees at its end, and how its tensor leaves."""
+        """Record start, freed bytes and transfer of an operation, for problems with two lanes or wires."""
         problem, (kind, s, i), end = self.problem, op, start + self.problem.duration(op)
         self.begun[op] = start
         if kind == "W":
@@ -302,9 +305,9 @@ class _Run:
 
 
 def tuned(problem: PipelineSchedule, rule: Rule, until: float) -> tuple[int, Numbered]:
-    """The best of hill climbing over ``rule.held``, one more or less on one stage a step, until a moment.
+    """Best schedule of hill climbing over ``rule.held``, one more or less on one stage per step, until time ``until``.
 
-    Equal values are walked along, never twice to the same counts; the walk ends where no step is left.
+    Steps to equal values are taken, but never twice to the same counts; the walk ends if no step is left.
     """
     fits = [_alone(problem, stage) for stage in range(problem.stages)]
     held = rule.held or tuple(fits)
@@ -328,7 +331,7 @@ def tuned(problem: PipelineSchedule, rule: Rule, until: float) -> tuple[int, Num
 
 
 def _alone(problem: PipelineSchedule, stage: int) -> int:
-    """Most micro-batches that fit on the stage while each other one on its device holds one."""
+    """Largest number of micro-batches that fit on the stage while each other stage of its device holds one."""
     device, taken = problem.device[stage], problem.taken[stage]
     left = problem.room[device] - sum(problem.taken[s] for s in problem.hosted[device])
     return min(problem.micro_batches, 1 + left // taken) if taken else problem.micro_batches

@@ -2,30 +2,31 @@
 
 Tabu search (`improved`)
 ------------------------
-Only where two neighbours on a device are critical, with no pause between them, can their exchange shorten the step::
+Only an exchange of two critical neighbours on a device without idle time between them can shorten the step::
 
     device 1   F2 I0│W0 F3│I1                   F2 I0│F3 W0│I1
                     └critical┘        ──▶
 
-Each exchange is judged by the longest path through the two with everything else as it was: a lower bound on what comes
-of it, by a few additions (Taillard, "Parallel taboo search techniques for the job shop scheduling problem", 1994). The
-best is carried out and timed exactly, and may not be taken back for some iterations unless that makes a new best.
+Each exchange is estimated by the longest path through the two operations with all others unchanged. This is a lower
+bound on the new makespan by a few additions (Taillard, "Parallel taboo search techniques for the job shop scheduling
+problem", 1994). The best exchange is made and timed exactly. It may not be reversed for some iterations unless that
+gives a new best.
 
-It looks at given lists as a network (`Network`): the arcs are those of the pipeline and from each operation on a device
-to its next. Times are exact, as in `evaluate`; operations are numbers, as each is asked for thousands of times.
+The lists form a network (`Network`): its arcs are those of the pipeline and from each operation on a device to its
+next. Times are exact, as in `evaluate`; operations are encoded as integers, since each is visited thousands of times.
 
 Simulated annealing (`annealed`)
 --------------------------------
-For devices with two lanes, and wires that serve first come, first served; each order is timed as `evaluate` does.
+For devices with two lanes, and wires that serve first come, first served; each order is evaluated as in `evaluate`.
 
 ::
 
-    device 1   F2 I0 W0 F3 I1        some operation goes a few places on, or back
+    device 1   F2 I0 W0 F3 I1        a random operation moves a few places forward or back
                   ╰────▶
 
-What becomes longer is taken with a probability that falls with the time that is left (Kirkpatrick, Gelatt and Vecchi,
-"Optimization by simulated annealing", 1983). Tabu search looks at the critical path only and is quicker, but its
-network has no lanes and no wires.
+A longer schedule is accepted with a probability that falls with the time left (Kirkpatrick, Gelatt and Vecchi,
+"Optimization by simulated annealing", 1983). Tabu search changes the critical path only and is faster, but its network
+has no lanes and no wires.
 """
 
 import time
@@ -37,15 +38,15 @@ from random import Random
 
 from pipeplan_formulations.schedule.constructive.dispatch import KINDS, Numbered, number
 from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
-from pipeplan_formulations.schedule.objective import evaluate, worth
+from pipeplan_formulations.schedule.objective import evaluate, evaluate_complete
 
 Arcs = list[list[tuple[int, int]]]
-"""Of every operation its neighbours, each with the lag between them."""
+"""Adjacency lists: for every operation its neighbours, each with the lag between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Lists with their times.
+    """Times of given lists.
 
     Attributes
     ----------
@@ -53,7 +54,7 @@ class Timed:
     heads : list of int
         Start of each operation.
     tails : list of int
-        From the start of each operation to the end of the step, along the longest path.
+        Longest path from the start of each operation to the end of the step.
     """
 
     makespan: int
@@ -62,7 +63,7 @@ class Timed:
 
 
 class Network:
-    """The arcs of the pipeline, and times under any lists."""
+    """Arcs of the pipeline, and computation of times for any lists."""
 
     def __init__(self, problem: PipelineSchedule) -> None:
         stages, many = problem.stages, problem.micro_batches
@@ -91,7 +92,7 @@ class Network:
         self.before[b].append((a, lag))
 
     def fits(self, device: int, order: list[int]) -> bool:
-        """Whether the list keeps to the device's memory."""
+        """True if the list respects the device's memory."""
         left, delta = self.problem.room[device], self.delta
         for op in order:
             left -= delta[op]
@@ -100,7 +101,8 @@ class Network:
         return True
 
     def timed(self, orders: Numbered) -> Timed | None:
-        """Times with every operation as early as possible; None if the lists deadlock. Memory is not looked at."""
+        """Times with every operation as early as possible; None if the lists deadlock. Memory is not checked."""
+        # next_one: successor on the device; waits: number of predecessors not yet placed.
         durations, after = self.durations, self.after
         next_one, waits = [-1] * self.size, list(self._waits)
         for order in orders:
@@ -109,7 +111,8 @@ class Network:
                 waits[b] += 1
         heads = [0] * self.size
         sequence = [order[0] for order in orders if order and not waits[order[0]]]
-        for op in sequence:  # grows while it is read; comparisons are spelled out as calls of max take half of the time
+        # Topological order; ``sequence`` grows during the loop. Calls of max would take half of the time.
+        for op in sequence:
             end = heads[op] + durations[op]
             for other, lag in after[op]:
                 if heads[other] < end + lag:
@@ -146,31 +149,33 @@ class Network:
 
 
 _STALE = 300  # steps without a new best after which a search ends
-_RANDOM = 10
+_RANDOM = 10  # random first steps with a seed other than 0
 
 _Move = tuple[int, int, int]
-"""Estimate, device, place of the first of the two."""
+"""Exchange (estimate, device, place of the first operation)."""
 
 
 def improved(network: Network, orders: Numbered, until: float, seed: int = 0) -> tuple[int, Numbered]:
-    """The best lists found until a moment of `time.monotonic`, or until many steps brought none; and their makespan.
+    """Tabu search: return the makespan and the best lists found until ``until`` (by `time.monotonic`).
 
-    They are no worse than those given, which must end and fit. With a ``seed`` other than 0 the first steps are random.
+    It also ends after `_STALE` steps without a new best. The result is no worse than the given lists, which must be
+    feasible. With a ``seed`` other than 0 the first steps are random.
     """
     timed = network.timed(orders)
     assert timed is not None
     best, most = orders, timed.makespan
     orders = [list(order) for order in orders]
-    random, forbidden, turn, found = Random(seed), dict[tuple[int, int], int](), 0, 0
-    while turn < found + _STALE and time.monotonic() < until:
-        turn += 1
+    random, forbidden, iteration, found = Random(seed), dict[tuple[int, int], int](), 0, 0
+    while iteration < found + _STALE and time.monotonic() < until:
+        iteration += 1
         candidates = sorted(moves(network, orders, timed))
-        if seed and turn <= _RANDOM:
+        if seed and iteration <= _RANDOM:
             random.shuffle(candidates)
+        # Make the first exchange that is not forbidden and does not deadlock.
         for estimate, device, place in candidates:
             order = orders[device]
             a, b = order[place], order[place + 1]
-            if forbidden.get((b, a), 0) >= turn and estimate >= most:
+            if forbidden.get((b, a), 0) >= iteration and estimate >= most:
                 continue
             order[place], order[place + 1] = b, a
             after = network.timed(orders)
@@ -182,15 +187,15 @@ def improved(network: Network, orders: Numbered, until: float, seed: int = 0) ->
                 break
             forbidden.clear()
             continue
-        forbidden[a, b] = turn + random.randint(8, 16)
+        forbidden[a, b] = iteration + random.randint(8, 16)
         timed = after
         if timed.makespan < most:
-            best, most, found = [list(order) for order in orders], timed.makespan, turn
+            best, most, found = [list(order) for order in orders], timed.makespan, iteration
     return most, best
 
 
 def moves(network: Network, orders: Numbered, timed: Timed) -> Iterator[_Move]:
-    """Exchanges of critical neighbours with no pause between them that fit, each with a lower bound on its makespan."""
+    """Exchanges of adjacent critical operations that respect memory, each with a lower bound on its makespan."""
     heads, tails, durations, delta = timed.heads, timed.tails, network.durations, network.delta
     many, longest = network.problem.micro_batches, timed.makespan
     for device, order in enumerate(orders):
@@ -210,7 +215,7 @@ def moves(network: Network, orders: Numbered, timed: Timed) -> Iterator[_Move]:
 
 
 def _estimate(network: Network, timed: Timed, before: int, a: int, b: int, behind: int) -> int:
-    """The longest path through ``b`` and ``a``, in this order between ``before`` and ``behind``."""
+    """Longest path through ``b`` and ``a``, in this order between ``before`` and ``behind``."""
     heads, tails, durations = timed.heads, timed.tails, network.durations
     free = heads[before] + durations[before] if before >= 0 else 0
     b_head = max([free, *(heads[op] + durations[op] + lag for op, lag in network.before[b])])
@@ -221,22 +226,24 @@ def _estimate(network: Network, timed: Timed, before: int, a: int, b: int, behin
     return max(b_head + b_tail, a_head + a_tail)
 
 
-_FAR = 3  # places
-_WARM = 0.005  # of the makespan: what at first is often taken
-_COLD = 4000  # orders without a new best after which it ends
+_FAR = 3  # largest move in places
+_WARM = 0.005  # initial temperature as a share of the makespan
+_COLD = 4000  # number of orders without a new best after which annealing ends
 
 
 def annealed(
     problem: PipelineSchedule, orders: Orders, seconds: float, seed: int = 0, bound: int = 0
 ) -> tuple[int, Orders]:
-    """The best orders of devices that are found within some wall time, and their makespan; no worse than those given.
+    """Simulated annealing: return the makespan and the best orders found within ``seconds`` of wall time.
+
+    The result is no worse than the given orders.
 
     Parameters
     ----------
     orders : Orders
-        Lists of devices that end and fit; what they say of wires is left out.
+        Feasible lists of the devices; a list of transfers is ignored.
     bound : int
-        A makespan that is good enough, as one below which there is none: the search ends where it is met.
+        Makespan that is good enough, such as a lower bound: the search ends once it is reached.
     """
     begin, random = time.monotonic(), Random(seed)
     here = orders[: problem.devices]
@@ -247,7 +254,7 @@ def annealed(
     while least > bound and stale < _COLD and (left := 1 - (time.monotonic() - begin) / max(seconds, 1e-9)) > 0:
         stale += 1
         trial = _moved(here, random)
-        after = None if trial is None else worth(problem, trial)
+        after = None if trial is None else evaluate_complete(problem, trial)
         if trial is None or after is None:
             continue
         if after <= value or random.random() < exp((value - after) / (_WARM * value * left)):
@@ -258,7 +265,7 @@ def annealed(
 
 
 def _moved(orders: Orders, random: Random) -> Orders | None:
-    """One operation a few places on or back; None if it passed one that it waits for, or that waits for it."""
+    """Orders with one operation moved a few places; None if it would pass one that it must precede or follow."""
     device = random.randrange(len(orders))
     order = list(orders[device])
     if len(order) < 2:
@@ -276,5 +283,5 @@ def _moved(orders: Orders, random: Random) -> Orders | None:
 
 
 def _tied(a: Op, b: Op) -> bool:
-    """Whether their order is known: of one kind and stage, or one micro-batch at one stage."""
+    """True if the order of a and b is fixed: same kind and stage, or same micro-batch and stage."""
     return a.stage == b.stage and (a.kind == b.kind or a.micro_batch == b.micro_batch)

@@ -1,4 +1,4 @@
-"""The portfolio as time allows, then its best rules tuned, then local search from the best schedules."""
+"""Constructive search: the portfolio as time allows, then tuning of its best rules, then local search."""
 
 import time
 from collections.abc import Iterator
@@ -7,19 +7,19 @@ from typing import Generic, TypeVar
 
 from pipeplan_formulations.schedule.constructive.dispatch import Numbered, Rule, dispatch, to_numbers, to_orders, tuned
 from pipeplan_formulations.schedule.constructive.local_search import Network, annealed, improved
-from pipeplan_formulations.schedule.constructive.members import automatic, dispatched, handwritten
+from pipeplan_formulations.schedule.constructive.portfolio import automatic, dispatched, handwritten
 from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import evaluate
 
-_PORTFOLIO, _TUNING = 0.25, 0.35  # of the time has passed when these end
-_TUNED = 6  # rules
-_STARTS = 3  # schedules from which local search sets out
+_PORTFOLIO, _TUNING = 0.25, 0.35  # shares of the time after which these end
+_TUNED = 6  # number of rules that are tuned
+_STARTS = 3  # number of schedules from which local search starts
 
 _Item = TypeVar("_Item")
 
 
 class _Best(Generic[_Item]):
-    """The best few, one of each makespan: equal ones are often the same schedule."""
+    """Best few items, one per makespan, since equal makespans are often the same schedule."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -39,15 +39,15 @@ class _Best(Generic[_Item]):
 
 
 def constructive(problem: PipelineSchedule, seconds: float, bound: int = 0) -> tuple[int, Orders] | None:
-    """A good schedule and its makespan; None if there is none, which is so exactly if one micro-batch does not fit.
+    """Return a good schedule with its makespan; None exactly if one micro-batch does not fit.
 
     Parameters
     ----------
     seconds : float
-        Wall time. What a member of the portfolio finds does not depend on it, only how many of them run; 1F1B, the
-        zero-bubble schedules and a first rule always do. The same holds for the steps of the searches.
+        Wall time. It decides the number of portfolio members that run, not their results; 1F1B, the zero-bubble
+        schedules and a first rule always run. The same holds for the steps of the searches.
     bound : int
-        A makespan that is good enough, as one below which there is none: the search ends where it is met.
+        Makespan that is good enough, such as a lower bound: the search ends once it is reached.
     """
     if not problem.possible:
         return None
@@ -64,7 +64,7 @@ def constructive(problem: PipelineSchedule, seconds: float, bound: int = 0) -> t
 
 
 def _swap(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> None:
-    """Local search from the best schedules; its network has no lanes and no wires."""
+    """Tabu search from the best schedules, for problems without two lanes and wires."""
     network, seeds = Network(problem), count()
     while found.least > bound and time.monotonic() < until:
         seed = next(seeds)
@@ -73,7 +73,7 @@ def _swap(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound
 
 
 def _anneal(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> None:
-    """Local search that times whole schedules, with lanes and wires."""
+    """Simulated annealing from the best schedules, with lanes and wires."""
     starts = found.sorted()
     for place, (_, orders) in enumerate(starts):
         if found.least > bound:
@@ -90,7 +90,7 @@ def _written(problem: PipelineSchedule) -> Iterator[tuple[int, Numbered]]:
 
 
 def _run(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> list[Rule]:
-    """Run rules and note what they find; the best few of them."""
+    """Run the rules, record their schedules, and return the best few rules."""
     best: _Best[Rule] = _Best(_TUNED)
     for rule in chain(automatic(problem), dispatched(problem)):
         value, orders = dispatch(problem, rule)
@@ -102,6 +102,6 @@ def _run(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound:
 
 
 def _share(until: float, parts: int) -> float:
-    """The end of the first of some equal parts of the time from now on."""
+    """End of the first of ``parts`` equal parts of the time from now on."""
     now = time.monotonic()
     return now + (until - now) / parts

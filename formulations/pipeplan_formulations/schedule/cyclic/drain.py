@@ -1,14 +1,14 @@
-"""What full memory costs at both ends of a step: the wait for the first backwards, and the last round trip.
+"""Lower bound on a step with full memory: the wait for the first backwards, and the last round trip.
 
 ::
 
     device 0   F0 F1 F2 F3 ·· ·· ·· I0 W0 F4 I1 W1 F5 … F9 ·· ·· ·· I9 W9
-                           └ wait ┘ work of which none may be    └ round trip of F9 ┘
-                                    left for behind F9
+                           └ wait ┘ work that must all be        └ round trip of F9 ┘
+                                    done before F9
 
 Heads of operations come from the chain of a micro-batch, the order of those of one kind, and `Admission`: F_s(i) starts
-after the end of I_s(i − K_s), and of the W that i needs in any case. `windows` packs work around every operation as
-well; here that is done for the last forward of each stage alone, so that many micro-batches cost little.
+after the end of I_s(i − K_s), and of the W that i needs in any case. `windows` also packs work around every operation.
+Here only the last forward of each stage is packed, so many micro-batches cost little.
 """
 
 from pipeplan_formulations.schedule.bounds import Item, jackson, packed
@@ -17,23 +17,21 @@ from pipeplan_formulations.schedule.instance import Kind, PipelineSchedule
 from pipeplan_formulations.schedule.precedence import Admission
 
 Heads = dict[Kind, list[list[int]]]
-"""For each kind and stage, the least start of every micro-batch."""
+"""Least start of every micro-batch, by kind and stage."""
 
 
 def drain_bound(problem: PipelineSchedule) -> int:
-    """No order of a possible problem takes less than this.
-
-    The larger of what two arguments say:
+    """Lower bound on the makespan of a possible problem: the larger of (15) and (16).
 
     (15)  step ≥ Jackson's rule for each device, with the heads of this file and the tails of `reach`.
 
     (16)  step ≥ start of F_s(M − 1) + round trip of s + tail_s. When the last forward of stage s starts, all other
     forwards of the stage have ended, and for one of the `Admission.choices` (n, k) its first n I and k W, or more. All
-    of them run one after the other on one device, each behind its head, so that the start is at least `packed`; and as
-    I_s(n − 1) has ended, it is at least a round trip behind the start of F_s(n − 1).
+    of them run one after the other on one device, each after its head, so the start is at least `packed`. As
+    I_s(n − 1) has ended, the start is also at least a round trip after the start of F_s(n − 1).
 
-    A forward F_s(i) of (16) before the last is bounded by sums alone. For one of its choices (n, k), n > 0, so much
-    runs behind the head of I_s(0): n I, k W, and all forwards but the K_s that may come before the end of I_s(0).
+    A forward F_s(i) of (16) before the last is bounded by sums alone. For one of its choices (n, k), n > 0, these run
+    after the head of I_s(0): n I, k W, and all forwards except the K_s that may precede the end of I_s(0).
     """
     admissions = [Admission(problem, s) for s in range(problem.stages)]
     heads, along = _heads(problem, admissions), reach(problem)
@@ -53,9 +51,9 @@ def drain_bound(problem: PipelineSchedule) -> int:
 
 
 def _heads(problem: PipelineSchedule, admissions: list[Admission]) -> Heads:
-    """Heads of all operations, micro-batch after micro-batch: there along the chain, and back."""
+    """Heads of all operations, micro-batch by micro-batch: forwards along the chain, then backwards."""
     last, m = problem.stages - 1, problem.micro_batches
-    # What has ended by the head of the next micro-batch: one number for each kind and stage.
+    # done[kind][stage]: earliest ends of the micro-batches so far.
     done: dict[Kind, list[list[int]]] = {k: [[] for _ in problem.device] for k in ("F", "I", "W")}
     for i in range(m):
         for s, admission in enumerate(admissions):
@@ -82,7 +80,7 @@ def _heads(problem: PipelineSchedule, admissions: list[Admission]) -> Heads:
 
 
 def _last_forward(problem: PipelineSchedule, heads: Heads, trip: int, stage: int, admission: Admission) -> int:
-    """The least start of F(M − 1); ``trip`` is the stage's round trip."""
+    """Lower bound on the start of F(M − 1); ``trip`` is the stage's round trip."""
     m = problem.micro_batches
 
     def items(kind: Kind, count: int) -> list[Item]:
@@ -97,7 +95,7 @@ def _last_forward(problem: PipelineSchedule, heads: Heads, trip: int, stage: int
 
 
 def _forward(problem: PipelineSchedule, heads: Heads, stage: int, i: int, admission: Admission) -> int:
-    """Some time before which F(i) does not start."""
+    """Lower bound on the start of F(i)."""
     head = heads["F"][stage][i]
     if i < admission.most:
         return head

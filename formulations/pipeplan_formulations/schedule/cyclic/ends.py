@@ -1,11 +1,11 @@
-"""Head and tail of a step around the steady state: each tried greedily from several points on, the best one kept.
+"""Greedy heads and tails of a step around the steady state, tried from several times on; the best one is kept.
 
-From any point on, every device runs what may start first, backwards before forwards before W (`dispatched`).
-A pattern fixes an order that is right in the middle of a step. Before its first backward and behind its last forward
-there is room that it leaves idle::
+From a given time on, every device runs the operation that can start first, backwards before forwards before W
+(`dispatched`). The order of a pattern suits the middle of a step. Before its first backward and after its last forward
+it leaves devices idle::
 
-    pattern, cut off     F0 F1 I0 W0 F2 I1 W1 ·· I2 W2            W1 waits for its place behind the last I
-    greedy from F2 on    F0 F1 I0 W0 F2 I1 ·· I2 W1 W2
+    pattern, cut off     F0 F1 I0 W0 F2 I1 W1 ·· I2 W2
+    greedy from F2 on    F0 F1 I0 W0 F2 I1 ·· I2 W1 W2            W1 waits for its place after the last I
 """
 
 import heapq
@@ -22,14 +22,14 @@ RANK: dict[Kind, int] = {"I": 0, "F": 1, "W": 2}
 
 @dataclass(frozen=True)
 class Rule:
-    """How to choose.
+    """Greedy rule of a device's choice.
 
     Attributes
     ----------
     patience : float
-        A W waits for an F or I that may start within so many of its own lengths.
+        A W waits for an F or I that may start within this multiple of its own time.
     backwards_first : bool
-        Whether I comes before F where both may start.
+        True if I comes before F when both may start.
     """
 
     patience: float = 0.0
@@ -37,15 +37,15 @@ class Rule:
 
 
 def dispatched(problem: PipelineSchedule, prefix: Orders, rule: Rule) -> Orders | None:
-    """The prefix, then greedily all the rest; None if memory runs full with nothing that could free it.
+    """Complete a prefix greedily; None if memory is full and no operation can free any.
 
-    ``prefix`` holds a beginning of each device's list, all of whose inputs are in it too.
+    ``prefix`` has a beginning of each device's list; all inputs of its operations are in it too.
     """
     return _Dispatch(problem, rule).run(prefix)
 
 
 def joined(prefix: Orders, orders: Orders) -> Orders:
-    """The prefix, then the rest in the order of ``orders``."""
+    """Complete a prefix in the order of ``orders``."""
     lists = []
     for begun, order in zip(prefix, orders, strict=True):
         done: Collection[Op] = set(begun)
@@ -54,6 +54,8 @@ def joined(prefix: Orders, orders: Orders) -> Orders:
 
 
 class _Dispatch:
+    """Greedy list scheduling after a prefix, by a heap of the devices' next starts."""
+
     def __init__(self, problem: PipelineSchedule, rule: Rule) -> None:
         self.problem, self.rule = problem, rule
         self.ends: dict[Kind, list[list[int]]] = {k: [[] for _ in problem.device] for k in ("F", "I", "W")}
@@ -66,11 +68,11 @@ class _Dispatch:
             return None
         problem = self.problem
         heap: list[tuple[int, int]] = []
-        foreseen: list[tuple[int, Op] | None] = [None] * problem.devices
+        next_one: list[tuple[int, Op] | None] = [None] * problem.devices
 
         def look(d: int) -> None:
-            """What device d would run next; an entry of the heap that says otherwise no longer counts."""
-            chosen = foreseen[d] = self._choice(d)
+            """Update the next operation of device d; older entries of the heap for it become invalid."""
+            chosen = next_one[d] = self._choice(d)
             if chosen is not None:
                 heapq.heappush(heap, (chosen[0], d))
 
@@ -78,7 +80,7 @@ class _Dispatch:
             look(d)
         while heap:
             begin, d = heapq.heappop(heap)
-            chosen = foreseen[d]
+            chosen = next_one[d]
             if chosen is None or chosen[0] != begin:
                 continue
             self._append(d, chosen[1], begin)
@@ -112,7 +114,7 @@ class _Dispatch:
         self.lists[device].append(op)
 
     def _ready(self, kind: Kind, stage: int) -> int | None:
-        """When the inputs of the next operation of this kind are there; None if it is not known yet."""
+        """Time when the inputs of the next operation of this kind have arrived; None if not known yet."""
         problem, ends = self.problem, self.ends
         i = len(ends[kind][stage])
         if i == problem.micro_batches:
@@ -131,7 +133,7 @@ class _Dispatch:
         return max(own[i], beyond[i] + problem.lag_back[stage]) if i < len(beyond) else None
 
     def _admits(self, device: int, stage: int) -> bool:
-        """Whether a forward fits, and behind it one more of each later stage of the device."""
+        """True if a forward fits, and after it one more forward of each later stage of the device."""
         problem = self.problem
         later = sum(problem.taken[t] for t in problem.hosted[device] if t > stage)
         return self.held[device] + problem.taken[stage] + later <= problem.room[device]
@@ -154,21 +156,21 @@ class _Dispatch:
         return pick[0], Op(pick[1], pick[2], len(self.ends[pick[1]][pick[2]]))
 
     def _rank(self, candidate: tuple[int, Kind, int]) -> tuple[int, int]:
-        """I before F before W or F before I; deeper forwards and shallower backwards first."""
+        """Sort key: I before F before W, or F before I; deeper forwards and shallower backwards first."""
         _, kind, stage = candidate
         rank = RANK[kind] if self.rule.backwards_first or kind == "W" else 1 - RANK[kind]
         return rank, -stage if kind == "F" else stage
 
 
 TAILS = (1.0, 0.7, 1.4, 0.5, 2.0)
-"""Where a greedy tail begins: so many latencies before the end of the step."""
+"""Begins of greedy tails, in latencies before the end of the step."""
 HEADS = (0.5, 0.75, 0.35, 1.0, 1.5)
-"""Where a greedy head ends: so many latencies after the beginning."""
+"""Ends of greedy heads, in latencies after the beginning."""
 RULES = (Rule(0.5), Rule(0.0), Rule(1.0), Rule(0.5, backwards_first=False), Rule(1.0, backwards_first=False))
 
 
 def with_ends(problem: PipelineSchedule, orders: Orders, latency: int, clock: Clock) -> Orders:
-    """Orders at least as good, with other heads and tails, until the clock runs out."""
+    """Improve orders by other heads and tails until the clock runs out; the result is at least as good."""
     for candidates in (_whole, _tails, _heads, _tails):
         if clock.left <= 0:
             break
@@ -177,12 +179,12 @@ def with_ends(problem: PipelineSchedule, orders: Orders, latency: int, clock: Cl
 
 
 def with_tail(problem: PipelineSchedule, orders: Orders, latency: int, clock: Clock) -> Orders:
-    """The same for tails alone."""
+    """Improve orders by other tails alone."""
     return _best(problem, orders, _tails(problem, orders, latency), clock)
 
 
 def _best(problem: PipelineSchedule, orders: Orders, trials: Iterator[Orders | None], clock: Clock) -> Orders:
-    """The best of orders and trials, until the clock runs out."""
+    """Best of ``orders`` and the trials, until the clock runs out."""
     best, value = orders, evaluate(problem, orders)
     for trial in trials:
         worth = None if trial is None else evaluate(problem, trial)
@@ -194,7 +196,7 @@ def _best(problem: PipelineSchedule, orders: Orders, trials: Iterator[Orders | N
 
 
 def _whole(problem: PipelineSchedule, orders: Orders, _: int) -> Iterator[Orders | None]:
-    """Greedy from the beginning to the end, which is hard to beat where memory is plenty."""
+    """Greedy schedules of the whole step, which are hard to beat with ample memory."""
     return (dispatched(problem, tuple(() for _ in orders), rule) for rule in RULES)
 
 

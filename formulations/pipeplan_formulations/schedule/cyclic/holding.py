@@ -1,30 +1,30 @@
-r"""What a device's memory says about the time of a step, whatever the schedule.
+r"""Lower bounds on period and step by a device's memory, for any schedule.
 
-A *holding* weighs what a device holds: α_s for each micro-batch between the start of F_s and the end of I_s, β_s for
-each between the end of I_s and the end of W_s, with a sum that never exceeds C. Two of them follow from memory:
+A *holding* is a weighted sum of the micro-batches on a device: α_s for each between the start of F_s and the end of
+I_s, β_s for each between the end of I_s and the end of W_s. The sum never exceeds C. Two holdings follow from memory:
 
 * bytes: α = taken, β = freed by weight, C = the largest sum within the room that such numbers can make;
-* counts, where a device hosts one stage: α = 1, β = 0, C = K, how many micro-batches of that stage fit at once.
+* counts, if a device hosts one stage: α = 1, β = 0, C = K, the number of micro-batches of that stage that fit at once.
 
-A count may go on for e longer than I_s(i), with e = min(I_s, W_s), if K micro-batches leave no room for what a W frees:
-when F_s(i + K) begins, I_s(i) has ended, and either I_s(i + 1) too, or else i + 1 I have ended and K micro-batches are
-in flight, so that every W before them has ended, W_s(i) among them. Both take their time after I_s(i). So at no time
-have more than K micro-batches begun whose count goes on. Elsewhere e = 0.
+A count may last e longer than I_s(i), with e = min(I_s, W_s), if K micro-batches leave no room for the bytes that a W
+frees. When F_s(i + K) begins, I_s(i) has ended. Either I_s(i + 1) has ended too, or i + 1 I have ended and K
+micro-batches are in flight, so every W before them has ended, W_s(i) among them. Both take their time after I_s(i). So
+at no time are more than K begun micro-batches counted. In all other cases e = 0.
 
-Area. F_s(i) and I_s(i) are at least a round trip R_s apart, and W_s(i) ends W_s or more after I_s(i), so that one
+Area. F_s(i) and I_s(i) are at least a round trip R_s apart, and W_s(i) ends W_s or more after I_s(i). So one
 micro-batch adds at least  A = Σ_s (α_s (R_s + e) + β_s W_s)  to the integral of the sum over time. The sum is at most
-C, hence in an endless schedule the mean time of one micro-batch is at least
+C. Hence in an endless schedule of any pattern the mean time of one micro-batch is at least
 
 (6)  A / C,
 
-whatever its pattern, and with M micro-batches the sum is above 0 for at least M A / C.
+and with M micro-batches the sum is above 0 for at least M A / C.
 
-Ramps. The sum cannot jump to C and back. x after the first F of the device, with one stage on it, at most
-1 + ⌊x / f⌋ micro-batches have begun, f = max_{t≤s} F_t, because those of stage t alone are F_t apart; with several
-stages, all F that have begun but the last are over, so that their times sum up to x at most, and their weights to
-max_s α_s + x max_s α_s/F_s. Backwards from the last release the same holds for operations that release:
-y before it, all that is held is released by operations that end later; all of them but the first begin within y, so
-that it is at most max r + y max r/t over the kinds of operations that release r in time t. Each ramp lacks an area
+Ramps. The sum cannot jump to C and back. With one stage on the device, at time x after its first F at most
+1 + ⌊x / f⌋ micro-batches have begun, f = max_{t≤s} F_t, because those of stage t alone are F_t apart. With several
+stages, all F that have begun except the last have ended, so their times sum up to at most x, and their weights to at
+most max_s α_s + x max_s α_s/F_s. Backwards from the last release the same holds for operations that release: at time y
+before it, all bytes held are released by operations that end later. All of these except the first begin within y, so
+the sum is at most max r + y max r/t over the kinds of operations that release r in time t. Each ramp lacks an area
 below C ::
 
       C  ┄┄┄┄┄┄┄┄┏━━━━━━━━━━┓┄┄┄┄
@@ -33,7 +33,7 @@ below C ::
          ━━━━┛                  ┗━━━
          head│◀──────  X  ──────▶│ tail
 
-They do not overlap if X is at least the sum of their lengths, which M A / C ≤ X may already say. Before the device's
+They do not overlap if X is at least the sum of their lengths, which M A / C ≤ X may already imply. Before the device's
 first F there is a head, after its last release a tail:
 
 (7)  step ≥ min_s head_s + (M A + lacking) / C + min_s tail of the last release − e.
@@ -48,7 +48,7 @@ from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 @dataclass(frozen=True)
 class Reach:
-    """Least times along the chain of one micro-batch, one entry for each stage.
+    """Least times along the chain of one micro-batch, one entry per stage.
 
     ::
 
@@ -61,9 +61,9 @@ class Reach:
     head : tuple of int
         Σ_{t<s} (F_t + lag_t).
     round_trip : tuple of int
-        F_s, then all that comes after it up to the end of I_s.
+        Time from the start of F_s to the end of I_s.
     tail : tuple of int
-        max over t ≤ s of  Σ_{t≤v<s} (back_v + I_v) + W_t + ending_t: what must follow I_s(i), whatever i.
+        max over t ≤ s of  Σ_{t≤v<s} (back_v + I_v) + W_t + ending_t: least time after I_s(i), for every i.
     """
 
     head: tuple[int, ...]
@@ -88,12 +88,12 @@ def reach(problem: PipelineSchedule) -> Reach:
 
 
 SUMS = 20_000
-"""Most different sums that are listed to find the largest one within the room."""
+"""Largest number of different sums listed to find the largest one within the room."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Weights of one device. See the module's text.
+    """Weights of one device; the module's docstring defines the letters.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Holding:
     capacity : int
         C ≥ 1.
     extra : int
-        e.
+        Additional time e of a count.
     """
 
     device: int
@@ -114,17 +114,17 @@ class Holding:
 
     @property
     def counts(self) -> bool:
-        """Whether it counts the micro-batches of one stage."""
+        """True if this holding counts the micro-batches of one stage."""
         return list(self.held.values()) == [1] and not any(self.waiting.values())
 
     def area(self, problem: PipelineSchedule, along: Reach) -> int:
-        """A."""
+        """Area A of one micro-batch."""
         return sum(
             self.held[s] * (along.round_trip[s] + self.extra) + self.waiting[s] * problem.weight[s] for s in self.held
         )
 
     def step(self, problem: PipelineSchedule, along: Reach) -> int:
-        """(7), rounded up."""
+        """Lower bound (7) on a step, rounded up."""
         area = problem.micro_batches * self.area(problem, along)
         lacking_up, up = self._ramp_up(problem)
         lacking_down, down = self._ramp_down(problem)
@@ -138,32 +138,32 @@ class Holding:
         return head + _ceil(span) + tail - self.extra
 
     def _ramp_up(self, problem: PipelineSchedule) -> tuple[Fraction, Fraction]:
-        """What the first ramp lacks, and its length."""
+        """Area that the first ramp lacks, and its length."""
         if len(self.held) == 1:
             (stage, weight), apart = next(iter(self.held.items())), 0
             apart = max(problem.forward[: stage + 1])
-            steps = -(-self.capacity // weight) - 1  # after so many more forwards the sum may be C
+            steps = -(-self.capacity // weight) - 1  # number of further forwards after which the sum may be C
             lacking = apart * (steps * self.capacity - weight * steps * (steps + 1) // 2)
             return Fraction(lacking), Fraction(apart * steps)
         return self._slope([(w, problem.forward[s]) for s, w in self.held.items() if w])
 
     def _ramp_down(self, problem: PipelineSchedule) -> tuple[Fraction, Fraction]:
-        """What the last ramp lacks, and its length."""
+        """Area that the last ramp lacks, and its length."""
         releases = [(w - self.waiting[s], problem.backward[s]) for s, w in self.held.items()]
         releases += [(w, problem.weight[s]) for s, w in self.waiting.items()]
         return self._slope([(weight, time) for weight, time in releases if weight])
 
     def _slope(self, steps: list[tuple[int, int]]) -> tuple[Fraction, Fraction]:
-        """A ramp of operations that each add (weight, time)."""
+        """Lacking area and length of a ramp of operations that each add ``weight`` in ``time``."""
         rise = max(0, self.capacity - max(weight for weight, _ in steps))
         pace = min(Fraction(time, weight) for weight, time in steps)
         return rise * rise * pace / 2, rise * pace
 
 
 def holdings(problem: PipelineSchedule, endless: bool = False) -> Iterator[Holding]:
-    """The holdings of all devices that host something that takes memory.
+    """Holdings of all devices whose stages take memory.
 
-    ``problem`` must be possible: then no capacity is 0. Unless ``endless``, no more than its M micro-batches are held.
+    ``problem`` must be possible: then no capacity is 0. Unless ``endless``, at most M micro-batches are held.
     """
     m = problem.micro_batches
     for d, hosted in enumerate(problem.hosted):
@@ -183,7 +183,7 @@ def holdings(problem: PipelineSchedule, endless: bool = False) -> Iterator[Holdi
 
 
 def largest_sum(weights: set[int], room: int) -> int:
-    """The largest sum ≤ room of any multiples of the weights; ``room`` itself if there are too many sums to list."""
+    """Largest sum ≤ room of any multiples of the weights; ``room`` itself if there are too many sums to list."""
     sums = {0}
     for weight in sorted(weights, reverse=True):
         if sum((room - begun) // weight + 1 for begun in sums) > SUMS:
@@ -193,7 +193,7 @@ def largest_sum(weights: set[int], room: int) -> int:
 
 
 def period_bound(problem: PipelineSchedule, unit: int = 1) -> int:
-    """No schedule without end runs ``unit`` micro-batches in less time on average: (6), and the work of each device.
+    """Lower bound on the mean time of ``unit`` micro-batches in an endless schedule: (6), and the work of each device.
 
     Returns 0 if the problem is impossible.
     """
@@ -206,20 +206,20 @@ def period_bound(problem: PipelineSchedule, unit: int = 1) -> int:
 
 
 def step_bound(problem: PipelineSchedule) -> int:
-    r"""No order of the step's M micro-batches is better.
+    r"""Lower bound on the step of M micro-batches: the largest of (7) over all holdings, and (8) and (9) by work.
 
-    The larger of (7) over all holdings and of what the work of device d says:
+    For every device d:
 
     (8)  step ≥ min_s head_s + Σ_s M (F_s + I_s + W_s) + min_s tail of the last operation,
     (9)  step ≥ min_s head_s + Σ_s M (F_s + I_s)       + min_s tail_s,
 
-    over the stages s of d. In (8) the last operation of the device is a W, behind which comes ending_s, or a joined
-    backward, behind which comes tail_s. In (9) W is left out, and the last operation of all others is an I.
+    over the stages s of d. In (8) the last operation of the device is a W, followed by ending_s, or a joined backward,
+    followed by tail_s. In (9) W is left out, and the last of the other operations is an I.
 
     The least period T_u of u micro-batches does not bound a step unless u = M: then M micro-batches in any order,
-    again and again, are such a pattern, so that step ≥ T_M. T_1 may exceed T_2 / 2: with eight equal stages and
+    repeated endlessly, are such a pattern, so step ≥ T_M. T_1 may exceed T_2 / 2: with eight equal stages and
     F = I = W a period of 3 F takes room for eight micro-batches, and a period of 6 F for two takes room for six. So
-    what is used here is (6), which holds for all u at once.
+    (6) is used here, which holds for all u at once.
     """
     if not problem.possible:
         return 0

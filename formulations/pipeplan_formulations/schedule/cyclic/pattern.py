@@ -1,11 +1,11 @@
-"""Schedules without end: the same starts again and again, one period later.
+"""Patterns: endless schedules that repeat the same starts every period.
 
-A pattern of one micro-batch needs no solver (`compact`): each operation takes the first place of the frame that is left
-for it. For many stages this is quick, and with memory for every stage's round trip it is often all that is needed.
+A pattern of one micro-batch needs no solver (`compact`): each operation takes the first free place of the frame. For
+many stages this is fast, and with memory for every stage's round trip it is often sufficient.
 
 ::
 
-    frame of a device   │F F F · · I I I · W W│      I may not begin at once if W no longer fits anywhere then
+    frame of a device   │F F F · · I I I · W W│      I is delayed if otherwise no gap is left for W
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,8 @@ class Pattern:
     starts: Mapping[Op, int]
 
     def faults(self, problem: PipelineSchedule) -> list[str]:
-        """What keeps the pattern from being a schedule; an empty list if nothing does."""
+        """Violated rules of the pattern as texts; an empty list if it is a schedule."""
+        # Missing or extra operations; precedence; overlap on a device, round the frame; memory.
         wanted = {Op(k, s, j) for s in range(problem.stages) for k in problem.kinds(s) for j in range(self.unit)}
         if set(self.starts) != wanted:
             return [f"the pattern runs {sorted(set(self.starts) ^ wanted)[:5]} too much or too little"]
@@ -56,7 +57,7 @@ class Pattern:
         ]
 
     def _early(self, problem: PipelineSchedule) -> list[tuple[Op, Op]]:
-        """Operations that start before one they wait for has ended: (1), (2), (3), and the order within a kind."""
+        """Pairs (operation, input) that violate (1), (2), (3), or the order within a kind."""
         found = []
         for op, start in self.starts.items():
             kind, s, j = op
@@ -68,7 +69,7 @@ class Pattern:
         return found
 
     def peaks(self, problem: PipelineSchedule) -> tuple[int, ...]:
-        """Most bytes that the stages of each device hold, `base` not included."""
+        """Peak memory of each device's stages in bytes, `base` not included."""
         most = [0] * problem.devices
         for op, at in self.starts.items():
             if op.kind == "F":
@@ -77,7 +78,7 @@ class Pattern:
         return tuple(most)
 
     def _held(self, problem: PipelineSchedule, device: int, at: int) -> int:
-        """Bytes right after the forwards that start at time ``at``: begun forwards less what has ended by then."""
+        """Bytes held after the forwards that start at time ``at``: forwards begun less operations ended by then."""
         held = 0
         for s in problem.hosted[device]:
             for kind in problem.kinds(s):
@@ -88,13 +89,13 @@ class Pattern:
         return held
 
     def latency(self, problem: PipelineSchedule) -> int:
-        """From the first start of the first micro-batch to the last end of the last one of a period."""
+        """Time from the first start to the last end of the micro-batches of one period."""
         return max(start + problem.duration(op) for op, start in self.starts.items()) - min(self.starts.values())
 
     def orders(self, problem: PipelineSchedule) -> Orders:
-        """The problem's M micro-batches in the order of the pattern: as if those before and after had no work.
+        """Orders of the problem's M micro-batches, cut out of the endless schedule.
 
-        They wait for each other no more than in the pattern, and what is held is at most what it holds.
+        Operations wait for each other no more than in the pattern, and devices hold no more than in it.
         """
         lists = []
         for d in range(problem.devices):
@@ -107,7 +108,8 @@ class Pattern:
 
 
 def compact(problem: PipelineSchedule, period: int) -> Pattern | None:
-    """Forwards along the chain, backwards back again, then every W; None if something does not fit."""
+    """Greedy pattern of one micro-batch: forwards along the chain, backwards, then every W; None if it does not fit."""
+    # left: durations on each device that are not placed yet, for which gaps must remain.
     frames = [_Frame(period) for _ in problem.base]
     left = [sorted(problem.time[k][s] for s in hosted for k in problem.kinds(s)) for hosted in problem.hosted]
     starts: dict[Op, int] = {}
@@ -131,14 +133,14 @@ def compact(problem: PipelineSchedule, period: int) -> Pattern | None:
 
 
 class _Frame:
-    """Places of one device that are taken, modulo the period."""
+    """Occupied intervals of one device, modulo the period."""
 
     def __init__(self, period: int) -> None:
         self.period = period
         self.taken: list[tuple[int, int]] = []
 
     def first(self, ready: int, duration: int, rest: list[int]) -> int | None:
-        """The first start ≥ ready that overlaps nothing and leaves gaps for the rest, longest first."""
+        """First start ≥ ready that overlaps nothing and leaves gaps for the rest, longest first; None if none."""
         tries = [0] + [begin + length - ready for begin, length in self.taken]
         tries += [begin - duration - ready for begin, _ in self.taken]
         for wait in sorted({wait % self.period for wait in tries}):
@@ -159,7 +161,7 @@ class _Frame:
 
 
 def _fit(gaps: list[int], lengths: list[int]) -> bool:
-    """Whether the lengths fit into the gaps if the longest goes first, each into the first gap that has room."""
+    """True if first-fit decreasing puts all lengths into the gaps."""
     gaps = list(gaps)
     for length in sorted(lengths, reverse=True):
         for i, gap in enumerate(gaps):

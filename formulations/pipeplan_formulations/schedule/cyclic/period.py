@@ -1,4 +1,4 @@
-r"""The least period of a pattern: CP-SAT for one period (`modulo`), from a bound upwards, then bisection between.
+r"""Least period of a pattern: CP-SAT tests single periods (`modulo`), upwards from a lower bound, then by bisection.
 
 With T the period and u the unit, operation o of micro-batch j < u starts at
 
@@ -11,21 +11,22 @@ across its edge::
              offset                 offset + T
 
 (10)  the frame's operations do not overlap;
-(11)  (1), (2) and (3) of `schedule.problem`, on a_o;
-(12)  micro-batches of one kind and stage in order, round the edge:  a_{j} ≥ a_{j−1} + time,  a_0 + T ≥ a_{u−1} + time;
-(13)  at each forward f the device holds at most its room. Of o's instances  q_f − q_o + [o before f]  more have begun
-      by then than of one that shares f's place, and taken = freed + freed by weight, so that q_f cancels:
+(11)  (1), (2) and (3) of `schedule.instance`, on a_o;
+(12)  micro-batches of one kind and stage in order, also across the edge:  a_{j} ≥ a_{j−1} + time,
+      a_0 + T ≥ a_{u−1} + time;
+(13)  at each forward f the device holds at most its room. The number of o's instances begun by then exceeds that of an
+      operation at f's place by  q_f − q_o + [o before f],  and taken = freed + freed by weight, so q_f cancels:
 
       Σ_{s on d} Σ_j  taken_s ([F ≤ f] − q_F) − freed_s ([I before f] − q_I) − freed_w_s ([W before f] − q_W) ≤ room_d.
 
 (14)  redundant: the area of `holding` on average over the frame,
       Σ taken_s (a_I + time_I − a_F) + freed_w_s (a_W + time_W − a_I − time_I) ≤ T room_d.
 
-The q have finite bounds without loss: an operation that waits a period or more beyond its inputs may start a period
-earlier, or, if it is a forward and memory wants it late, all forwards before it may start a period later. So along the
-chain no step waits T for all j, and as all j lie within T on both sides, none waits 3 T.
+The q have finite bounds without loss of generality. An operation that waits a period or more beyond its inputs may
+start a period earlier, or, if it is a forward and memory requires it late, all forwards before it may start a period
+later. So along the chain no step waits T for all j. As all j lie within T on both sides, none waits 3 T.
 
-Operations without a length are given one tick, which keeps the order of a frame unambiguous.
+Operations of time 0 get one tick, so the order of a frame is unambiguous.
 """
 
 from collections.abc import Callable
@@ -40,19 +41,19 @@ from pipeplan_formulations.schedule.cyclic.pattern import Pattern, compact
 from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
 
 Aim = Literal["any", "memory", "latency"]
-"""What is least at the given period: nothing in particular, the largest share of its room that a device holds, or the
-time from the first start to the last end."""
+"""Objective at the given period: none, the largest share of its room that a device holds, or the time from the first
+start to the last end."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What CP-SAT says of one period.
+    """Result of CP-SAT for one period.
 
     Attributes
     ----------
     pattern : Pattern or None
     proved : bool
-        That there is none, or none better in what was aimed at.
+        True if it is proved that there is no pattern, or none better in the aim.
     """
 
     pattern: Pattern | None
@@ -67,15 +68,16 @@ def modulo(
     aim: Aim = "any",
     hint: Pattern | None = None,
 ) -> Found:
-    """A pattern with this period, if there is one.
+    """Search a pattern with this period by CP-SAT.
 
-    ``hint`` is where the search begins; it may have another period, but must have the same unit.
+    ``hint`` is the start of the search; it may have another period, but must have the same unit.
     """
     ticking = _with_lengths(problem)
     work = [
         unit * sum(ticking.forward[s] + ticking.backward[s] + ticking.weight[s] for s in hosted)
         for hosted in ticking.hosted
     ]
+    # A device's work in one period must fit into it.
     if max(work) > period or not problem.possible:
         return Found(None, True)
     frame = _Frame(ticking, unit, period)
@@ -93,6 +95,7 @@ def modulo(
 
 
 def _with_lengths(problem: PipelineSchedule) -> PipelineSchedule:
+    """Problem with at least one tick for every operation."""
     weight = tuple(max(1, w) if split else 0 for w, split in zip(problem.weight, problem.split, strict=True))
     return replace(
         problem,
@@ -103,29 +106,34 @@ def _with_lengths(problem: PipelineSchedule) -> PipelineSchedule:
 
 
 class _Frame:
-    """Variables and rows of one period."""
+    """CP-SAT model of one period.
+
+    Variables: ``offset[d]``; ``place[o]`` (r_o), ``period_index[o]`` (q_o), ``begin[o]`` (a_o); ``first[a, b]`` (x_ab).
+    """
 
     def __init__(self, problem: PipelineSchedule, unit: int, period: int) -> None:
         self.problem, self.unit, self.period = problem, unit, period
         self.sat = cp_model().CpModel()
         self.ops = [Op(k, s, j) for s in range(problem.stages) for k in problem.kinds(s) for j in range(unit)]
-        # Device 0 need not be where the pipeline begins: time 0 is the start of F_0(0).
+        # Time 0 is the start of F_0(0); its device need not be device 0.
         self.offset = [self.sat.new_int_var(0, period - 1, "") for _ in range(problem.devices)]
         chain = sum(problem.forward) + sum(problem.backward) + sum(problem.lag) + sum(problem.lag_back)
         most = chain // period + 3 * (2 * problem.stages + 1)
         self.place = {op: self.sat.new_int_var(0, period - problem.duration(op), "") for op in self.ops}
-        self.turn = {op: self.sat.new_int_var(-1, most, "") for op in self.ops}
+        self.period_index = {op: self.sat.new_int_var(-1, most, "") for op in self.ops}
         self.begin = {
-            op: self.offset[problem.device[op.stage]] + self.place[op] + period * self.turn[op] for op in self.ops
+            op: self.offset[problem.device[op.stage]] + self.place[op] + period * self.period_index[op]
+            for op in self.ops
         }
         self.first: dict[tuple[Op, Op], Any] = {}
         self.latest = (most + 2) * period
 
     def constraints(self, loose: bool) -> None:
-        """(10) to (14); ``loose`` leaves (13) to the objective."""
+        """Add (10) to (14); ``loose`` leaves (13) to the objective."""
+        # Time 0, the edges of the frames, and (10).
         sat, problem = self.sat, self.problem
         source = Op("F", 0, 0)
-        sat.add(self.turn[source] == 0)
+        sat.add(self.period_index[source] == 0)
         sat.add(self.offset[problem.device[0]] == 0)
         for hosted in problem.hosted:
             if hosted:
@@ -134,6 +142,7 @@ class _Frame:
             sat.add_no_overlap(
                 [sat.new_fixed_size_interval_var(self.place[op], problem.duration(op), "") for op in mine]
             )
+        # (11) and (12).
         for op in self.ops:
             for after, lag in self._inputs(op):
                 sat.add(self.begin[op] >= self.begin[after] + problem.duration(after) + lag)
@@ -141,6 +150,7 @@ class _Frame:
             if before != op:
                 edge = 0 if op.micro_batch else self.period
                 sat.add(self.begin[op] + edge >= self.begin[before] + problem.duration(op))
+        # (13) and (14).
         self.peaks = [self._held(Op("F", s, j)) for s in range(problem.stages) for j in range(self.unit)]
         for room, held in self.peaks:
             if not loose:
@@ -149,7 +159,7 @@ class _Frame:
             sat.add(self._area(d) <= self.period * problem.room[d])
 
     def objective(self, aim: Aim) -> None:
-        """Least latency, or the least peak in thousandths of the room."""
+        """Minimise the latency, or the largest peak as a share of the room."""
         sat = self.sat
         if aim == "latency":
             end = sat.new_int_var(0, self.latest, "")
@@ -157,7 +167,7 @@ class _Frame:
                 sat.add(end >= self.begin[op] + self.problem.duration(op))
             sat.minimize(end)
         elif aim == "memory":
-            # One variable for the largest share; shares are whole if all rooms are equal.
+            # One variable for the largest share, in units of the largest room; it is exact if all rooms are equal.
             largest = max(self.problem.room)
             share = sat.new_int_var(0, largest, "")
             for room, held in self.peaks:
@@ -165,7 +175,7 @@ class _Frame:
             sat.minimize(share)
 
     def hint(self, pattern: Pattern) -> None:
-        """Starts of another pattern, in the frames of this period."""
+        """Add the starts of another pattern as hint, mapped to the frames of this period."""
         problem = self.problem
         zero = pattern.starts[Op("F", 0, 0)]
         for hosted in problem.hosted:
@@ -177,19 +187,19 @@ class _Frame:
                 if op.stage in hosted:
                     beyond, place = divmod(pattern.starts[op] - zero - edge, pattern.period)
                     self.sat.add_hint(self.place[op], min(place, self.period - problem.duration(op)))
-                    self.sat.add_hint(self.turn[op], beyond + edge // self.period)
+                    self.sat.add_hint(self.period_index[op], beyond + edge // self.period)
 
     def extract(self, solver: Any) -> Pattern:
-        """The starts found."""
+        """Pattern of the solution."""
         return Pattern(self.unit, self.period, {op: solver.value(self.begin[op]) for op in self.ops})
 
     def _inputs(self, op: Op) -> list[tuple[Op, int]]:
-        """What an operation waits for; of an I with another one behind it that one, which has waited for the F."""
+        """Direct inputs of an operation with lags. An I with a next stage has only that stage's I, which implies F."""
         rows = self.problem.inputs[op.kind, op.stage][-1:]
         return [(Op(*row, op.micro_batch), lag) for row, lag in rows]
 
     def _held(self, forward: Op) -> tuple[int, Any]:
-        """(13): the room of the forward's device, and what it holds when the forward begins."""
+        """Room of the forward's device, and the bytes it holds when the forward begins, the left side of (13)."""
         problem = self.problem
         d = problem.device[forward.stage]
         total: Any = 0
@@ -197,11 +207,11 @@ class _Frame:
             change = problem.delta[op.kind][op.stage]
             if problem.device[op.stage] == d and change:
                 begun = 1 if op == forward else self._before(op, forward)
-                total += change * begun - change * self.turn[op]
+                total += change * begun - change * self.period_index[op]
         return problem.room[d], total
 
     def _before(self, a: Op, b: Op) -> Any:
-        """Literal: a before b in the frame."""
+        """Literal x_ab: a before b in the frame."""
         if (b, a) in self.first:
             return self.first[b, a].negated()
         if (a, b) not in self.first:
@@ -212,6 +222,7 @@ class _Frame:
         return self.first[a, b]
 
     def _area(self, device: int) -> Any:
+        """Left side of (14): bytes times time that one period adds on a device."""
         problem = self.problem
         total: Any = 0
         for op in self.ops:
@@ -223,24 +234,24 @@ class _Frame:
 
 
 SHARE = 1 / 4
-"""Part of the time left that one period may use."""
+"""Share of the time left for the test of one period."""
 FIRST_RISE = 1 / 256
-"""The second period tried is so much above the bound; the rise doubles until there is a pattern."""
+"""Relative distance of the second period tried from the bound; it doubles until there is a pattern."""
 
 
 @dataclass(frozen=True)
 class LeastPeriod:
-    """The answer for one unit.
+    """Result of `least_period` for one unit.
 
     Attributes
     ----------
     unit : int
     bound : int
-        No pattern of this unit has a smaller period.
+        Lower bound on the period of patterns of this unit.
     any_unit : int
-        No ``unit`` micro-batches of an endless schedule take less on average, whatever its own unit.
+        Lower bound on the mean time of ``unit`` micro-batches in an endless schedule of any unit.
     pattern : Pattern or None
-        The best one found; None if the problem is impossible or time was too short.
+        The best pattern found; None if the problem is impossible or time was too short.
     """
 
     unit: int
@@ -250,7 +261,7 @@ class LeastPeriod:
 
     @property
     def proved(self) -> bool:
-        """Whether no smaller period exists for this unit."""
+        """True if it is proved that no smaller period exists for this unit."""
         return self.pattern is not None and self.pattern.period <= self.bound
 
 
@@ -259,23 +270,23 @@ def least_period(
     unit: int,
     limits: Limits,
     hint: Pattern | None = None,
-    told: Callable[[LeastPeriod], None] | None = None,
+    on_progress: Callable[[LeastPeriod], None] | None = None,
     below: int | None = None,
 ) -> LeastPeriod:
-    """A pattern of ``unit`` micro-batches with the least period, to within ``limits.gap``.
+    """Search a pattern of ``unit`` micro-batches with the least period, to within ``limits.gap``.
 
     Parameters
     ----------
     hint : Pattern, optional
-        One of the same unit to begin from.
-    told : callable, optional
-        Hears of every improvement of bound or pattern.
+        A pattern of the same unit to start from.
+    on_progress : callable, optional
+        Called after every test of a period.
     below : int, optional
-        Only periods below this one matter.
+        Search only periods below this one.
     """
     clock = Clock(limits)
     low = any_unit = period_bound(problem, unit)
-    # Patterns give every operation a tick at least, so that where some take no time nothing is proved by their absence.
+    # Every operation of a pattern takes at least a tick. So with operations of time 0 its absence proves nothing.
     best, certain = hint, all(min(problem.time[k][s] for k in problem.kinds(s)) for s in range(problem.stages))
     high = min([p for p in (below, hint.period if hint else None) if p is not None], default=None)
 
@@ -285,6 +296,8 @@ def least_period(
     bound = low
     if not problem.possible:
         return state()
+    # low: least period not yet excluded or given up; high: period of the best pattern. Without a pattern the period
+    # rises from the bound in doubling steps, then bisection follows.
     rise, period = FIRST_RISE, low
     while high is None or low < high * (1 - limits.gap):
         if high is not None:
@@ -303,12 +316,12 @@ def least_period(
             bound = low if certain else bound
             period = (low + high) // 2 if high is not None else max(low, int(any_unit * (1 + rise)))
             rise *= 2
-        if told is not None:
-            told(state())
+        if on_progress is not None:
+            on_progress(state())
     return state()
 
 
-def settled(problem: PipelineSchedule, pattern: Pattern, limits: Limits, aim: Aim) -> Pattern:
-    """At the pattern's period, one with the least of ``aim``; the pattern itself if time is too short to find one."""
+def refined(problem: PipelineSchedule, pattern: Pattern, limits: Limits, aim: Aim) -> Pattern:
+    """Pattern of the same period that minimises ``aim``; the pattern itself if time is too short to find one."""
     found = modulo(problem, pattern.unit, pattern.period, limits, aim, hint=pattern)
     return found.pattern if found.pattern is not None else pattern

@@ -1,22 +1,23 @@
-r"""How far apart n micro-batches start at least: a bound where memory is short and micro-batches are many.
+r"""Lower bound by strides, the least time between the starts of micro-batches i and i + n, for short memory.
 
 Let D(n) be the least time from the start of F_0(0) to that of F_0(n) in any schedule. Take a schedule of any number of
-micro-batches and leave out all but i, i + 1, …, i + n: nothing that is left waits for what is gone, no more is held
-than before, and it is a schedule of n + 1 micro-batches from the start of F_0(i) on. So F_0(i + n) starts D(n) or more
-after F_0(i), whatever i, and with M − 1 = q n + r, r < n,
+micro-batches and remove all except i, i + 1, …, i + n. No operation waits for a removed one, no more memory is held
+than before, and the rest is a schedule of n + 1 micro-batches from the start of F_0(i) on. So F_0(i + n) starts D(n) or
+more after F_0(i), for every i, and with M − 1 = q n + r, r < n,
 
 (17)  step ≥ q D(n) + the least step of the last r + 1 micro-batches alone.
 
-In an endless schedule n micro-batches take D(n) or more on average. That is more than what (6) and the work say as soon
-as n is so large that forwards and backwards of different micro-batches must get in each other's way::
+In an endless schedule n micro-batches take D(n) or more on average. This exceeds (6) and the bound by work as soon as n
+is so large that forwards and backwards of different micro-batches must conflict::
 
     device 1   ··F1·I0   or   ··I0·F1      the one that waits makes its own round trip longer, on which device 0 waits
 
-D(n) is at most n times the least period, and less by what the first of n micro-batches gain from an empty pipeline.
+D(n) is at most n times the least period. It is less by the advantage of an empty pipeline for the first of the n
+micro-batches.
 
-It is bounded by CP-SAT: the rows of `cpsat_model` for n + 1 micro-batches, with the start of F_0(n) as objective. A
-schedule whose operations start as early as its order allows is no longer than one thing after the other, which is thus
-time enough for all of them.
+CP-SAT gives a lower bound on D(n), by the model of `cpsat_model` for n + 1 micro-batches with the start of F_0(n) as
+objective. The horizon is the sum of all times: no schedule that starts operations as early as its order allows is
+longer.
 """
 
 import math
@@ -33,14 +34,14 @@ from pipeplan_formulations.schedule.cyclic.holding import holdings, period_bound
 from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
 
 PAIRS = 16_000
-"""So many pairs of a forward and an operation that memory may put behind it are what CP-SAT proves something for."""
+"""Largest number of pairs of a forward and an operation on its device for which CP-SAT proves useful bounds."""
 
 
 def stride_bound(problem: PipelineSchedule, limits: Limits) -> int:
-    """(17), as far as CP-SAT proves it within the limits; small n, which are proved soon, before larger ones.
+    """Lower bound (17), as far as CP-SAT proves it within the limits; small n, which are fast, before larger ones.
 
-    0 where it would say no more than others: where the work of a device says more of a period than its memory does,
-    where micro-batches are few, or operations take no time.
+    It is 0 if it would not exceed the other bounds: if the work of a device bounds the period more tightly than its
+    memory, if micro-batches are few, or if operations take no time.
     """
     instant = not all(min(problem.time[k][s] for k in problem.kinds(s)) for s in range(problem.stages))
     if not problem.possible or instant:
@@ -56,10 +57,10 @@ def stride_bound(problem: PipelineSchedule, limits: Limits) -> int:
 
 
 def _strides(problem: PipelineSchedule) -> list[int]:
-    """A quarter, half, and all of what `PAIRS` allows, each if possible a multiple of how many are in flight at most.
+    """Values of n: a quarter, half, and all of the size allowed by `PAIRS`, as multiples of the in-flight count.
 
-    A forward in between waits for no round trip that ends there, which would be lost; fewer than two such multiples
-    seldom meet.
+    At other n the last round trip would be lost, since the forward waits for none that ends there. With fewer than two
+    such multiples round trips seldom conflict.
     """
     most = math.isqrt(PAIRS // sum(3 * len(hosted) ** 2 for hosted in problem.hosted))
     flight = min((holding.capacity for holding in holdings(problem, endless=True) if holding.counts), default=1)
@@ -68,14 +69,14 @@ def _strides(problem: PipelineSchedule) -> list[int]:
 
 
 def by_strides(problem: PipelineSchedule, n: int, limits: Limits) -> int:
-    """(17) for this n."""
+    """Lower bound (17) for this n."""
     times, rest = divmod(problem.micro_batches - 1, n)
     last = replace(problem, micro_batches=rest + 1)
     return times * stride(problem, n, limits) + max(step_bound(last), drain_bound(last))
 
 
 def stride(problem: PipelineSchedule, n: int, limits: Limits) -> int:
-    """As much of D(n) as CP-SAT proves; the problem must be possible, and each operation take time."""
+    """Lower bound on D(n) by CP-SAT; the problem must be possible, and each operation take time."""
     few = replace(problem, micro_batches=n + 1)
     known = windows(few)
     model = CpsatModel(few, known, 0, few.largest)
@@ -89,7 +90,7 @@ def stride(problem: PipelineSchedule, n: int, limits: Limits) -> int:
 
 
 def _full_memory_waits(model: CpsatModel) -> None:
-    """The forward that waits for a count of `holding` waits for what that count goes on for."""
+    """Add the ``extra`` of counts of `holding`: a forward that waits for memory also waits for that time."""
     problem = model.problem
     for holding in holdings(problem, endless=True):
         if holding.counts and holding.extra:

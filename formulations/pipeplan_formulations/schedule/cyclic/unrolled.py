@@ -1,7 +1,7 @@
-"""Steps of many micro-batches: a short schedule whose middle is a pattern, stretched to their number.
+"""Cyclic back end for many micro-batches: a short schedule whose middle is a pattern, stretched to the whole step.
 
-Beside it list schedules of the whole step, rule after rule (`ruled`); where it is long, first the rules that are best
-on a shorter one.
+It also tries list schedules of the whole step, rule by rule (`by_rules`); for a long step the rules that are best on a
+shorter one come first.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from pipeplan_formulations.common.solvers import cpsat_version
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import Rule, dispatch, to_orders
-from pipeplan_formulations.schedule.constructive.members import automatic, dispatched
+from pipeplan_formulations.schedule.constructive.portfolio import automatic, dispatched
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound
 from pipeplan_formulations.schedule.cyclic.ends import with_ends, with_tail
 from pipeplan_formulations.schedule.cyclic.holding import period_bound, reach, step_bound
 from pipeplan_formulations.schedule.cyclic.pattern import Pattern
-from pipeplan_formulations.schedule.cyclic.period import least_period, settled
+from pipeplan_formulations.schedule.cyclic.period import least_period, refined
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.stride import stride_bound
 from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
@@ -28,15 +28,15 @@ from pipeplan_formulations.schedule.objective import feasible
 from pipeplan_formulations.schedule.start import open_bracket
 
 ROUNDS = (4, 8)
-"""Micro-batches for each stage of the two steps on which rules are ranked."""
+"""Micro-batches per stage of the two short steps on which rules are ranked."""
 LONG = 2
-"""A step is long if it has so many times the micro-batches of the longer one."""
+"""A step is long if it has at least this multiple of the micro-batches of the longer one."""
 
 
-def ruled(problem: PipelineSchedule, ranking: Clock) -> Iterator[Orders | None]:
-    """For each rule its orders of a possible problem, or None where a rule before was as good.
+def by_rules(problem: PipelineSchedule, ranking: Clock) -> Iterator[Orders | None]:
+    """Orders of a possible problem by each dispatching rule, or None if an earlier rule was as good.
 
-    ``ranking`` limits the time in which rules are ranked; there is no limit to the rest.
+    ``ranking`` limits the time for ranking the rules; the rest has no limit.
     """
     least: int | None = None
     for rule in _ranked(problem, ranking):
@@ -49,9 +49,9 @@ def ruled(problem: PipelineSchedule, ranking: Clock) -> Iterator[Orders | None]:
 
 
 def _ranked(problem: PipelineSchedule, clock: Clock) -> Iterator[Rule]:
-    """As the portfolio orders them, or where a step is long, by what they make of a shorter one.
+    """Rules in the order of the portfolio, or for a long step ranked by their results on shorter ones.
 
-    From two short steps it is foreseen what the long one takes: good ends are soon made good for by a good middle.
+    The makespan of the long step is extrapolated from two short steps, since its middle matters more than its ends.
     """
     few, some = (rounds * problem.stages for rounds in ROUNDS)
     if problem.micro_batches < LONG * some:
@@ -59,14 +59,14 @@ def _ranked(problem: PipelineSchedule, clock: Clock) -> Iterator[Rule]:
         return
     short, longer = replace(problem, micro_batches=few), replace(problem, micro_batches=some)
     times = Fraction(problem.micro_batches - some, some - few)
-    foreseen: list[tuple[Fraction, int]] = []
+    estimates: list[tuple[Fraction, int]] = []
     for place, (rule, same) in enumerate(zip(_rules(short), _rules(longer), strict=True)):
         value = dispatch(longer, same)[0]
-        foreseen.append((value + times * (value - dispatch(short, rule)[0]), place))
+        estimates.append((value + times * (value - dispatch(short, rule)[0]), place))
         if clock.left <= 0:
             break
     rules = list(_rules(problem))
-    yield from (rules[place] for _, place in sorted(foreseen))
+    yield from (rules[place] for _, place in sorted(estimates))
 
 
 def _rules(problem: PipelineSchedule) -> Iterator[Rule]:
@@ -75,46 +75,47 @@ def _rules(problem: PipelineSchedule) -> Iterator[Rule]:
 
 NAME = "cyclic"
 UNITS = (1, 2, 3, 4)
-"""Micro-batches of a period that are tried."""
+"""Numbers of micro-batches of a period that are tried."""
 WORTH_MORE = 0.003
-"""A larger unit is tried while the period is so much, in parts of it, above what any unit can reach."""
+"""Relative gap of the period to the bound for any unit, above which a larger unit is tried."""
 RULES = 0.3
-"""Part of the time for list schedules of the whole step before patterns are looked for."""
+"""Share of the time for list schedules of the whole step before patterns are searched."""
 TAILS = 0.3
-"""Part of what is left then for other tails of the best of them."""
+"""Share of the time left then for other tails of the best of them."""
 FINALISTS = 2
-"""So many are given other tails: what is best as a whole need not be it up to its tail."""
+"""Number of list schedules that get other tails: the best schedule need not be the best up to its tail."""
 ROUND_TRIPS = 1.5
-"""Length of a tail, in round trips of the longest."""
+"""Length of a tail, in multiples of the longest round trip."""
 PATTERNS = 0.6
-"""Part of what is left then for patterns."""
+"""Share of the time left then for patterns."""
 STRIDE = 0.5
-"""Part of the time for the bound that asks CP-SAT."""
-SETTLE = 3.0
-"""Most seconds to shorten a pattern's latency."""
+"""Share of the time for the bound by CP-SAT (`stride_bound`)."""
+REFINE = 3.0
+"""Largest number of seconds to shorten a pattern's latency."""
 SMALL = 10_000
-"""Forwards of a step up to which the bound that looks at each operation is worth its time."""
+"""Largest number of forwards of a step for which the bound over all operations (`lower_bound`) is computed."""
 MULTIPLE = 12
-"""The short schedule and the long one differ by a multiple of this, which all units of a stretch divide."""
+"""The short schedule and the long one differ by a multiple of this; all units of a repeated segment divide it."""
 
 
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
 ) -> Report[Orders]:
-    """Orders for any number of micro-batches, and the best of the bounds that cost little for many.
+    """Minimise (5) heuristically for any number of micro-batches, with the lower bounds that are cheap for many.
 
-    They are `step_bound` and `drain_bound`, of small steps `lower_bound` too; of those that memory keeps
-    `stride_bound`, which costs a part of the time. The rest is shared between list schedules of the whole step,
-    patterns of one, two, … micro-batches, heads and tails of a short step around the best of them, and a list schedule
-    of a short one. ``hint`` is returned if nothing better is found, and ignored if it is not feasible.
+    The bounds are `step_bound` and `drain_bound`, and `lower_bound` for small steps. If memory limits the period there
+    is also `stride_bound`, which takes a share of the time. The rest of the time is shared by list schedules of the
+    whole step, patterns of one, two, … micro-batches, heads and tails of a short step around the best of them, and a
+    list schedule of a short step. ``hint`` is returned if nothing better is found, and ignored if it is not feasible.
 
-    Patterns and their bounds know no wires: they are those of the problem with wires for everybody
-    (`PipelineSchedule.unshared`), and what comes of them is timed with the wires there are. They know no second lane
-    either: where devices have two there are list schedules, and `lower_bound` whatever the size.
+    Patterns and their bounds do not model wires: they are those of the problem without contention
+    (`PipelineSchedule.unshared`), and the resulting orders are evaluated with the wires. They do not model a second
+    lane either: for devices with two lanes there are list schedules, and `lower_bound` for any size.
     """
     bracket = open_bracket(problem, limits, progress)
     if bracket.impossible:
         return bracket.report(Stop.OPTIMALITY, NAME, cpsat_version())
+    # Bounds that are cheap for many micro-batches; then candidates, with the stride bound after the first of them.
     easier, clock = problem.unshared, bracket.clock
     if easier.plain:
         bracket.low = max(step_bound(easier), drain_bound(easier))
@@ -143,31 +144,32 @@ def solve(
 
 
 def unrolled(problem: PipelineSchedule, limits: Limits | None = None) -> Orders | None:
-    """`solve`'s orders; None if the problem is impossible or time too short."""
+    """Orders of `solve`; None if the problem is impossible or time too short."""
     return solve(problem, limits or Limits(time=30.0)).solution
 
 
 def patterns(problem: PipelineSchedule, limits: Limits, clock: Clock) -> list[Pattern]:
-    """Patterns of one, two, … micro-batches, the least period for each micro-batch first."""
+    """Patterns of one, two, … micro-batches, the least period per micro-batch first."""
     found: list[Pattern] = []
     for unit in UNITS:
         if found and found[0].period / found[0].unit <= (1 + WORTH_MORE) * period_bound(problem, unit) / unit:
             break
         if clock.left <= 0:
             break
+        # Start from a repeated smaller pattern; search only periods below the best so far, then shorten the latency.
         ahead = next((p for p in found if unit % p.unit == 0), None)
         hint = None if ahead is None else repeated(ahead, unit // ahead.unit)
         below = None if not found else found[0].period * unit // found[0].unit
         part = Limits(clock.left if unit == UNITS[-1] else clock.left / 2, WORTH_MORE / 2, limits.workers, limits.seed)
         least = least_period(problem, unit, part, hint, below=below).pattern
         if least is not None and (not found or least.period * found[0].unit < found[0].period * unit):
-            shorter = Limits(min(SETTLE, max(0.1, clock.left / 4)), 0.0, limits.workers, limits.seed)
-            found.insert(0, settled(problem, least, shorter, "latency"))
+            shorter = Limits(min(REFINE, max(0.1, clock.left / 4)), 0.0, limits.workers, limits.seed)
+            found.insert(0, refined(problem, least, shorter, "latency"))
     return found
 
 
 def repeated(pattern: Pattern, times: int) -> Pattern:
-    """The same pattern, told as one of so many periods."""
+    """Same endless schedule as a pattern of ``times`` periods."""
     starts = {
         Op(op.kind, op.stage, op.micro_batch + n * pattern.unit): start + n * pattern.period
         for op, start in pattern.starts.items()
@@ -177,15 +179,16 @@ def repeated(pattern: Pattern, times: int) -> Pattern:
 
 
 def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock) -> Iterator[Orders]:
-    """Orders for the problem: by rules, around each pattern, around what the middle of a list schedule happens to be.
+    """Candidate orders: by rules, around each pattern, and by the repeated middle of a short list schedule.
 
-    Rules come first, as with memory enough they are hard to beat, and again when patterns have had their share.
+    Rules come first, since with ample memory they are hard to beat, and again after the share of the patterns.
     """
 
     def part(share: float) -> Clock:
         return Clock(replace(limits, time=share * clock.left))
 
-    rules, listed = ruled(problem, part(RULES / 2)), []
+    # List schedules of the whole step by the first rules.
+    rules, listed = by_rules(problem, part(RULES / 2)), []
     for orders in _until(part(RULES), rules):
         listed.append(orders)
         yield orders
@@ -194,10 +197,11 @@ def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock) -> Iter
         yield from _until(part(1 / 2), rules)
         yield from _short_list(problem, 2 * problem.stages, clock)
         return
-    if problem.sent:  # as if they were plain, then as they are again
+    if problem.sent:  # candidates of the problem without contention, then a list schedule of the problem itself
         yield from _candidates(easier, replace(limits, time=clock.left), part(PATTERNS))
         yield from _short_list(problem, 2 * problem.stages, clock)
         return
+    # Other tails of the best list schedules, then patterns, then the remaining rules and a short list schedule.
     tails, latency = part(TAILS), int(ROUND_TRIPS * max(reach(problem).round_trip))
     for n, orders in enumerate(reversed(listed[-FINALISTS:]), 1):
         yield with_tail(problem, orders, latency, Clock(replace(limits, time=tails.left * n / FINALISTS)))
@@ -210,7 +214,7 @@ def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock) -> Iter
 
 
 def _short_list(problem: PipelineSchedule, ends: int, clock: Clock) -> Iterator[Orders]:
-    """A list schedule of a short step, stretched."""
+    """List schedule of a short step, stretched to the whole step."""
     small = _short(problem, ends)
     found = constructive(small, clock.left / 2)
     if found is not None:
@@ -220,7 +224,7 @@ def _short_list(problem: PipelineSchedule, ends: int, clock: Clock) -> Iterator[
 
 
 def _until(clock: Clock, candidates: Iterator[Orders | None]) -> Iterator[Orders]:
-    """Those that are not None, until the clock runs out."""
+    """Candidates that are not None, until the clock runs out."""
     while clock.left > 0:
         try:
             orders = next(candidates)
@@ -231,7 +235,7 @@ def _until(clock: Clock, candidates: Iterator[Orders | None]) -> Iterator[Orders
 
 
 def _around(problem: PipelineSchedule, pattern: Pattern, clock: Clock) -> Iterator[Orders]:
-    """The pattern alone, and with other ends around a middle long enough to stretch."""
+    """Orders of the pattern alone, and with other ends around a middle long enough to repeat."""
     yield pattern.orders(problem)
     latency = pattern.latency(problem)
     small = _short(problem, 2 * pattern.unit * (latency // pattern.period + 2))
@@ -242,9 +246,9 @@ def _around(problem: PipelineSchedule, pattern: Pattern, clock: Clock) -> Iterat
 
 
 def _short(problem: PipelineSchedule, ends: int) -> PipelineSchedule:
-    """The step with some micro-batches more than ``ends``, and fewer than the whole by a multiple of all units.
+    """Short step with somewhat more than ``ends`` micro-batches, differing from the whole by a multiple of all units.
 
-    The step itself, if it has not even twice as many: greedy schedules do not always have a stretch to repeat.
+    It is the step itself if that has fewer than twice as many: greedy schedules do not always have a segment to repeat.
     """
     few = ends + 2 * MULTIPLE + (problem.micro_batches - ends) % MULTIPLE
     return problem if problem.micro_batches < 2 * few else replace(problem, micro_batches=few)

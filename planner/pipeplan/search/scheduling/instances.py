@@ -77,8 +77,8 @@ def with_queueing(problem: PipelineSchedule, waits: int) -> PipelineSchedule:
 
     return replace(
         problem.unshared,
-        lag=longer(problem.away, problem.occupancy),
-        lag_back=longer(problem.away_back, problem.occupancy_back),
+        lag=longer(problem.in_transit, problem.occupancy),
+        lag_back=longer(problem.in_transit_back, problem.occupancy_back),
     )
 
 

@@ -1,8 +1,8 @@
-"""The portfolio: handwritten lists and priority rules for list scheduling, the most promising first.
+"""Portfolio of handwritten lists and priority rules for list scheduling, the most promising first.
 
-A rule may go by how long the step must go on after an action has begun, the critical path to the end (`tails`).
-Besides the arcs of the pipeline there are those of memory: with at most ``c`` micro-batches resident on a device, the F
-of micro-batch n cannot start before I_{n − c} has ended, and where what it gives back is not enough, W_{n − c}.
+A rule may use the critical path from the start of an action to the end of the step (`tails`). Besides the arcs of the
+pipeline it has those of memory: with at most ``c`` micro-batches resident on a device, the F of micro-batch n cannot
+start before I_{n − c} has ended, and, if the bytes freed by that are not enough, W_{n − c}.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from pipeplan_formulations.schedule.instance import PipelineSchedule
 
 
 def resident(problem: PipelineSchedule) -> list[int]:
-    """Most micro-batches that fit on the device of each stage, if every stage there holds as many of them."""
+    """Largest number of micro-batches that fit on the device of each stage, if every stage there holds as many."""
     many = problem.micro_batches
     fits = []
     for most, stages in zip(problem.room, problem.hosted, strict=True):
@@ -23,16 +23,17 @@ def resident(problem: PipelineSchedule) -> list[int]:
 
 
 def tails(problem: PipelineSchedule, resident: list[int], weights_first: bool) -> Priorities:
-    """From the start of every action to the end of the step, with as many micro-batches ``resident`` per stage.
+    """Critical path from the start of every action to the end of the step, with ``resident`` micro-batches per stage.
 
     Parameters
     ----------
     weights_first : bool
-        Whether an F that waits for memory waits for the W too; without, only for the I.
+        True if an F that waits for memory waits for the W too, otherwise only for the I.
     """
     stages, many = problem.stages, problem.micro_batches
     zero = [[0.0] * many for _ in range(stages)]
     forward, backward, weight = ([list(row) for row in zero] for _ in range(3))
+    # Backwards in time: W and I along the stages, then F; ``waits`` is the path through the F that waits for memory.
     for m in reversed(range(many)):
         for s in range(stages):
             later = m + resident[s]
@@ -42,21 +43,21 @@ def tails(problem: PipelineSchedule, resident: list[int], weights_first: bool) -
                 tail = waits if weights_first else 0.0
                 weight[s][m] = problem.weight[s] + max(after, tail, weight[s][m + 1] if m + 1 < many else 0.0)
                 after = weight[s][m]
-            on = problem.away_back[s - 1] + backward[s - 1][m] if s else 0.0
+            on = problem.in_transit_back[s - 1] + backward[s - 1][m] if s else 0.0
             next_one = backward[s][m + 1] if m + 1 < many else 0.0
             backward[s][m] = problem.backward[s] + max(after, waits, on, next_one)
         for s in reversed(range(stages)):
-            on = problem.away[s] + forward[s + 1][m] if s + 1 < stages else 0.0
+            on = problem.in_transit[s] + forward[s + 1][m] if s + 1 < stages else 0.0
             next_one = forward[s][m + 1] if m + 1 < many else 0.0
             forward[s][m] = problem.forward[s] + max(backward[s][m], on, next_one)
     return forward, backward, weight
 
 
-_LAST = 1e15  # behind everything else; priorities below are less than 2^53 apart
+_LAST = 1e15  # added to run last; smaller priorities differ by less than 2^53
 
 
 def by_kind(problem: PipelineSchedule, order: str) -> Priorities:
-    """Kinds in the given order, as "IFW"; among equals the oldest micro-batch, and of it what is nearer to its end."""
+    """Priorities by kind in the given order, as "IFW"; then the oldest micro-batch, then the stage nearest its end."""
     stages, many = problem.stages, problem.micro_batches
     step = 2.0 * stages * many
 
@@ -69,7 +70,7 @@ def by_kind(problem: PipelineSchedule, order: str) -> Priorities:
 
 
 def by_micro_batch(problem: PipelineSchedule, fill: bool) -> Priorities:
-    """The oldest micro-batch first, of it the I, then W, then F; with ``fill`` every W behind all else."""
+    """Priorities by micro-batch, the oldest first; within it I, then W, then F. With ``fill`` every W comes last."""
     stages, many = problem.stages, problem.micro_batches
     step = 4.0 * stages
     forward = [[step * m + 3 * stages - s for m in range(many)] for s in range(stages)]
@@ -79,7 +80,7 @@ def by_micro_batch(problem: PipelineSchedule, fill: bool) -> Priorities:
 
 
 def by_tail(problem: PipelineSchedule, resident: list[int], weights_first: bool, fill: bool) -> Priorities:
-    """The longest critical path to the end first; with ``fill`` every W behind all else."""
+    """Priorities by the critical path to the end, the longest first; with ``fill`` every W comes last."""
     forward, backward, weight = tails(problem, resident, weights_first)
     return _negative(forward, 0.0), _negative(backward, 0.0), _negative(weight, _LAST * fill)
 
@@ -89,9 +90,9 @@ def _negative(rows: list[list[float]], more: float) -> list[list[float]]:
 
 
 def alternating(problem: PipelineSchedule, held: list[int], delay: list[int]) -> Numbered:
-    """``held`` forwards on each stage, then one I and one F in turn; W comes ``delay`` micro-batches after its I.
+    """Lists of ``held`` forwards on each stage, then one I and one F alternately; W ``delay`` micro-batches after I.
 
-    With one stage on each device and ``held`` that does not grow from stage to stage, such lists end.
+    With one stage per device and ``held`` non-increasing over the stages, such lists do not deadlock.
 
     ::
 
@@ -114,16 +115,16 @@ def alternating(problem: PipelineSchedule, held: list[int], delay: list[int]) ->
 
 
 def one_forward_one_backward(problem: PipelineSchedule, most: list[int]) -> Numbered:
-    """1F1B with up to ``most`` micro-batches in flight on each stage, fewer where they do not fit."""
+    """Lists of 1F1B with up to ``most`` micro-batches in flight on each stage, fewer if they do not fit."""
     return alternating(problem, _fitting(problem, most), [0] * problem.stages)
 
 
 def zero_bubble(problem: PipelineSchedule, extra: int) -> Numbered:
-    """ZB-H1 (``extra`` 1) and ZB-H2 (2) of "Zero Bubble Pipeline Parallelism" (Qi et al., 2023), section 2.
+    """Lists of ZB-H1 (``extra`` 1) and ZB-H2 (2) of "Zero Bubble Pipeline Parallelism" (Qi et al., 2023), section 2.
 
     H1 keeps as many micro-batches in flight as 1F1B, p − s on stage s, H2 one more for each stage behind. The W of
-    stage s wait long enough to fill the time after its last I: s micro-batches, or 2s. Where memory is short, the
-    forwards are cut to what fits, then the delay.
+    stage s are delayed long enough to fill the time after its last I: by s micro-batches, or 2s. If memory is short,
+    the forwards are reduced to what fits, then the delay.
     """
     stages = problem.stages
     held = _fitting(problem, [extra * (stages - s) - (extra - 1) for s in range(stages)])
@@ -146,11 +147,12 @@ def _delay(problem: PipelineSchedule, stage: int, held: int, wanted: int) -> int
 
 
 def handwritten(problem: PipelineSchedule) -> Iterator[Numbered]:
-    """1F1B with as many micro-batches in flight as stages follow, twice that, and all that fit; ZB-H1 and ZB-H2.
+    """Handwritten lists: 1F1B with p − s, twice as many, and all micro-batches that fit in flight; ZB-H1 and ZB-H2.
 
-    With two lanes twice that is a full pipeline of either kind (BaPipe's FBP); with one, one less hides what travels.
+    With two lanes, twice p − s in flight fill the pipeline in both directions (BaPipe's FBP). With one lane, one less
+    hides the transfers.
 
-    Only where each device has one stage. They end, but the memory that the W hold may be more than there is.
+    They exist only with one stage per device. They do not deadlock, but the memory held for W may exceed the limit.
     """
     if max(map(len, problem.hosted)) > 1:
         return
@@ -163,10 +165,10 @@ def handwritten(problem: PipelineSchedule) -> Iterator[Numbered]:
 
 
 def automatic(problem: PipelineSchedule) -> Iterator[Rule]:
-    """The automatic schedule of "Zero Bubble Pipeline Parallelism" (Qi et al., 2023), section 3.1, as we understand it.
+    """Rules after the automatic schedule of "Zero Bubble Pipeline Parallelism" (Qi et al., 2023), section 3.1.
 
-    Forwards as memory allows until the first I, or only as many as do not delay it; then I and F in turn; W where the
-    next of them is further away than W takes, or where memory is used up.
+    This is our reading of it. Forwards run as memory allows until the first I, or only as many as do not delay it. Then
+    I and F alternate; W runs if the next I or F is further away than the time of W, or if memory is full.
     """
     fits = tuple(resident(problem))
     behind = tuple(min(fit, problem.stages - s) for s, fit in enumerate(fits))
@@ -175,7 +177,7 @@ def automatic(problem: PipelineSchedule) -> Iterator[Rule]:
 
 
 def dispatched(problem: PipelineSchedule) -> Iterator[Rule]:
-    """Priority rules with each patience and each choice of what may be in flight; those of `_FIRST` first."""
+    """Priority rules with each patience and each choice of in-flight counts; those of `_FIRST` come first."""
     fits = resident(problem)
     priorities, choices = _priorities(problem, fits), _in_flight(problem, fits)
     rest = product((0.6, 0.3, 1.0, 0.0), choices, priorities)
@@ -206,8 +208,9 @@ _FIRST = (
     (1.0, "2", "FIW"),
     (0.0, "2", "tail"),
 )
-"""Patience, in flight, priorities: chosen greedily, as each lowers the mean of the best so far, on two samples of 40
-random pipelines (4 to 12 devices, one or two stages each, room for 0.4 to 1.6 micro-batches per device)."""
+"""Combinations (patience, in flight, priorities), chosen greedily so that each lowers the mean of the best so far, on
+two samples of 40 random pipelines (4 to 12 devices, one or two stages each, room for 0.4 to 1.6 micro-batches per
+device)."""
 
 
 def _priorities(problem: PipelineSchedule, fits: list[int]) -> dict[str, Priorities]:
@@ -224,9 +227,10 @@ def _priorities(problem: PipelineSchedule, fits: list[int]) -> dict[str, Priorit
 
 
 def _in_flight(problem: PipelineSchedule, fits: list[int]) -> dict[str, tuple[int, ...] | None]:
-    """Most micro-batches in flight on each stage, by their number for each stage from there on, or as many as fit.
+    """Named limits on the micro-batches in flight of each stage, by the number of stages from it to the last one.
 
-    "fit" divides what fits on the first stage among all.
+    "all": as many as fit. "1", "1 more", "2": multiples of the stages from there on. "fit": shares of the number that
+    fits on the first stage.
     """
     stages = problem.stages
     behind = [stages - s for s in range(stages)]
