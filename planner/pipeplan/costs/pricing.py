@@ -13,11 +13,11 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
-from pipeplan.core.shared_weights import holders, tied_stages
+from pipeplan.core.shared_weights import stages_holding, tied_stages
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
 from pipeplan.costs.layers import layer_costs, optimizer_bytes
 from pipeplan.costs.network import Ring, least_together, rings, together, transfer
-from pipeplan.costs.scale import require_room, slowest_links, total
+from pipeplan.costs.scale import require_exact, slowest_links, total
 
 TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
 
@@ -62,11 +62,11 @@ class Prices:
                     f"{self.model.name} on {kind.name}: a micro-batch of {micro_batch} samples costs more than 64 bits "
                     "of nanoseconds or bytes; make it smaller, or check speeds and sizes"
                 ) from error
-            self._require_room(table, kind, micro_batch)
+            self._require_exact(table, kind, micro_batch)
             self._tables[key] = table
         return self._tables[key]
 
-    def _require_room(self, table: "Table", kind: DeviceKind, micro_batch: int) -> None:
+    def _require_exact(self, table: "Table", kind: DeviceKind, micro_batch: int) -> None:
         """Refuse costs whose sums over a step would not be exact."""
         count, name = self.job.batch // micro_batch, f"{self.model.name} on {kind.name}"
         stages = min(len(self.cluster.devices), len(self.model.layers))
@@ -75,14 +75,14 @@ class Prices:
         crossing = float(table.boundary.max()) if len(table.boundary) else 0.0
         each = f"the {count} micro-batches of {micro_batch} samples of a step"
         remedy = "ask for a smaller batch or larger micro-batches, or check the profile"
-        require_room(name, f"{each}", (count + stages) * total(*times), "ns of computation", remedy)
-        require_room(name, f"what {each} save", count * total(table.saved, table.workspace), "bytes", remedy)
+        require_exact(name, f"{each}", (count + stages) * total(*times), "ns of computation", remedy)
+        require_exact(name, f"what {each} save", count * total(table.saved, table.workspace), "bytes", remedy)
         moved = (count + stages) * (crossing * per_byte + latency)
-        require_room(name, f"the transfers of {each}", 2 * moved, "ns", "check bandwidths and latencies")
+        require_exact(name, f"the transfers of {each}", 2 * moved, "ns", "check bandwidths and latencies")
         reduced = 4 * len(self.cluster.devices) * latency + 4 * self._parameters * per_byte
-        require_room(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
-        require_room(name, "parameters, gradients and optimiser state", 8 * self._parameters, "bytes", "check them")
-        require_room(name, "the optimiser step", total(table.update), "ns", "check the profile")
+        require_exact(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
+        require_exact(name, "parameters, gradients and optimiser state", 8 * self._parameters, "bytes", "check them")
+        require_exact(name, "the optimiser step", total(table.update), "ns", "check the profile")
 
     @cached_property
     def _slowest(self) -> tuple[float, int]:
@@ -240,7 +240,7 @@ def assemble(
     hops = list(zip(pairwise(groups), [int(chain.boundary[s, b - 1]) for s, _, b in spans[:-1]], strict=True))
     first = list(accumulate((len(group) for group in groups), initial=0))
     held = [range(a, b) for _, a, b in spans]
-    sums = [together(cluster, groups, holders(w.layers, held), w.parameters) for w in chain.shared]
+    sums = [together(cluster, groups, stages_holding(w.layers, held), w.parameters) for w in chain.shared]
     return Pipeline(
         stages=tuple(_stage(chain, s, a, b, layers, sums) for (s, a, b), layers in zip(spans, again, strict=True)),
         placement=tuple(tuple(range(a, b)) for a, b in pairwise(first)),

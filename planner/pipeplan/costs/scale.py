@@ -17,7 +17,7 @@ def slowest_links(cluster: Cluster) -> tuple[float, int]:
     return max(0.0 if rate is None else 1e9 / rate for rate in rates), max(link.latency for link in links)
 
 
-def require_room(name: str, what: str, value: float, unit: str, remedy: str) -> None:
+def require_exact(name: str, what: str, value: float, unit: str, remedy: str) -> None:
     """Refuse a sum that is too large.
 
     Raises

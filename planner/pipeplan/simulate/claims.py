@@ -150,15 +150,18 @@ def _lists(plan: Plan) -> Iterator[str]:
 def _memory(plan: Plan) -> Iterator[str]:
     state = OPTIMIZER_STATE[plan.optimizer]
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
-        parts = stage.memory
+        parts, forward_workspace = stage.memory, priced.forward_lane_workspace
         claimed = {
             "weights, gradients and optimizer": (parts.weights + parts.gradients + parts.optimizer, priced.resident),
             "activations": (parts.activations, stage.in_flight * priced.held),
-            "workspace": (parts.workspace, priced.workspace + (priced.beside if plan.schedule.two_lanes else 0)),
+            "workspace": (
+                parts.workspace,
+                priced.workspace + (forward_workspace if plan.schedule.two_lanes else 0),
+            ),
             "gradients": (parts.gradients, parts.weights),
         }
-        if priced.beside > priced.workspace:
-            yield f"stage {number} needs more workspace for forwards alone ({priced.beside}) than for all actions"
+        if forward_workspace > priced.workspace:
+            yield f"stage {number} needs more workspace for forwards alone ({forward_workspace}) than for all actions"
         rounded = _ROUNDING * (len(stage.layers) + len(stage.shares)) * (1 + state)
         for what, (has, needs) in claimed.items():
             if has != needs:

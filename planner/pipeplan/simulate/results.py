@@ -118,7 +118,7 @@ def _effect(stage: Stage, kind: Kind) -> tuple[int, int]:
     later = stage.held if stage.held_after_input_gradient is None else stage.held_after_input_gradient
     taken = stage.held if kind is Kind.FORWARD else 0
     freed = {Kind.BACKWARD: stage.held, Kind.INPUT_GRADIENT: stage.held - later, Kind.WEIGHT_GRADIENT: later}
-    workspace = stage.beside if kind is Kind.FORWARD else stage.workspace
+    workspace = stage.forward_lane_workspace if kind is Kind.FORWARD else stage.workspace
     return workspace + taken, workspace + freed.get(kind, 0)
 
 

@@ -16,7 +16,7 @@ from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Tie
 from pipeplan.core.schedule import Schedule
-from pipeplan.core.shared_weights import joined, tied_stages, with_sums
+from pipeplan.core.shared_weights import merge_overlapping, tied_stages, with_reductions
 from pipeplan.core.validate import validate_plan, validate_schedule
 from pipeplan.costs.network import Ring, alone, least_alone, least_together, together
 from pipeplan.costs.pricing import assemble, price
@@ -83,7 +83,7 @@ def test_a_file_without_ties_is_a_model_without_ties() -> None:
 
 def test_stages_that_share_are_grouped() -> None:
     """Groups that have a stage in common are one; layers on one stage tie nothing."""
-    assert joined([(3, 1), (0, 2), (2, 5)]) == ((0, 2, 5), (1, 3))
+    assert merge_overlapping([(3, 1), (0, 2), (2, 5)]) == ((0, 2, 5), (1, 3))
     stages = [("a", "b"), ("c",), ("d", "e")]
     assert tied_stages([("a", "b"), ("b", "d")], stages) == ((0, 2),)
     assert tied_stages([("a", "d"), ("c", "e")], stages) == ((0, 1, 2),)
@@ -93,9 +93,9 @@ def test_stages_that_share_are_grouped() -> None:
 def test_reductions_are_added_once() -> None:
     """A tied stage without replicas gets a reduction ahead of its update; one that has it already keeps it."""
     schedule = Schedule.from_text("x", ["0F0 0B0 0R 0U", "0F1 0B1 0R 0U", "1F0 1B0 1U", "2F0 2B0 2U"])
-    assert with_sums(schedule, ((0, 3),)).as_text()[0] == "0F0 0B0 0R 0U"
-    assert with_sums(schedule, ((0, 2),)).as_text()[2:] == ("1F0 1B0 1U", "2F0 2B0 2R 2U")
-    assert with_sums(schedule, ()) is schedule
+    assert with_reductions(schedule, ((0, 3),)).as_text()[0] == "0F0 0B0 0R 0U"
+    assert with_reductions(schedule, ((0, 2),)).as_text()[2:] == ("1F0 1B0 1U", "2F0 2B0 2R 2U")
+    assert with_reductions(schedule, ()) is schedule
 
 
 def test_what_a_split_tie_costs() -> None:
