@@ -16,7 +16,7 @@ from pipeplan.simulate import makespan
 from pipeplan.simulate.perturbed.factors import Factors
 from pipeplan.simulate.perturbed.lockstep import last_ends
 from pipeplan.simulate.perturbed.replay import replayed
-from pipeplan.simulate.perturbed.sequence import alone_on_wires, follows
+from pipeplan.simulate.perturbed.sequence import has_own_wires, topological_groups
 from pipeplan.simulate.perturbed.times import Times, perturbed
 from pipeplan.simulate.program import number
 
@@ -35,9 +35,9 @@ def test_all_samples_at_once_equal_the_event_loop(seed: int) -> None:
     """Where no wires are shared, lockstep and the event loop give the same nanoseconds, sample by sample."""
     case = random_case(seed, shared_wires=False)
     program = number(case.schedule, case.pipeline, True)
-    assert alone_on_wires(program)
+    assert has_own_wires(program)
     times = perturbed(program, Factors(WIDE.spread, WIDE.device_spread, seed, 0), range(case.pipeline.devices))
-    assert last_ends(program, follows(program), times)[:5].tolist() == replayed(program, times, 5).tolist()
+    assert last_ends(program, topological_groups(program), times)[:5].tolist() == replayed(program, times, 5).tolist()
 
 
 @given(SEEDS)
@@ -67,7 +67,7 @@ def test_the_step_is_a_convex_function_of_the_times(seed: int) -> None:
     the summed times: the sum of times is their mean, scaled."""
     case = random_case(seed, shared_wires=False)
     program = number(case.schedule, case.pipeline, True)
-    order = follows(program)
+    order = topological_groups(program)
     times = perturbed(program, Factors(WIDE.spread, WIDE.device_spread, seed, 0), range(case.pipeline.devices))
     assert last_ends(program, order, times).sum() >= last_ends(program, order, summed(times))[0]
 

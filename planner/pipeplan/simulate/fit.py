@@ -1,4 +1,4 @@
-"""Checks that a schedule and a pipeline fit each other."""
+"""Checks that the devices, stages and replicas of a schedule and a pipeline match."""
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
@@ -6,7 +6,7 @@ from pipeplan.core.schedule import Action, Schedule
 
 
 def check_actions(schedule: Schedule, pipeline: Pipeline) -> None:
-    """Refuse lists of actions for other devices, stages or replicas than the pipeline's placement has.
+    """Refuse actions whose stage does not exist or whose device is not the one in the pipeline's placement.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def _where(action: Action, pipeline: Pipeline) -> str:
 
 
 def check_pipeline(schedule: Schedule, pipeline: Pipeline) -> None:
-    """Refuse another number of lists than devices, replicas that share one, and pairs of replicas without a transfer.
+    """Refuse a wrong number of lists, replicas on one device, and pairs of replicas without a transfer.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""The event loop: when every action runs and every tensor travels.
+"""Event loop of the simulation: it computes the times of every action and transfer.
 
-Lanes run ahead as far as the known signals let them. A transfer whose wires nobody else uses is timed at once. The
-others queue by readiness, and the earliest is served when no lane can move: whatever is still to come waits, directly
-or not, for something in the queue, so it cannot be ready earlier than the earliest there.
+Lanes advance as far as the known signals allow. A transfer with wires of its own is timed at once. The others queue by
+readiness, and the earliest is served when no lane can move. All later events wait, directly or not, for an entry of the
+queue, so none can be ready before the earliest entry.
 
 ::
 
@@ -18,24 +18,24 @@ from pipeplan.simulate.program import Program
 from pipeplan.simulate.structure import NOTHING
 
 UNKNOWN = -1
-"""The time of what has not happened yet."""
+"""The time of an event that has not happened."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened, by number of action, in nanoseconds; `UNKNOWN` where nothing did.
+    """Times of events in nanoseconds, by number of the action; `UNKNOWN` where an event did not happen.
 
     Attributes
     ----------
     starts : list of int
     signals : list of int
-        When each signal of the program was given: n ends, then n arrivals.
+        Time of each signal of the program: n ends, then n arrivals.
     left, gone : list of int
-        When the tensor that an action sends began to move, and when its last byte had left.
+        Times at which the first and the last byte of an action's tensor left.
     behind : dict of int to int
-        The transfer (its action's number) whose wire a transfer had to wait for, where it had to.
+        For each transfer that waited for a wire: the previous transfer on it (numbers of the sending actions).
     reached : list of int
-        How far each lane came: its length if everything ran.
+        Number of actions that each lane ran.
     """
 
     starts: list[int]
@@ -47,7 +47,7 @@ class Trace:
 
 
 def run(program: Program) -> Trace:
-    """Run until nothing moves. Ties at a wire go to the lower device, then to list order."""
+    """Run until no lane can move. Ties at a wire go to the lower device, then to list order."""
     n = len(program.actions)
     starts, left, gone = [UNKNOWN] * n, [UNKNOWN] * n, [UNKNOWN] * n
     signals = [UNKNOWN] * (2 * n)
@@ -65,11 +65,11 @@ def run(program: Program) -> Trace:
     durations, needs, channel_of, channels = program.durations, program.needs, program.channel_of, program.channels
     meeting_of = program.meeting_of
     begun = [UNKNOWN] * len(program.collectives)
-    latest = [0] * len(program.collectives)  # when the last replica that has come so far was there
-    here: list[list[int]] = [[] for _ in program.collectives]  # lanes
+    latest = [0] * len(program.collectives)  # arrival time of the last replica so far
+    arrived: list[list[int]] = [[] for _ in program.collectives]  # lanes
 
     def serve(i: int, ready: int) -> None:
-        """Put the tensor of action i on its wires."""
+        """Send the tensor of action i over its wires."""
         channel = channels[channel_of[i]]
         begin = ready
         for wire in channel.wires:
@@ -88,13 +88,13 @@ def run(program: Program) -> Trace:
             movable.append(waiting.pop(n + i))
 
     def meet(meeting: int, lane: int, now: int) -> int:
-        """When a collective begins, to which a lane comes now; `UNKNOWN` while others are missing."""
+        """Record that a lane reaches a collective; return its start, or `UNKNOWN` while others are missing."""
         if begun[meeting] == UNKNOWN:
             latest[meeting] = max(latest[meeting], now)
-            here[meeting].append(lane)
-            if len(here[meeting]) == len(program.collectives[meeting]):
+            arrived[meeting].append(lane)
+            if len(arrived[meeting]) == len(program.collectives[meeting]):
                 begun[meeting] = latest[meeting]
-                movable.extend(other for other in here[meeting] if other != lane)
+                movable.extend(other for other in arrived[meeting] if other != lane)
         return begun[meeting]
 
     def advance(lane: int) -> None:
@@ -103,6 +103,7 @@ def run(program: Program) -> Trace:
         now = free[lane]
         for position in range(reached[lane], len(order)):
             i = order[position]
+            # Start: when the lane is free and all signals are given, or with the other replicas of a collective.
             start = now
             for signal in needs[i]:
                 given = signals[signal]
@@ -117,12 +118,14 @@ def run(program: Program) -> Trace:
                 if start == UNKNOWN:
                     free[lane], reached[lane] = now, position
                     return
+            # Run the action and wake the lane that waits for its end.
             starts[i] = start
             signals[i] = now = start + durations[i]
             if i in waiting:
                 movable.append(waiting.pop(i))
             if channel_of[i] == NOTHING:
                 continue
+            # Send its tensor at once, or queue it for a shared wire.
             ready = start if streams else now
             if channels[channel_of[i]].alone:
                 serve(i, ready)
