@@ -163,9 +163,7 @@ class _UnitSimulation:
         units = 0
         while any(self.todo) or any(self.weights):
             if not self._step():
-                raise ValueError(
-                    f"with {self.most} stage activations a device these orders wait for each other for ever"
-                )
+                raise ValueError(f"with {self.most} stage activations per device these orders deadlock")
             units += 1
         return units
 

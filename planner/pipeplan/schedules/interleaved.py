@@ -62,7 +62,7 @@ INTERLEAVED = PlacedFamily(
     "interleaved",
     _interleaved,
     loop,
-    "1F1B over several stages a device, round by round; a bubble of 1 / chunks, more activations and transfers",
+    "1F1B over several stages per device, round by round; a bubble of 1 / chunks, more activations and transfers",
     chunks=None,
 )
 

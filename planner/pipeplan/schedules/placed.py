@@ -97,7 +97,7 @@ class PlacedFamily:
             chunks = self.chunks or 2
         if min(devices, micro_batches, chunks) < 1:
             raise InputError(
-                f"a schedule needs at least one device, one micro-batch and one stage a device, not {devices}, "
+                f"a schedule needs at least one device, one micro-batch and one stage per device, not {devices}, "
                 f"{micro_batches} and {chunks}"
             )
         if self.chunks is not None and chunks != self.chunks:

@@ -75,7 +75,7 @@ ZB_V = PlacedFamily(
     "zb-v",
     _zb_v,
     vee,
-    "two stages a device in a V, split backwards; devices never wait, at 1F1B's peak memory",
+    "two stages per device in a V, split backwards; devices never wait, at 1F1B's peak memory",
     chunks=2,
     splits=True,
 )
@@ -105,7 +105,7 @@ V_HALF = PlacedFamily(
     "v-half",
     _v_half,
     vee,
-    "two stages a device in a V, split backwards; about half of 1F1B's peak memory",
+    "two stages per device in a V, split backwards; about half of 1F1B's peak memory",
     chunks=2,
     splits=True,
 )
@@ -136,7 +136,7 @@ V_MIN = PlacedFamily(
     "v-min",
     _v_min,
     vee,
-    "two stages a device in a V, split backwards; about a third of 1F1B's peak memory",
+    "two stages per device in a V, split backwards; about a third of 1F1B's peak memory",
     chunks=2,
     splits=True,
 )
@@ -180,7 +180,7 @@ DUALPIPE_V = PlacedFamily(
     "dualpipe-v",
     _dualpipe_v,
     vee,
-    "two stages a device in a V, forwards beside backwards of the other stage; backwards split only at the ends",
+    "two stages per device in a V, forwards beside backwards of the other stage; backwards split only at the ends",
     chunks=2,
     splits=True,
 )

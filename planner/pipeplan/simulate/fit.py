@@ -45,14 +45,14 @@ def check_pipeline(schedule: Schedule, pipeline: Pipeline) -> None:
     if len(schedule.orders) != pipeline.devices:
         raise PlanError(
             f"the schedule has lists for {len(schedule.orders)} devices, the pipeline {pipeline.devices}; "
-            "write one list a device, empty where a device does nothing"
+            "write one list per device, empty where a device does nothing"
         )
     stages = len(pipeline.stages)
     if len(pipeline.placement) != stages:
         raise PlanError(f"the pipeline has devices for {len(pipeline.placement)} stages, and {stages} stages")
     for stage, homes in enumerate(pipeline.placement):
         if not homes or len(set(homes)) != len(homes):
-            raise PlanError(f"stage {stage} is on devices {homes}; it needs one device a replica, each another one")
+            raise PlanError(f"stage {stage} is on devices {homes}; it needs one device per replica, all different")
     _check_tied(pipeline)
     for name, rows in (("transfers", pipeline.transfers), ("returns", pipeline.returns)):
         if len(rows) != stages - 1:

@@ -1,4 +1,4 @@
-"""Shared weights from the model to the plan: what is refused, what is priced, what is summed."""
+"""Shared weights from the model to the plan: refused ties, costs and gradient sums."""
 
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -56,7 +56,7 @@ def cluster(devices: int = 2, memory: int | None = None) -> Cluster:
     ],
 )
 def test_ties_that_make_no_sense_are_refused(tie: Tie, message: str) -> None:
-    """What is wrong with a tie is said, by the model and, with its place, by the file."""
+    """Faults of a tie are reported by the model and, with their place, by the file."""
     with pytest.raises(InputError, match=message):
         replace(tied_ends(), ties=(tie,))
     data = yaml.safe_load(yaml_text(model_data(tied_ends())))
@@ -198,7 +198,7 @@ def test_the_answer_says_who_shares() -> None:
 
 @pytest.mark.parametrize(("memory", "copies"), [(None, 0), (2 * 3 * 8 * MIB - 1, 1), (2 * 3 * 8 * MIB, 0)])
 def test_aggregates_count_copies_that_are_certain(memory: int | None, copies: int) -> None:
-    """Where no device has room for all layers, the last one's stage holds a copy in every plan."""
+    """If no device can hold all layers, the last one's stage holds a copy in every plan."""
     space = Space(tied_ends(), cluster(memory=memory), Job(4))
     layout = next(iter(layouts(space, 4)))
     problem = allocation_problem(space, 1, layout, alternating=True)
@@ -208,7 +208,7 @@ def test_aggregates_count_copies_that_are_certain(memory: int | None, copies: in
 
 @given(st.integers(2, 12), st.integers(0, 5), st.integers(1, 300), st.sampled_from([None, 10**9, 7 * 10**8, 3]))
 def test_no_wider_ring_is_faster_than_the_least(replicas: int, more: int, size: int, bandwidth: int | None) -> None:
-    """What bounds a sum over some replicas bounds it over more of them, for sizes that rounds split badly too."""
+    """A bound on a sum over some replicas holds for more replicas, also for sizes that rounds do not divide evenly."""
     link = Link(bandwidth, 3)
     assert least_alone(replicas, link, size) <= alone(Ring(replicas + more, link), size)
 

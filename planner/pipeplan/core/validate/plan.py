@@ -135,7 +135,7 @@ def _sizes(plan: Plan) -> Iterator[str]:
     if sorted(plan.ranks) != used:
         yield f"its ranks run on devices {sorted(plan.ranks)}, its stages on {used}"
     if len(plan.schedule.orders) != len(plan.ranks):
-        yield f"it has {len(plan.schedule.orders)} lists of actions for {len(plan.ranks)} ranks; write one a rank"
+        yield f"it has {len(plan.schedule.orders)} lists of actions for {len(plan.ranks)} ranks; write one per rank"
     if plan.pipeline.devices != len(plan.ranks) or len(plan.pipeline.stages) != len(plan.stages):
         yield (
             f"its times are for {len(plan.pipeline.stages)} stages on {plan.pipeline.devices} devices, it has "

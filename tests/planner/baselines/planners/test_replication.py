@@ -1,4 +1,4 @@
-"""PipeDream's programme against every choice of stages and machines, and against figures known of its optimizer."""
+"""PipeDream's programme against exhaustive search, and against known figures of its optimizer."""
 
 from collections.abc import Iterator
 from itertools import combinations, pairwise

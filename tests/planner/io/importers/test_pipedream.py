@@ -1,4 +1,4 @@
-"""PipeDream's graph.txt: what is kept, dropped, merged and said."""
+"""Import of PipeDream's graph.txt: kept, dropped and merged nodes, and notes."""
 
 from pathlib import Path
 
