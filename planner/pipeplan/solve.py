@@ -216,7 +216,7 @@ def _check_robust(job: Job) -> None:
             "a robust choice compares perturbed steps, and the bottleneck has none; ask for the objective 'step'"
         )
     if job.intra_layer:
-        raise InputError("a robust choice knows plans of whole layers only; leave out robust or intra_layer")
+        raise InputError("a robust choice supports plans of whole layers only; leave out robust or intra_layer")
 
 
 def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> Model:

@@ -18,7 +18,7 @@ is a collective: it begins on all replicas of a stage when the last of them has 
 each. Stages that hold copies of the same weights (`Pipeline.tied`) begin theirs together.
 
 A link resource that several transfers share serves them in order of readiness. A transfer that needs two resources (the
-network cards of two nodes) uses both at the same time. The code calls a link resource a wire.
+network cards of two nodes) uses both at the same time.
 
 A two-lane device runs forwards on lane 0 and everything else on lane 1, each in list order. A forward waits for the
 actions of lane 1 that come before it in the list, because they free the memory that it needs (see
@@ -30,7 +30,7 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.timeline import Span, Timeline, TransferSpan
-from pipeplan.simulate.program import Program, number
+from pipeplan.simulate.program import Program, build_program
 from pipeplan.simulate.results import critical_path, deadlock, memory_lines, spans, transfer_spans
 from pipeplan.simulate.run import Trace, run
 from pipeplan.simulate.structure import NOTHING
@@ -94,7 +94,7 @@ def longest_path(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) 
 
 
 def _simulated(schedule: Schedule, pipeline: Pipeline, share: bool) -> tuple[Program, Trace]:
-    program = number(schedule, pipeline, share)
+    program = build_program(schedule, pipeline, share)
     trace = run(program)
     problem = deadlock(program, trace)
     if problem is not None:

@@ -16,13 +16,13 @@ from pipeplan.simulate.structure import Structure, find_structure
 class Channel:
     """Transfers over one boundary in one direction, between one pair of replicas.
 
-    ``wires`` are the numbers of the link resources that the transfer occupies; ``alone`` is true if no other channel
-    uses them.
+    ``resources`` are the numbers of the link resources that the transfer occupies; ``alone`` is true if no other
+    channel uses them.
     """
 
     occupancy: int
     latency: int
-    wires: tuple[int, ...]
+    resources: tuple[int, ...]
     alone: bool
 
 
@@ -44,7 +44,7 @@ class Program(Structure):
     overlap: Overlap
 
 
-def number(schedule: Schedule, pipeline: Pipeline, share: bool) -> Program:
+def build_program(schedule: Schedule, pipeline: Pipeline, share: bool) -> Program:
     """Number a schedule's actions and find the dependencies of each.
 
     Raises
@@ -90,20 +90,21 @@ def _durations(structure: Structure, stages: Sequence[Stage]) -> list[int]:
 
 
 def _channels(pipeline: Pipeline, share: bool, crosses: list[list[bool]]) -> tuple[Channel, ...]:
+    """Return the channels of all boundaries, forward ones first, with numbered link resources."""
     transfers: list[Transfer] = list(chain(*pipeline.transfers, *pipeline.returns))
-    if not share:  # one wire per channel; a channel without resources keeps none
+    if not share:  # one resource per channel; a channel without resources keeps none
         own = [(c,) if transfer.resources else () for c, transfer in enumerate(transfers)]
-        return tuple(Channel(t.occupancy, t.latency, wires, True) for t, wires in zip(transfers, own, strict=True))
+        return tuple(Channel(t.occupancy, t.latency, numbers, True) for t, numbers in zip(transfers, own, strict=True))
     names: dict[str, int] = {}
     for transfer in transfers:
-        for resource in transfer.resources:
-            names.setdefault(resource, len(names))
-    wires = [tuple(names[resource] for resource in dict.fromkeys(t.resources)) for t in transfers]
-    uses = [0] * len(names)
-    for row, used in zip(wires, chain(*crosses, *crosses), strict=True):
-        for wire in row:
-            uses[wire] += used
-    alone = [all(uses[wire] <= 1 for wire in row) for row in wires]
+        for name in transfer.resources:
+            names.setdefault(name, len(names))
+    resources = [tuple(names[name] for name in dict.fromkeys(t.resources)) for t in transfers]
+    uses = [0] * len(names)  # number of channels that use each resource
+    for row, used in zip(resources, chain(*crosses, *crosses), strict=True):
+        for resource in row:
+            uses[resource] += used
+    alone = [all(uses[resource] <= 1 for resource in row) for row in resources]
     return tuple(
-        Channel(t.occupancy, t.latency, row, each) for t, row, each in zip(transfers, wires, alone, strict=True)
+        Channel(t.occupancy, t.latency, row, each) for t, row, each in zip(transfers, resources, alone, strict=True)
     )

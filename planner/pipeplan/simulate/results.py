@@ -52,9 +52,9 @@ def critical_path(program: Program, trace: Trace) -> tuple[Span | TransferSpan, 
             continue
         path.append(cause)
         i = cause - n
-        # a transfer that waited for its wire follows the previous transfer on it
-        while not _bound_by_end(program, trace, i) and i in trace.behind:
-            i = trace.behind[i]
+        # a transfer that waited for a link resource follows the previous transfer on it
+        while not _bound_by_end(program, trace, i) and i in trace.predecessor:
+            i = trace.predecessor[i]
             path.append(n + i)
     ran = iter(spans(program, trace, [i for i in path if i < n]))
     travelled = iter(transfer_spans(program, trace, [i - n for i in path if i >= n]))
@@ -66,8 +66,8 @@ def _cause(program: Program, trace: Trace, i: int, before: Sequence[int]) -> int
 
     It is an action's number, n + the number of a transfer's sender, or `NOTHING`.
     """
-    meeting = program.meeting_of[i]
-    together = [i] if meeting == NOTHING else program.collectives[meeting]
+    collective = program.collective_of[i]
+    together = [i] if collective == NOTHING else program.collectives[collective]
     causes = (_cause_of_one(program, trace, each, before[each]) for each in together)
     return next((cause for cause in causes if cause != NOTHING), NOTHING)
 
@@ -168,7 +168,7 @@ def _wait(program: Program, trace: Trace, lane: int) -> str:
     i = program.lanes[lane][trace.reached[lane]]
     signal = next((s for s in program.needs[i] if trace.signals[s] == UNKNOWN), NOTHING)
     if signal == NOTHING:
-        signal, what = _missing_at_the_meeting(program, trace, i), "the same reduction"
+        signal, what = _missing_in_collective(program, trace, i), "the same reduction"
     else:
         cause = program.actions[signal % n]
         what = f"the tensor of {cause}" if signal >= n else f"the end of {cause}"
@@ -178,8 +178,8 @@ def _wait(program: Program, trace: Trace, lane: int) -> str:
     return f"device {lane // 2} waits at {program.actions[i]} for {what}, which is {stands} on device {where // 2}"
 
 
-def _missing_at_the_meeting(program: Program, trace: Trace, i: int) -> int:
+def _missing_in_collective(program: Program, trace: Trace, i: int) -> int:
     """Return a replica's reduction that is not next in its list, or that waits itself."""
     standing = {order[at] for order, at in zip(program.lanes, trace.reached, strict=True) if at < len(order)}
     ready = {each for each in standing if all(trace.signals[signal] != UNKNOWN for signal in program.needs[each])}
-    return next(each for each in program.collectives[program.meeting_of[i]] if each not in ready)
+    return next(each for each in program.collectives[program.collective_of[i]] if each not in ready)

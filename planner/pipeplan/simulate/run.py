@@ -1,12 +1,12 @@
 """Event loop of the simulation: it computes the times of every action and transfer.
 
-Lanes advance as far as the known signals allow. A transfer with wires of its own is timed at once. The others queue by
-readiness, and the earliest is served when no lane can move. All later events wait, directly or not, for an entry of the
-queue, so none can be ready before the earliest entry.
+Lanes advance as far as the known signals allow. A transfer whose link resources no other channel uses is timed at once.
+The others queue by readiness, and the earliest is served when no lane can move. All later events wait, directly or not,
+for an entry of the queue, so none can be ready before the earliest entry.
 
 ::
 
-    lanes ──▶ transfer alone on its wires ──▶ arrival ──▶ lanes
+    lanes ──▶ transfer alone on its resources ──▶ arrival ──▶ lanes
       └─────▶ queue ──(no lane can move)──▶ the earliest ──▶ arrival ──▶ lanes
 """
 
@@ -32,8 +32,8 @@ class Trace:
         Time of each signal of the program: n ends, then n arrivals.
     left, gone : list of int
         Times at which the first and the last byte of an action's tensor left.
-    behind : dict of int to int
-        For each transfer that waited for a wire: the previous transfer on it (numbers of the sending actions).
+    predecessor : dict of int to int
+        For each transfer that waited for a resource: the previous transfer on it (numbers of the sending actions).
     reached : list of int
         Number of actions that each lane ran.
     """
@@ -42,20 +42,20 @@ class Trace:
     signals: list[int]
     left: list[int]
     gone: list[int]
-    behind: dict[int, int]
+    predecessor: dict[int, int]
     reached: list[int]
 
 
 def run(program: Program) -> Trace:
-    """Run until no lane can move. Ties at a wire go to the lower device, then to list order."""
+    """Run until no lane can move. Ties at a resource go to the lower device, then to list order."""
     n = len(program.actions)
     starts, left, gone = [UNKNOWN] * n, [UNKNOWN] * n, [UNKNOWN] * n
     signals = [UNKNOWN] * (2 * n)
-    behind: dict[int, int] = {}
+    predecessor: dict[int, int] = {}
     reached = [0] * len(program.lanes)
     free = [0] * len(program.lanes)
-    wires = 1 + max((wire for channel in program.channels for wire in channel.wires), default=-1)
-    wire_free, wire_last = [0] * wires, [NOTHING] * wires
+    count = 1 + max((resource for channel in program.channels for resource in channel.resources), default=-1)
+    resource_free, last_on_resource = [0] * count, [NOTHING] * count
     waiting: dict[int, int] = {}  # signal -> the lane that waits for it
     sending: dict[int, int] = {}  # queued transfer -> the lane that it blocks
     queue: list[int] = []  # readiness * n + action: one integer that sorts by readiness, then by number
@@ -63,23 +63,23 @@ def run(program: Program) -> Trace:
 
     streams, blocks = program.overlap is Overlap.STREAM, program.overlap is Overlap.NONE
     durations, needs, channel_of, channels = program.durations, program.needs, program.channel_of, program.channels
-    meeting_of = program.meeting_of
+    collective_of = program.collective_of
     begun = [UNKNOWN] * len(program.collectives)
     latest = [0] * len(program.collectives)  # arrival time of the last replica so far
     arrived: list[list[int]] = [[] for _ in program.collectives]  # lanes
 
     def serve(i: int, ready: int) -> None:
-        """Send the tensor of action i over its wires."""
+        """Send the tensor of action i over its resources."""
         channel = channels[channel_of[i]]
         begin = ready
-        for wire in channel.wires:
-            if wire_free[wire] > begin:
-                begin = wire_free[wire]
-                behind[i] = wire_last[wire]
+        for resource in channel.resources:
+            if resource_free[resource] > begin:
+                begin = resource_free[resource]
+                predecessor[i] = last_on_resource[resource]
         end = begin + channel.occupancy
-        for wire in channel.wires:
-            wire_free[wire] = end
-            wire_last[wire] = i
+        for resource in channel.resources:
+            resource_free[resource] = end
+            last_on_resource[resource] = i
         if streams and signals[i] > end:
             end = signals[i]
         left[i], gone[i] = begin, end
@@ -87,18 +87,18 @@ def run(program: Program) -> Trace:
         if n + i in waiting:
             movable.append(waiting.pop(n + i))
 
-    def meet(meeting: int, lane: int, now: int) -> int:
+    def join(collective: int, lane: int, now: int) -> int:
         """Record that a lane reaches a collective; return its start, or `UNKNOWN` while others are missing."""
-        if begun[meeting] == UNKNOWN:
-            latest[meeting] = max(latest[meeting], now)
-            arrived[meeting].append(lane)
-            if len(arrived[meeting]) == len(program.collectives[meeting]):
-                begun[meeting] = latest[meeting]
-                movable.extend(other for other in arrived[meeting] if other != lane)
-        return begun[meeting]
+        if begun[collective] == UNKNOWN:
+            latest[collective] = max(latest[collective], now)
+            arrived[collective].append(lane)
+            if len(arrived[collective]) == len(program.collectives[collective]):
+                begun[collective] = latest[collective]
+                movable.extend(other for other in arrived[collective] if other != lane)
+        return begun[collective]
 
     def advance(lane: int) -> None:
-        """Run a lane's actions until one has to wait."""
+        """Run a lane's actions until one must wait."""
         order = program.lanes[lane]
         now = free[lane]
         for position in range(reached[lane], len(order)):
@@ -113,8 +113,8 @@ def run(program: Program) -> Trace:
                     return
                 if given > start:
                     start = given
-            if meeting_of[i] != NOTHING:
-                start = meet(meeting_of[i], lane, start)
+            if collective_of[i] != NOTHING:
+                start = join(collective_of[i], lane, start)
                 if start == UNKNOWN:
                     free[lane], reached[lane] = now, position
                     return
@@ -125,7 +125,7 @@ def run(program: Program) -> Trace:
                 movable.append(waiting.pop(i))
             if channel_of[i] == NOTHING:
                 continue
-            # Send its tensor at once, or queue it for a shared wire.
+            # Send its tensor at once, or queue it for a shared resource.
             ready = start if streams else now
             if channels[channel_of[i]].alone:
                 serve(i, ready)
@@ -148,4 +148,4 @@ def run(program: Program) -> Trace:
                 lane = sending.pop(i)
                 free[lane] = gone[i]
                 movable.append(lane)
-    return Trace(starts, signals, left, gone, behind, reached)
+    return Trace(starts, signals, left, gone, predecessor, reached)

@@ -63,7 +63,7 @@ class Structure:
         with its pairs of replicas in the order of `Pipeline.transfers`.
     collectives : list of list of int
         Actions that begin together: the reductions of a stage, one per replica, or of all stages that are tied.
-    meeting_of : list of int
+    collective_of : list of int
         Index into ``collectives`` of each action, or `NOTHING`.
     """
 
@@ -77,7 +77,7 @@ class Structure:
     crosses: list[list[bool]]
     channel_of: list[int]
     collectives: list[list[int]]
-    meeting_of: list[int]
+    collective_of: list[int]
 
 
 _kept: OrderedDict[tuple[Schedule, Groups, Groups], Structure] = OrderedDict()
@@ -108,10 +108,10 @@ def _structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
     table = ActionTable(schedule, pipeline, actions, homes)
     crosses = _crossings(pipeline)
     collectives = table.collectives()
-    meeting_of = [NOTHING] * len(actions)
-    for meeting, together in enumerate(collectives):
+    collective_of = [NOTHING] * len(actions)
+    for collective, together in enumerate(collectives):
         for i in together:
-            meeting_of[i] = meeting
+            collective_of[i] = collective
     return Structure(
         actions=actions,
         homes=homes,
@@ -123,7 +123,7 @@ def _structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
         crosses=crosses,
         channel_of=_channel_of(actions, pipeline, crosses),
         collectives=collectives,
-        meeting_of=meeting_of,
+        collective_of=collective_of,
     )
 
 

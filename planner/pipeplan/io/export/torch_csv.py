@@ -43,7 +43,7 @@ def torch_csv_text(schedule: Schedule) -> str:
     """Return the text of the file."""
     sliced = next((action for action in schedule.actions() if action.slice), None)
     if sliced is not None:
-        raise InputError(f"torch's schedule files know no token slices, and this schedule has {sliced}")
+        raise InputError(f"torch's schedule files do not support token slices, and this schedule has {sliced}")
     for stage, homes in enumerate(schedule.homes):
         if len(homes) > 1:
             raise InputError(

@@ -31,7 +31,7 @@ def why_nothing_fits(case: Published, backend: str, seconds: float = SECONDS) ->
         exact = f" ({found.number} B)" if found.number >= KIB else ""
         lines = [f"{lines[0]} What would fit: {format_bytes(found.number)}{exact} a device; {proof}."]
     elif limits:
-        lines = [f"{lines[0]} No memory was found to be enough for so many devices."]
+        lines = [f"{lines[0]} No amount of memory was found to be sufficient."]
     return "\n".join([*lines, *wrapped(f"searched: {case.searched}")])
 
 

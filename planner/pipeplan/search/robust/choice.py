@@ -18,10 +18,10 @@ from pipeplan.search.robust.contenders import distinct, relatives, roomier
 from pipeplan.search.space.space import Space
 from pipeplan.simulate.perturbed.factors import BLOCK
 from pipeplan.simulate.perturbed.sample import step_times
-from pipeplan.simulate.perturbed.sequence import has_own_wires
+from pipeplan.simulate.perturbed.sequence import has_own_resources
 from pipeplan.simulate.perturbed.statistics import Estimate, mean, quantile
 from pipeplan.simulate.perturbed.times import Ints
-from pipeplan.simulate.program import number
+from pipeplan.simulate.program import build_program
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 
@@ -279,8 +279,8 @@ def _in_time(plans: Iterable[EvaluatedPlan], clock: Clock) -> Iterator[Evaluated
 
 def _room(plan: EvaluatedPlan, question: Robust, seconds: float) -> tuple[int, int]:
     """Samples, and the most plans: fewer of both where every step of a plan like this one is run by itself."""
-    program = number(plan.candidate.schedule(plan.pipeline), plan.pipeline, True)
-    if has_own_wires(program):
+    program = build_program(plan.candidate.schedule(plan.pipeline), plan.pipeline, True)
+    if has_own_resources(program):
         return question.wanted, MOST
     events = min(EVENTS, int(min(seconds, EVENTS) * A_SECOND))
     affordable = events // max(len(program.actions), 1)  # steps

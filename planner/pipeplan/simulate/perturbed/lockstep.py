@@ -24,18 +24,18 @@ OFTEN = 1000
 
 
 def last_ends(program: Program, order: Groups, times: Times, check: Callable[[], None] = lambda: None) -> Ints:
-    """Return the step time of every sample, shape (k,), for a program without shared wires (`has_own_wires`)."""
+    """Return the step time of every sample, shape (k,), of a program without shared resources."""
     return _Lockstep(program, times).run(order, check)
 
 
 @dataclass
 class _Lockstep:
-    """State of the simulation: times of signals, and times at which wires become free."""
+    """State of the simulation: times of signals, and times at which resources become free."""
 
     program: Program
     times: Times
     signals: dict[int, Ints] = field(default_factory=dict)
-    wire_free: dict[int, Ints] = field(default_factory=dict)  # by channel, as no two channels share wires
+    resource_free: dict[int, Ints] = field(default_factory=dict)  # by channel, as no two channels share resources
 
     def run(self, order: Groups, check: Callable[[], None]) -> Ints:
         program = self.program
@@ -66,11 +66,11 @@ class _Lockstep:
         number, transfer = self.program.channel_of[i], self.times.transfer_of[i]
         streams = self.program.overlap is Overlap.STREAM
         left = begin if streams else end
-        if number in self.wire_free:
-            left = np.maximum(left, self.wire_free[number])
+        if number in self.resource_free:
+            left = np.maximum(left, self.resource_free[number])
         gone: Ints = left + self.times.occupancies[transfer]
-        if self.program.channels[number].wires:
-            self.wire_free[number] = gone
+        if self.program.channels[number].resources:
+            self.resource_free[number] = gone
         if streams:
             gone = np.maximum(gone, end)
         self.signals[len(self.program.actions) + i] = gone + self.times.latencies[transfer]

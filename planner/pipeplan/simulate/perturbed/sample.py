@@ -11,9 +11,9 @@ from pipeplan.simulate import makespan
 from pipeplan.simulate.perturbed.factors import BLOCK, Factors
 from pipeplan.simulate.perturbed.lockstep import last_ends
 from pipeplan.simulate.perturbed.replay import replayed
-from pipeplan.simulate.perturbed.sequence import has_own_wires, topological_groups
+from pipeplan.simulate.perturbed.sequence import has_own_resources, topological_groups
 from pipeplan.simulate.perturbed.times import Ints, perturbed
-from pipeplan.simulate.program import number
+from pipeplan.simulate.program import build_program
 
 
 def step_times(
@@ -50,8 +50,8 @@ def step_times(
     """
     count = robust.wanted if samples is None else samples
     names = range(pipeline.devices) if devices is None else devices
-    program = number(schedule, pipeline, True)
-    alone, order = has_own_wires(program), topological_groups(program)
+    program = build_program(schedule, pipeline, True)
+    alone, order = has_own_resources(program), topological_groups(program)
     if sum(map(len, order)) < len(program.actions):
         makespan(schedule, pipeline)  # raises the error that describes the deadlock
     found = [np.zeros(0, np.int64)]

@@ -12,8 +12,8 @@ def topological_groups(program: Program) -> Groups:
     """Return groups of actions that begin together (single actions and collectives) in topological order.
 
     An action comes after the previous action in its lane, after the actions that it waits for, and after the senders of
-    the tensors that it waits for. A wire used by one lane only serves in that lane's order, which adds no constraint.
-    The result is shorter than the schedule if the schedule deadlocks.
+    the tensors that it waits for. A link resource of a single lane serves in that lane's order, which adds no
+    constraint. The result is shorter than the schedule if the schedule deadlocks.
     """
     n = len(program.actions)
     members: Groups = [(i,) for i in range(n)]
@@ -43,6 +43,6 @@ def topological_groups(program: Program) -> Groups:
     return found
 
 
-def has_own_wires(program: Program) -> bool:
-    """Return whether no two used channels share a wire, so that no order depends on readiness."""
+def has_own_resources(program: Program) -> bool:
+    """Return whether no two used channels share a resource, so that no order depends on readiness."""
     return all(program.channels[channel].alone for channel in set(program.channel_of) - {NOTHING})
