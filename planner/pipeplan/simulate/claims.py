@@ -194,13 +194,16 @@ def largest_loads(plan: Plan) -> tuple[int, int]:
     """
     many, samples = plan.micro_batches, plan.batch
     sends = [min(transfer.occupancy for transfer in row) for row in plan.pipeline.transfers]
+    # Without overlap a stage is also busy while it sends to both neighbours.
     waits = [0, *sends, 0] if plan.pipeline.overlap is Overlap.NONE else [0] * (len(plan.stages) + 1)
+    # Largest load of a replica: its share of the micro-batches and the reduction, per sample, rounded up.
     stages = max(
         -(-(-(-many // stage.replicas) * (own.total(Kind.FORWARD, Kind.BACKWARD) + sum(sent)) + own.reduce) // samples)
         for stage, own, sent in zip(plan.stages, plan.pipeline.stages, pairwise(waits), strict=True)
     )
     if plan.pipeline.overlap is Overlap.NONE:
         return stages, stages
+    # With overlap links are servers of their own: nanoseconds that the busiest resource of each boundary is occupied.
     busy = [_busiest(row, many) * send for row, send in zip(plan.pipeline.transfers, sends, strict=True)]
     return max([stages, *(time // samples for time in busy)]), max([stages, *(-(-time // samples) for time in busy)])
 

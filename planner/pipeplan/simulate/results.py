@@ -124,6 +124,7 @@ def _effect(stage: Stage, kind: Kind) -> tuple[int, int]:
 
 
 def _line(ran: list[Span], effects: list[dict[Kind, tuple[int, int]]], held: int) -> tuple[Step, ...]:
+    """Return the memory steps of one device from its spans; ``held`` are its static bytes."""
     events: list[tuple[int, bool, int]] = []  # (time, whether after the frees of that instant, change)
     for span in ran:
         comes, goes = effects[span.action.stage][span.action.kind]
@@ -131,6 +132,7 @@ def _line(ran: list[Span], effects: list[dict[Kind, tuple[int, int]]], held: int
         events.append((span.end, span.start == span.end, -goes))
     events.sort(key=lambda event: event[:2])
 
+    # One step per instant, and before it a peak of actions that take no time.
     steps = [] if events and events[0][0] == 0 else [Step(0, held)]
     for time, group in groupby(events, key=lambda event: event[0]):
         peak = 0

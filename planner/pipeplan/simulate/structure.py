@@ -155,6 +155,7 @@ def _crossings(pipeline: Pipeline) -> list[list[bool]]:
 
 
 def _channel_of(actions: list[Action], pipeline: Pipeline, crosses: list[list[bool]]) -> list[int]:
+    # Channels by stage and residue of the micro-batch's number, for forwards and for backwards.
     first = [0, *accumulate(len(row) for row in crosses)]
     onward = [
         [a + p if other else NOTHING for p, other in enumerate(row)] for a, row in zip(first, crosses, strict=False)

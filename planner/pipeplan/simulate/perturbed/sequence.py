@@ -15,13 +15,15 @@ def topological_groups(program: Program) -> Groups:
     the tensors that it waits for. A link resource of a single lane serves in that lane's order, which adds no
     constraint. The result is shorter than the schedule if the schedule deadlocks.
     """
+    # members[i]: the group of action i, represented by its first member
     n = len(program.actions)
     members: Groups = [(i,) for i in range(n)]
     for together in program.collectives:
         for i in together:
             members[i] = tuple(together)
+    # Arcs from each action to the groups that follow it, by signals and by lanes.
     after: list[list[int]] = [[] for _ in range(n)]
-    missing = [0] * n  # of each group, kept at its first member
+    missing = [0] * n  # predecessors still missing, per group, stored at its first member
     for i in range(n):
         for signal in program.needs[i]:
             after[signal % n].append(members[i][0])
@@ -30,6 +32,7 @@ def topological_groups(program: Program) -> Groups:
         for before, i in pairwise(order):
             after[before].append(members[i][0])
             missing[members[i][0]] += 1
+    # Kahn's algorithm over the groups.
     ready = [i for i in range(n) if members[i][0] == i and not missing[i]]
     found: Groups = []
     while ready:
