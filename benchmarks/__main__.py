@@ -1,4 +1,7 @@
-"""Run every benchmark, or those named: ``python -m benchmarks [NAME ...]``. Each prints one table."""
+"""Run every benchmark, or those named: ``python -m benchmarks [NAME ...]``. Each prints one table.
+
+Words behind ``--`` are for the benchmark.
+"""
 
 import importlib
 import sys
@@ -10,7 +13,9 @@ HERE = Path(__file__).parent
 def main() -> int:
     """Run the benchmarks one after the other."""
     known = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_"))
-    wanted = sys.argv[1:] or known
+    names = sys.argv[1:]
+    wanted = names[: names.index("--")] if "--" in names else names
+    wanted = wanted or known
     for name in wanted:
         if name not in known:
             print(f"no benchmark {name!r}; there are {', '.join(known)}", file=sys.stderr)

@@ -24,7 +24,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.placed import loop
-from pipeplan.search.scheduling import find
+from pipeplan.search.scheduling import find_schedule
 from pipeplan.simulate import simulate
 from pipeplan_executor import describe_machine, run
 from pipeplan_executor.calibrate import Calibration, Prediction, calibrated, observed, predict, repriced
@@ -90,7 +90,7 @@ def plans(model: Model, cluster: Cluster, counts: tuple[int, ...]) -> Iterator[t
         one = FAMILIES["1f1b-sno"].write((1,) * PROCESSES, count)
         memory = max(simulate(one, pipeline).peaks)
         tight = replace(pipeline, limits=(memory,) * PROCESSES)
-        found = find(tight, count, Limits(time=SEARCH_SECONDS), split=True).schedule
+        found = find_schedule(tight, count, Limits(time=SEARCH_SECONDS), split=True).schedule
         schedules = {
             "GPipe": FAMILIES["gpipe"].write((1,) * PROCESSES, count),
             "1F1B": one,

@@ -25,9 +25,9 @@ from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.pricing import assemble, price
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.placed import Placement, loop, vee
-from pipeplan.search.scheduling import find
+from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.scheduling.evaluator import Evaluator
-from pipeplan.search.scheduling.families import written
+from pipeplan.search.scheduling.families import family_schedules
 from pipeplan.simulate import simulate
 from pipeplan_executor import describe_machine, run
 from pipeplan_formulations.common.report import Limits
@@ -72,12 +72,12 @@ def contestants(model: Model, cluster: Cluster, where: str, memory: int) -> Iter
     boundaries, pipeline = on_devices(model, cluster, PLACEMENTS[where])
     pipeline = replace(pipeline, limits=(memory,) * PROCESSES)
     judges = {split: Evaluator(pipeline) for split in (False, True)}
-    for each in written(pipeline, MICRO_BATCHES, (True,) * len(pipeline.stages)):
+    for each in family_schedules(pipeline, MICRO_BATCHES, (True,) * len(pipeline.stages)):
         if not each.two_lanes:
-            judges[splits(each)].offer(each)
+            judges[splits(each)].submit(each)
     seen: set[tuple[object, ...]] = set()
     for split, judge in judges.items():
-        answer = find(pipeline, MICRO_BATCHES, Limits(time=SECONDS), split=split).schedule
+        answer = find_schedule(pipeline, MICRO_BATCHES, Limits(time=SECONDS), split=split).schedule
         for schedule, found in ((judge.best, False), (answer, True)):
             if schedule is not None and schedule.orders not in seen:
                 seen.add(schedule.orders)

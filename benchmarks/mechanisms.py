@@ -54,8 +54,8 @@ OFF: Mapping[str, tuple[Any, str, Callable[..., object]] | None] = {
     "all": None,
     "no targets": (TargetSchedule, "next_below", lambda _, search, __: at_once(search)),
     "no placements": (PlacementsNode, "advance", without_placements),
-    "no relatives": (choice, "relatives", lambda *_: iter(())),
-    "no roomier": (choice, "roomier", lambda *_: iter(())),
+    "no related plans": (choice, "related_plans", lambda *_: iter(())),
+    "no orders with slack": (choice, "orders_with_slack", lambda *_: iter(())),
 }
 """What is replaced in each variant: owner, name, replacement."""
 
@@ -76,7 +76,7 @@ def main() -> None:
     words = [word for word in sys.argv[2:] if word != "--"]
     variants = (
         (LARGE, ("all", "no targets", "no placements"), ("step", "bound")),
-        (VARYING, ("all", "no relatives", "no roomier"), ("mean", "fastest")),
+        (VARYING, ("all", "no related plans", "no orders with slack"), ("mean", "fastest")),
     )
     for questions, names, columns in variants:
         print(f"{'question':42} {'search':14} {columns[0]:>9} {columns[1]:>9} {'gap':>7} {'processor':>10}")
@@ -111,7 +111,7 @@ def _run(question: str, variant: str, pipe: Connection) -> None:
         seconds = time.process_time() - began
     value, bound = result.value, result.bound
     if result.robust is not None:  # mean of the plan chosen, and of the one that is fastest if nothing varies
-        value, bound = (round(row.mean.value) for row in (result.robust.rows[0], result.robust.nominal))
+        value, bound = (round(row.mean.value) for row in (result.robust.compared[0], result.robust.nominal))
     pipe.send(
         f"{format_time(value):>9} {format_time(bound):>9} {result.gap:7.2%} {seconds:8.1f} s  "
         f"{result.stop}, {len(result.plan.stages)} stages"

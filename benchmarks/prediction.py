@@ -20,7 +20,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Timeline
 from pipeplan.frontend.profile import profile_workload
-from pipeplan.search.build_plan import draft
+from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import ranked
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
@@ -117,7 +117,7 @@ def contestants(model: Model, cluster: Cluster) -> list[Contestant]:
     plans = [("pipeplan", result.plan)]
     for row in ranked(result.baselines.values()):
         if row.evaluated is not None and not row.outside:
-            plans.append((row.name, draft(model, cluster, result.job, row.evaluated, result.bound)))
+            plans.append((row.name, build_plan(model, cluster, result.job, row.evaluated, result.bound)))
     for label, wishes in (
         ("two stages", {"depths": (PROCESSES,), "replicas": (1,)}),
         ("two stages, all layers recomputed", {"depths": (PROCESSES,), "replicas": (1,), "recompute": "full"}),

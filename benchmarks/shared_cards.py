@@ -13,9 +13,9 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.costs.pricing import assemble, price
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.schedules.placed import Placement, loop, vee
-from pipeplan.search.scheduling import as_schedule, find, relaxed_problem
+from pipeplan.search.scheduling import as_schedule, find_schedule, relaxed_problem
 from pipeplan.search.scheduling.evaluator import Evaluator
-from pipeplan.search.scheduling.families import written
+from pipeplan.search.scheduling.families import family_schedules
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.schedule import solve
 
@@ -36,13 +36,13 @@ def main() -> None:
         pipeline = evenly(model, size, PLACEMENTS[where])
         judge = Evaluator(pipeline)
         split = (True,) * len(pipeline.stages)
-        for schedule in written(pipeline, MICRO_BATCHES, split):
-            judge.offer(schedule)
+        for schedule in family_schedules(pipeline, MICRO_BATCHES, split):
+            judge.submit(schedule)
         families = judge.value
         free = solve(relaxed_problem(pipeline, MICRO_BATCHES).unshared, Limits(time=SECONDS))
         orders = free.solution
-        blind = None if orders is None else judge.offer(as_schedule(orders, pipeline, MICRO_BATCHES))
-        found = find(pipeline, MICRO_BATCHES, Limits(time=SECONDS))
+        blind = None if orders is None else judge.submit(as_schedule(orders, pipeline, MICRO_BATCHES))
+        found = find_schedule(pipeline, MICRO_BATCHES, Limits(time=SECONDS))
         cells = [*map(_milliseconds, (families, blind, free.bound, found.value, found.bound)), f"{found.gap or 0:.1%}"]
         print(f"| {model}, {size} a micro-batch, {where} | {' | '.join(cells)} |", flush=True)
 

@@ -14,13 +14,13 @@ from pipeplan.core.units import format_time
 from pipeplan.core.validate import validate_plan
 from pipeplan.core.wording import hint
 from pipeplan.costs.sources import sources
-from pipeplan.search import opened
+from pipeplan.search import root_nodes
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
-from pipeplan.search.build_plan import draft
+from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import Baseline, baselines
-from pipeplan.search.infeasible import overfull
+from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.intra_layer import divide
 from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust, as_robust
@@ -129,7 +129,7 @@ def solve(
         )
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress)
     space = Space(model, cluster, job)
-    if space.impossible or overfull(space):
+    if space.impossible or total_memory_shortfall(space):
         raise InfeasibleError(why_infeasible(space, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
@@ -138,7 +138,7 @@ def solve(
     rows: Mapping[str, Baseline] = {}
     try:
         with interruptible():
-            for node in opened(space):
+            for node in root_nodes(space):
                 search.push(node)
             for late in any_orders(space):
                 search.defer(late)
@@ -190,7 +190,7 @@ def solve(
             search.stop = Stop.INTERRUPT
         chosen = search.incumbent if choice is None else choice.chosen
     with nearly_done():
-        plan = draft(model, cluster, job, chosen, search.bound)
+        plan = build_plan(model, cluster, job, chosen, search.bound)
         validate_plan(plan, model, cluster)
         return Result(
             plan=plan,

@@ -11,7 +11,7 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.schedules.placed import Placement, loop, vee
 from pipeplan.search.scheduling import as_orders
-from pipeplan.search.scheduling.rows import hardest, rows_of
+from pipeplan.search.scheduling.replica_pipelines import replica_pipelines, tightest_pipeline
 from pipeplan.simulate import simulate
 from pipeplan_formulations.schedule import Kind, Op, Orders, PipelineSchedule
 
@@ -77,8 +77,8 @@ def as_simulated(schedule: Schedule, pipeline: Pipeline, problem: PipelineSchedu
     orders = as_orders(schedule, pipeline, problem)
     if orders is None or not problem.sent:
         return orders
-    rows = rows_of(pipeline)
-    row = hardest(rows, pipeline, schedule.micro_batches)
+    rows = replica_pipelines(pipeline)
+    row = tightest_pipeline(rows, pipeline, schedule.micro_batches)
     seen: Counter[tuple[Kind, int]] = Counter()
     passed: list[Op] = []
     for flight in simulate(schedule, pipeline).transfers:

@@ -1,4 +1,4 @@
-"""Plans of any order against all partitions, recomputed layers and orders, judged by the simulator."""
+"""Plans of any order against all partitions, recomputed layers and orders, by simulation."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ from pipeplan.core.validate import validate_plan
 from pipeplan.costs.chain import Chain
 from pipeplan.costs.pricing import assemble, price
 from pipeplan.search.scheduling import as_schedule, schedule_problem
-from pipeplan.search.space.device_groups import structures
+from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.simulate import makespan, simulate
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Limits, Status
@@ -33,7 +33,7 @@ Question = tuple[Model, Cluster, Job]
 def questions(draw: st.DrawFn, busy: bool = False) -> Question:
     """Up to four layers, up to three devices of one or two speeds, up to three micro-batches, memory that may be short.
 
-    Links cost latency; ``busy`` ones also time on wires, which orders found on paper do not see.
+    Links have latency; ``busy`` ones also occupancy, which the exhaustive orders ignore.
     """
     n = draw(st.integers(2, 4))
 
@@ -65,11 +65,11 @@ def questions(draw: st.DrawFn, busy: bool = False) -> Question:
 
 
 def rows(question: Question) -> Iterator[tuple[Chain, int]]:
-    """The chain of every shape of one width at every micro-batch size, with the number of micro-batches."""
+    """Yield the chains of all equal device groups and micro-batch sizes, with the number of micro-batches."""
     model, cluster, job = question
     for size in sorted({profile.micro_batch for profile in model.profiles}):
         count = job.batch // size
-        for groups in structures(cluster, replace(job, equal_replicas=True), len(model.layers), count):
+        for groups in all_device_groups(cluster, replace(job, equal_replicas=True), len(model.layers), count):
             yield price(model, cluster, groups, size, job), count
 
 
@@ -101,7 +101,7 @@ def best_order(question: Question) -> int | None:
 
 
 def best_family(question: Question) -> int | None:
-    """What the search over families finds, stages of unequal widths included; None if nothing fits."""
+    """The result of the search over families, with unequal replicas too; None if nothing fits."""
     model, cluster, job = question
     try:
         return solve(model, cluster, job=replace(job, schedules=())).value
@@ -110,7 +110,7 @@ def best_family(question: Question) -> int | None:
 
 
 def agrees(question: Question) -> None:
-    """Value and bound equal the best order of any partition, or the best family on stages of unequal widths."""
+    """Value and bound equal the best order of any partition, or the best family on stages with unequal replicas."""
     model, cluster, job = question
     values = [value for value in (best_order(question), best_family(question)) if value is not None]
     if not values:
@@ -125,7 +125,7 @@ def agrees(question: Question) -> None:
 @given(questions())
 @settings(max_examples=60, deadline=None)
 def test_partition_and_order_are_best_and_proved(question: Question) -> None:
-    """The answer is the best over shapes, sizes, partitions, recomputation and orders, and so is its bound."""
+    """The answer is the best over device groups, sizes, partitions, recomputation and orders, and so is its bound."""
     agrees(question)
 
 
@@ -133,14 +133,14 @@ def test_partition_and_order_are_best_and_proved(question: Question) -> None:
 @given(questions())
 @settings(max_examples=300, deadline=None)
 def test_partition_and_order_are_best_and_proved_of_three_hundred(question: Question) -> None:
-    """The same of many more."""
+    """The same for many more."""
     agrees(question)
 
 
 @given(questions(busy=True))
 @settings(max_examples=30, deadline=None)
-def test_bounds_hold_where_wires_are_busy(question: Question) -> None:
-    """Where tensors wait for wires the bound is no higher than any schedule, and no family beats the answer."""
+def test_bounds_hold_where_links_are_busy(question: Question) -> None:
+    """Where tensors wait for links the bound is no higher than any schedule, and no family beats the answer."""
     model, cluster, job = question
     order, families = best_order(question), best_family(question)
     if order is None and families is None:
@@ -151,7 +151,7 @@ def test_bounds_hold_where_wires_are_busy(question: Question) -> None:
 
 
 def test_a_found_plan_survives_its_file(tmp_path) -> None:
-    """What is written and read again is the same plan: its lists, and the step time that they take."""
+    """A plan that is written and read again has the same lists and step time."""
     model = model_of([10] * 8 + [40], saved=[8] * 9, output=[2] * 9, sizes=(1,))
     cluster = Cluster.uniform(3, DeviceKind("unit"), None, Overlap.COPY)
     plan = solve(model, cluster, 8, schedules=("any",), replicas=(1,), depths=(3,), time_limit=10).plan

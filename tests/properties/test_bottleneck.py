@@ -1,4 +1,4 @@
-"""`solve` for the bottleneck against every plan of small questions: replicas, kinds, nodes, links, skips and wishes."""
+"""`solve` for the bottleneck against all plans of small questions: replicas, kinds, nodes, links, skips, pins."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from pipeplan.solve import solve
 
 
 def check(seed: int, backend: str = "cpsat") -> bool:
-    """Value and bound enclose the least bottleneck of all plans that there are; whether they meet in it."""
+    """Check that value and bound enclose the least bottleneck of all plans; return True if they meet."""
     model, cluster, job = question = random_question(seed)
     least = best(question, contiguous=not applies(Space(model, cluster, job)))
     try:
@@ -49,8 +49,8 @@ def test_the_bottleneck_is_the_least_of_all_plans_of_many_questions() -> None:
     assert len(gaps(range(1000, 2000))) <= 10
 
 
-def test_aggregated_shapes_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where shapes are bounded together, as on large clusters, values and bounds are those of all plans, too."""
+def test_aggregated_device_groups_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where device groups are bounded together, as on large clusters, values and bounds are those of all plans too."""
     monkeypatch.setattr("pipeplan.search.space.space.FEW", 0)
     monkeypatch.setattr("pipeplan.search.graph.node.MOST_WIDTHS", 0)
     assert gaps(range(200, 240)) == []

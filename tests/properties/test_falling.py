@@ -1,4 +1,4 @@
-"""In-flight counts that fall along the pipeline, and the dynamic programme over them."""
+"""Non-increasing in-flight counts along the pipeline, and the dynamic programme over them."""
 
 from dataclasses import replace
 from random import Random
@@ -26,20 +26,20 @@ REPLICAS = st.lists(st.integers(1, 5), min_size=1, max_size=7)
 
 
 def extremes(replicas: list[int], micro_batches: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The counts of SNO and SO."""
+    """The in-flight counts of SNO and SO."""
     least, most = (FAMILIES[name].in_flight(replicas, micro_batches) for name in ("1f1b-sno", "1f1b-so"))
     return least, most
 
 
 @given(REPLICAS, st.integers(1, 40), st.data())
 @settings(max_examples=500, deadline=None)
-def test_what_falls_never_deadlocks(replicas: list[int], micro_batches: int, data: st.DataObject) -> None:
-    """SNO and SO fall, so do counts filled into any memory, and no row of counts that falls can deadlock."""
+def test_non_increasing_counts_never_deadlock(replicas: list[int], micro_batches: int, data: st.DataObject) -> None:
+    """SNO, SO and counts that fill any memory are non-increasing, and no non-increasing counts can deadlock."""
     least, most = extremes(replicas, micro_batches)
     rooms = data.draw(st.lists(st.integers(0, 40), min_size=len(replicas), max_size=len(replicas)))
     drawn = tuple(data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True))
     shares = [-(-micro_batches // r) for r in replicas]
-    for counts in (least, most, InFlightBox.of(replicas, micro_batches).filled(rooms)):
+    for counts in (least, most, InFlightBox.of(replicas, micro_batches).fill_memory(rooms)):
         assert falls(replicas, shares, least, counts)
     for counts in (least, most, drawn):
         assert not falls(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None
@@ -47,8 +47,8 @@ def test_what_falls_never_deadlocks(replicas: list[int], micro_batches: int, dat
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 12), st.integers(0, 2**32))
 @settings(max_examples=400, deadline=None)
-def test_parts_of_a_box_hold_all_counts_that_fall(replicas: list[int], micro_batches: int, seed: int) -> None:
-    """However a box is split, each row of counts that falls is in just one part, and no end of a part can be spared."""
+def test_parts_of_a_box_hold_all_non_increasing_counts(replicas: list[int], micro_batches: int, seed: int) -> None:
+    """However a box is split, non-increasing counts are in exactly one part, and the ends of all parts are tight."""
     random = Random(seed)
     boxes = [InFlightBox.of(replicas, micro_batches)]
     every = sorted(boxes[0].counts())
@@ -68,7 +68,7 @@ def test_parts_of_a_box_hold_all_counts_that_fall(replicas: list[int], micro_bat
 @given(st.integers(1, 8), st.integers(1, 20), st.data())
 @settings(max_examples=300, deadline=None)
 def test_without_replicas_each_stage_holds_one_more_than_the_next(depth: int, many: int, data: st.DataObject) -> None:
-    """On single devices counts fall if a stage above SNO holds less than the one before, or that one all; only then."""
+    """On single devices: a stage above SNO holds less than the one before, unless that one holds all micro-batches."""
     least, most = extremes([1] * depth, many)
     counts = [data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True)]
     neighbours = all(
@@ -78,7 +78,7 @@ def test_without_replicas_each_stage_holds_one_more_than_the_next(depth: int, ma
 
 
 def test_few_choices_are_listed() -> None:
-    """Of three stages' six rows of counts between SNO and SO, the one in which two would take turns is left out."""
+    """Of six count vectors of three stages between SNO and SO, the one that is not non-increasing is left out."""
     families = between((1, 1, 1), 8)
     assert families is not None
     counts = [family.in_flight((1, 1, 1), 8) for family in families]
@@ -92,7 +92,7 @@ def test_ranges_of_excess_have_no_holes() -> None:
 
 
 def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
-    """The problem with counts that are a choice, and enough micro-batches for it to matter."""
+    """The problem with free counts, and enough micro-batches for them to matter."""
     return replace(
         problem,
         flight="non_increasing",
@@ -128,7 +128,7 @@ def _bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
 
 @given(chain_allocations(), st.floats(0, 1))
 @settings(max_examples=40, deadline=None)
-def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
+def test_under_a_ceiling_the_programme_bounds_non_increasing_counts(problem: ChainAllocation, share: float) -> None:
     """V* and A* are no more than brute force finds, and equal it where every range holds a single excess."""
     _bounds_all_that_fall(problem, share)
 
@@ -136,7 +136,7 @@ def test_under_a_ceiling_the_programme_bounds_all_that_fall(problem: ChainAlloca
 @pytest.mark.slow
 @given(chain_allocations(), st.floats(0, 1))
 @settings(max_examples=300, deadline=None)
-def test_under_a_ceiling_the_programme_bounds_all_that_fall_in_many(problem: ChainAllocation, share: float) -> None:
+def test_under_a_ceiling_the_programme_bounds_them_in_many_problems(problem: ChainAllocation, share: float) -> None:
     """The same in three hundred problems."""
     _bounds_all_that_fall(problem, share)
 

@@ -1,4 +1,4 @@
-"""Questions whose answers were once called proved and were not: each with the right answer, and why it is right."""
+"""Questions with once falsely proved answers: each with the right answer, and the reason for it."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ FREE = Link(10**9, 0)
 
 
 def answer(model: Model, cluster: Cluster, job: Job) -> Result:
-    """What is answered and proved."""
+    """Value and bound of the answer."""
     result = solve(model, cluster, job=job)
     assert result.bound == result.value
     return result
@@ -27,7 +27,7 @@ def two_layers(saved: int = 40, **more: object) -> Model:
 
 
 def boxes(counts: int, devices: int, inside: Link, network: Link, **kind: object) -> Cluster:
-    """``counts`` boxes of so many equal devices."""
+    """Boxes of equal devices, ``counts`` devices in each."""
     unit = DeviceKind("unit", **kind)
     node = Node(("unit",) * devices, inside)
     return Cluster("boxes", {"unit": unit}, (node,) * counts, network, Overlap.COPY)
@@ -48,13 +48,13 @@ def test_a_stage_may_straddle_boxes_whose_network_is_faster_than_their_links() -
 
 @pytest.mark.slow
 def test_large_clusters_bound_what_straddles_boxes() -> None:
-    """The same question without a depth has too many shapes to list, and the same answer."""
+    """The same question without a depth has too many device groups to list, and the same answer."""
     cluster = boxes(2, 5, FREE, Link(10**12, 0), memory=20_500)
     assert answer(heavy_ends(), cluster, Job(5, recompute="none")).value == 3045
 
 
 @pytest.mark.parametrize(("memory", "schedules"), [(130, ("gpipe", "1f1b")), (200, ("gpipe", "1f1b"))])
-def test_one_stage_runs_every_family_that_is_asked_for(memory: int, schedules: tuple[str, ...]) -> None:
+def test_one_stage_runs_every_requested_family(memory: int, schedules: tuple[str, ...]) -> None:
     """1F1B holds one micro-batch where GPipe holds four; so it fits, and without recomputation: 4 x (20 + 40) ns."""
     found = answer(two_layers(), equal_devices(1, memory), Job(4, schedules=schedules))
     assert found.value == 240
@@ -68,7 +68,7 @@ def test_one_stage_on_one_lane_beats_two_lanes() -> None:
     assert (found.value, found.plan.schedule.family) == (240, "gpipe")
 
 
-def test_a_heuristic_with_fewer_stages_than_asked_for_is_no_answer() -> None:
+def test_a_heuristic_with_fewer_stages_than_requested_is_no_answer() -> None:
     """One stage would take 60 ns, but two are asked for; the first boundary's 40 bytes take 40 ns each way."""
     model = model_of([10, 10], saved=[40, 40], output=[40, 4], parameters=[8, 8])
     found = answer(model, equal_devices(2, link=FREE), Job(1, depths=(2,), recompute="none"))
@@ -98,7 +98,7 @@ def unlike(*names: str) -> Cluster:
 def test_a_given_order_leaves_no_device_out_but_those_at_the_end(
     names: tuple[str, ...], value: int, devices: list[int]
 ) -> None:
-    """Stages take d0, d1, ... one after the other: a slow device in front has to take part, one behind does not."""
+    """Stages take d0, d1, ... one after the other: a slow device in front has to be used, one behind does not."""
     found = answer(two_layers(), unlike(*names), Job(4, replicas=(1,), recompute="none", order="given"))
     assert found.value == value
     assert [device for stage in found.plan.stages for device in stage.devices] == devices
@@ -135,13 +135,13 @@ def test_two_lanes_need_a_forwards_workspace_beside_the_backwards() -> None:
 
 
 def test_two_pins_of_one_layer_contradict_each_other() -> None:
-    """No layer lies in two places; the error names both."""
+    """A layer cannot be on two devices; the error names both."""
     with pytest.raises(InputError, match=r"d0.*d1|d1.*d0"):
         solve(two_layers(), equal_devices(2), job=Job(4, pin=(("l1", "d0"), ("l1", "d1"))))
 
 
 def test_where_other_orders_fit_the_answer_says_so() -> None:
-    """Families hold two micro-batches on the first of two stages; some order holds one, in 104 B a device."""
+    """Families hold two micro-batches on the first of two stages; some order holds one, in 104 B per device."""
     model = model_of([10, 10], saved=[100, 100], output=[4, 4])
     cluster, job = equal_devices(2, 150), Job(4, recompute="none")
     with pytest.raises(InfeasibleError, match=r"(?s)--schedules any.*104 B") as refusal:
@@ -150,8 +150,8 @@ def test_where_other_orders_fit_the_answer_says_so() -> None:
     assert solve(model, cluster, job=replace(job, schedules=("any",))).value > 0
 
 
-def test_the_bottleneck_with_a_depth_asked_for_knows_replicas() -> None:
-    """Two stages of two devices each take 300 ns for two samples: 150 ns a sample, half of what one device takes."""
+def test_the_bottleneck_with_a_depth_uses_replicas() -> None:
+    """Two stages of two devices each take 300 ns for two samples: 150 ns per sample, half the time of one device."""
     model = model_of([100, 100], saved=[4, 4], output=[4, 4])
     job = Job(4, depths=(2,), recompute="none", objective="bottleneck")
     assert answer(model, equal_devices(4, link=FREE), job).value == 150
@@ -171,7 +171,7 @@ def test_1f1b_alone_chooses_among_all_its_counts() -> None:
 
 
 def test_families_of_one_lane_are_not_held_to_two_lanes_memory() -> None:
-    """A two-lane family beside them must not take plans from 1F1B that only it has no room for."""
+    """A two-lane family that does not fit must not exclude plans of 1F1B that do."""
 
     def cost(workspace: int) -> LayerCost:
         return LayerCost(1, 2, 1, 1, saved=4, output=4, workspace=workspace)
@@ -184,7 +184,7 @@ def test_families_of_one_lane_are_not_held_to_two_lanes_memory() -> None:
 
 
 def test_ties_on_boxes_with_a_fast_network_are_bounded() -> None:
-    """Copies of shared weights may be summed over the network or inside a box: the bound takes the faster way."""
+    """Copies of shared weights may be summed over the network or inside a box: the bound takes the faster one."""
     model = model_of([4, 6, 2, 5], parameters=[40, 12, 12, 16], saved=[9] * 4, output=[3] * 4)
     model = replace(model, ties=(Tie(("l0", "l3"), 28),))
     cluster = boxes(2, 2, Link(5 * 10**8, 3), Link(5 * 10**9, 0), memory=260)

@@ -1,4 +1,4 @@
-"""What is found is a schedule, never worse than a family's, and never better than what is proved."""
+"""Searched schedules are valid, never worse than a family's, and never below the proven bound."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,8 +15,15 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan.search.scheduling import Found, as_schedule, find, relaxed_problem, schedule_lower_bound, schedule_problem
-from pipeplan.search.scheduling.link_loads import wire_bound
+from pipeplan.search.scheduling import (
+    ScheduleResult,
+    as_schedule,
+    find_schedule,
+    relaxed_problem,
+    schedule_lower_bound,
+    schedule_problem,
+)
+from pipeplan.search.scheduling.link_bound import link_bound
 from pipeplan.simulate import makespan
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.schedule import evaluate, solve
@@ -33,7 +40,7 @@ def _fits(schedule: Schedule, pipeline: Pipeline) -> bool:
 
 
 def _families(pipeline: Pipeline, micro_batches: int) -> Iterator[Schedule]:
-    """All that suit the pipeline, fit or not; stages of its devices are numbered as the families number them."""
+    """Schedules of all families that suit the pipeline, whether they fit or not, in the families' device numbers."""
     devices, stages = pipeline.devices, len(pipeline.stages)
     if devices == stages * pipeline.replicas[0]:
         for family in FAMILIES.values():
@@ -46,8 +53,8 @@ def _families(pipeline: Pipeline, micro_batches: int) -> Iterator[Schedule]:
             yield placed.write(devices, micro_batches, chunks)
 
 
-def _check(found: Found, pipeline: Pipeline, micro_batches: int) -> None:
-    """A schedule of the pipeline that keeps memory, timed by the simulator, not below the bound."""
+def _check(found: ScheduleResult, pipeline: Pipeline, micro_batches: int) -> None:
+    """Check that a schedule is valid, fits in memory, has its simulated time, and is not below the bound."""
     if found.schedule is None:
         assert found.status in (Status.INFEASIBLE, Status.UNKNOWN)
         return
@@ -58,7 +65,7 @@ def _check(found: Found, pipeline: Pipeline, micro_batches: int) -> None:
 
 def _never_worse(seed: int) -> None:
     pipeline, micro_batches = family_pipeline(seed)
-    found = find(pipeline, micro_batches, Limits(time=0.2, workers=1, seed=seed % 100))
+    found = find_schedule(pipeline, micro_batches, Limits(time=0.2, workers=1, seed=seed % 100))
     _check(found, pipeline, micro_batches)
     for schedule in _families(pipeline, micro_batches):
         if _fits(schedule, pipeline):
@@ -70,7 +77,7 @@ def _never_worse(seed: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_what_is_found_is_never_worse_than_a_family(seed: int) -> None:
-    """On up to 16 devices a found schedule fits, ends, is no slower than any family that fits, and above the bound."""
+    """On up to 16 devices: the schedule is valid, not slower than a fitting family, not below the bound."""
     _never_worse(seed)
 
 
@@ -84,9 +91,9 @@ def test_what_is_found_is_never_worse_than_a_family_at_length(seed: int) -> None
 
 @settings(max_examples=100, deadline=None)
 @given(seeds)
-def test_no_schedule_undercuts_the_floor(seed: int) -> None:
-    """Any order, on one lane or two, each backward joined or split by itself, fits the floor's instance if it fits and
-    takes no less."""
+def test_no_schedule_is_below_the_lower_bound(seed: int) -> None:
+    """Any order, on one lane or two, each backward joined or split by itself: a schedule that fits also fits the
+    relaxed instance, and takes no less time."""
     draw = Random(seed)
     pipeline, micro_batches = random_pipeline(seed), draw.randint(1, 6)
     lanes = {"two_lanes": pipeline.overlap is not Overlap.NONE and draw.random() < 0.4}
@@ -104,18 +111,18 @@ def test_no_schedule_undercuts_the_floor(seed: int) -> None:
     value = evaluate(problem, orders)
     assert value is not None
     assert schedule_lower_bound(problem) <= makespan(schedule, pipeline)
-    assert wire_bound(pipeline, micro_batches, **lanes) <= makespan(schedule, pipeline)
+    assert link_bound(pipeline, micro_batches, **lanes) <= makespan(schedule, pipeline)
     assert value <= makespan(schedule, pipeline)
 
 
 @settings(max_examples=20, deadline=None)
 @given(seeds)
 def test_a_start_on_two_lanes_is_never_lost(seed: int) -> None:
-    """Where tensors stream, any start on two lanes, split or with several stages a device, counts like any other."""
+    """Where tensors stream, any start on two lanes, split or with several stages per device, counts like any other."""
     pipeline = replace(random_pipeline(seed), overlap=Overlap.STREAM)
     problem = schedule_problem(pipeline, 4, two_lanes=True)
     start = as_schedule(random_orders(seed, problem), pipeline, 4, two_lanes=True)
-    found = find(pipeline, 4, Limits(time=0.05, workers=1), starts=[start])
+    found = find_schedule(pipeline, 4, Limits(time=0.05, workers=1), starts=[start])
     _check(found, pipeline, 4)
     assert found.value is not None
     assert found.bound <= found.value <= makespan(start, pipeline)
@@ -124,15 +131,15 @@ def test_a_start_on_two_lanes_is_never_lost(seed: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_small_pipelines_are_solved(seed: int) -> None:
-    """Where the instance can say everything, what is found is the optimum of an exhaustive search; where tensors wait
-    for wires, which the simulator serves first come, first served, it is no less."""
+    """Where the instance is exact, the result is the optimum of an exhaustive search. Where tensors wait for links,
+    which the simulator serves first come, first served, it is no less."""
     draw = Random(seed)
     pipeline, micro_batches = random_pipeline(seed, 3, plain=True), draw.randint(1, 3)
     most = [stage.resident + stage.workspace + draw.randint(1, micro_batches) * stage.held for stage in pipeline.stages]
     limits = tuple(most[pipeline.placement.index((d,))] + pipeline.runtime[d] for d in range(pipeline.devices))
     pipeline = replace(pipeline, limits=limits)
     split = draw.random() < 0.7
-    found = find(pipeline, micro_batches, Limits(time=8, workers=1), split=split)
+    found = find_schedule(pipeline, micro_batches, Limits(time=8, workers=1), split=split)
     _check(found, pipeline, micro_batches)
     lanes = (False, True) if pipeline.overlap is Overlap.STREAM else (False,)
     problems = [relaxed_problem(pipeline, micro_batches, split, two_lanes=two) for two in lanes]
@@ -146,7 +153,7 @@ def test_small_pipelines_are_solved(seed: int) -> None:
 
 
 def _some_joined(draw: Random, order: tuple[Action, ...]) -> tuple[Action, ...]:
-    """Some weight gradients moved ahead, to their input gradients, as joined backwards."""
+    """The schedule with some weight gradients joined with their input gradients."""
     joined = {(a.stage, a.micro_batch) for a in order if a.kind is Kind.WEIGHT_GRADIENT and draw.random() < 0.4}
     return tuple(
         action._replace(kind=Kind.BACKWARD)

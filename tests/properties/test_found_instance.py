@@ -1,4 +1,4 @@
-"""The instance of a pipeline never says more than the simulator, and of what it can say as much."""
+"""The scheduling instance of a pipeline never exceeds the simulator, and equals it where it is exact."""
 
 from dataclasses import replace
 from random import Random
@@ -11,7 +11,7 @@ from helpers.found_pipelines import as_simulated, random_orders, random_pipeline
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.search.scheduling import as_orders, as_schedule, schedule_problem
-from pipeplan.search.scheduling.rows import rows_of
+from pipeplan.search.scheduling.replica_pipelines import replica_pipelines
 from pipeplan.simulate import makespan, simulate
 from pipeplan_formulations.schedule import evaluate, feasible
 from pipeplan_formulations.schedule.objective import peaks
@@ -47,8 +47,8 @@ def _relaxed(seed: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(seeds)
 def test_an_instance_is_a_relaxation(seed: int) -> None:
-    """Of any orders, on one lane or two, and tensors on wires as the simulator serves them, the instance says no more
-    than the simulator, and their lists are complete and end."""
+    """For any orders, on one lane or two, and tensors on links as the simulator serves them, the instance gives no more
+    time than the simulator, and the lists are complete and without deadlock."""
     _relaxed(seed)
 
 
@@ -62,9 +62,9 @@ def test_an_instance_is_a_relaxation_at_length(seed: int) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(seeds)
-def test_an_instance_is_exact_where_it_can_say_everything(seed: int) -> None:
-    """With one row, one stage a device and no ties, instance and simulator agree under any overlap, whatever wires are
-    shared and on as many lanes."""
+def test_an_instance_is_exact_without_replicas_and_ties(seed: int) -> None:
+    """With one replica, one stage per device and no ties, instance and simulator agree under any overlap, with any
+    shared links, on one lane or two."""
     pipeline, micro_batches, split, lanes = _draw(seed, plain=True)
     problem = schedule_problem(pipeline, micro_batches, split, **lanes)
     orders = random_orders(seed, problem)
@@ -78,13 +78,13 @@ def test_an_instance_is_exact_where_it_can_say_everything(seed: int) -> None:
 @settings(max_examples=80, deadline=None)
 @given(seeds)
 def test_an_instance_holds_what_the_simulator_holds(seed: int) -> None:
-    """The peaks of orders are those of simulator and validator; of unequal workspaces one side, or the other."""
+    """The peaks of orders are those of simulator and validator; with unequal workspaces, bounds on them."""
     pipeline, micro_batches, split, lanes = _draw(seed)
     least, most = (schedule_problem(pipeline, micro_batches, split, safe=safe, **lanes) for safe in (False, True))
     orders = random_orders(seed, least)
     schedule = as_schedule(orders, pipeline, micro_batches, **lanes)
     held, seen = validate_memory(schedule, pipeline), simulate(schedule, pipeline).peaks
-    for column, devices in enumerate(rows_of(pipeline).columns):
+    for column, devices in enumerate(replica_pipelines(pipeline).groups):
         assert held[devices[0]] >= seen[devices[0]]
         assert held[devices[0]] == seen[devices[0]] or lanes["two_lanes"]
         assert peaks(least, orders)[column] <= held[devices[0]] <= peaks(most, orders)[column]

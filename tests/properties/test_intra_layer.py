@@ -1,4 +1,4 @@
-"""Divided layers: what is proved holds for what is simulated, and nothing of whole layers is lost."""
+"""Divided layers: bounds hold for simulated plans, and answers are never worse than with whole layers."""
 
 from dataclasses import replace
 
@@ -78,7 +78,7 @@ def test_divided_answers_are_bracketed_and_never_worse(case, objective: str) -> 
     assert all(abs(part - 1) < 1e-9 for part in total.values())
 
 
-def test_dividing_can_make_room() -> None:
+def test_dividing_can_make_a_plan_fit() -> None:
     """Where no partition into whole layers fits two boards, one divided layer does."""
     model = model_of([1000] * 3, output=10, parameters=3000)
     cluster = line_cluster([board(memory=10_000)] * 2)

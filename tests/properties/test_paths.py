@@ -1,4 +1,4 @@
-"""Path cuts: exact where they were found, and bounds everywhere else."""
+"""Path cuts: exact for the simulated pipeline, and lower bounds for all others."""
 
 from dataclasses import replace
 from random import Random
@@ -24,7 +24,7 @@ widths = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 
 
 def length(cut: PathCut, pipeline: Pipeline) -> int:
-    """The cut's right side, term by term."""
+    """The right side of the cut, term by term."""
     stages = pipeline.stages
     terms = [
         (cut.forward, [stage.forward for stage in stages]),
@@ -65,8 +65,8 @@ def priced(
 
 @given(widths, st.integers(1, 6), st.integers(0, 2**32))
 @settings(max_examples=300, deadline=None)
-def test_paths_over_unlike_wires_are_exact(replicas, micro_batches, seed):
-    """Told what each pair's wire takes more, a path's length is the step time at hand, and no more than any other's."""
+def test_paths_over_unlike_links_are_exact(replicas, micro_batches, seed):
+    """With the surplus of each pair's link, a path's length is the simulated step time, and a bound for the others."""
     random = Random(seed)
     placement, devices = stage_by_stage(replicas), sum(replicas)
     latencies = [random.randint(0, 9) for _ in placement[1:]]
@@ -84,7 +84,7 @@ def test_paths_over_unlike_wires_are_exact(replicas, micro_batches, seed):
 
 
 def mirrored(pipeline: Pipeline) -> Pipeline:
-    """Gradients travel as long as activations do."""
+    """The pipeline with transfers of gradients as long as those of activations."""
     rows = zip(pipeline.transfers, pipeline.returns, strict=True)
     pairs = (zip(down, up, strict=True) for down, up in rows)
     returns = tuple(tuple(replace(b, occupancy=a.occupancy) for a, b in row) for row in pairs)
@@ -92,13 +92,13 @@ def mirrored(pipeline: Pipeline) -> Pipeline:
 
 
 def beyond(cut: PathCut, pipeline: Pipeline) -> int:
-    """What the cut's transfers take more than the least; entries of its rows stand for pairs of devices."""
+    """Surplus of the cut's transfers over the least; entries of its rows stand for pairs of devices."""
     more = [way.occupancy - min(w.occupancy for w in ways) for ways in pipeline.transfers for way in ways]
     return sum(count * time for _, row in cut.surplus for count, time in zip(row, more, strict=True))
 
 
 def check(random: Random, schedule: Schedule, placement: Placement, devices: int) -> None:
-    """Found at one pipeline, held at others with the same latencies and overlap, whatever wires they share."""
+    """Check a cut from one pipeline at others with the same latencies and overlap, with any shared links."""
     latencies = [random.randint(0, 9) for _ in placement[1:]]
     alike = random.random() < 0.6
     here = priced(random, placement, devices, latencies, wires=False, alike=alike)
@@ -119,7 +119,7 @@ def check(random: Random, schedule: Schedule, placement: Placement, devices: int
 
 
 def splits(timeline: Timeline) -> bool:
-    """Whether half a backward lies on the critical path."""
+    """Return True if half a backward lies on the critical path."""
     halves = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
     return any(isinstance(item, Span) and item.action.kind in halves for item in timeline.critical)
 
@@ -127,7 +127,7 @@ def splits(timeline: Timeline) -> bool:
 @given(st.integers(0, 2**32), st.sampled_from(sorted(FAMILIES)), widths, st.integers(1, 8))
 @settings(max_examples=400, deadline=None)
 def test_cuts_of_families(seed: int, name: str, replicas: list[int], micro_batches: int) -> None:
-    """Every family and overlap, with replicas, latencies of their own and shared wires elsewhere."""
+    """Every family and overlap, with replicas, random latencies, and shared links in other pipelines."""
     schedule = FAMILIES[name].write(replicas, micro_batches)
     check(Random(seed), schedule, stage_by_stage(replicas), sum(replicas))
 
@@ -135,7 +135,7 @@ def test_cuts_of_families(seed: int, name: str, replicas: list[int], micro_batch
 @given(st.integers(0, 2**32))
 @settings(max_examples=400, deadline=None)
 def test_cuts_of_any_order(seed: int) -> None:
-    """Any order of joined and split backwards, several stages on a device, replicas, reductions, one lane or two."""
+    """Any order of joined and split backwards, several stages per device, replicas, reductions, one lane or two."""
     random = Random(seed)
     devices = random.randint(1, 4)
     placement = random_placement(random, random.randint(1, 4), devices)
@@ -144,7 +144,7 @@ def test_cuts_of_any_order(seed: int) -> None:
 
 
 def test_a_cut_reads_as_drawn() -> None:
-    """The picture of `pipeplan.search.path_cuts`: one micro-batch more on the last stage is what the path waits for."""
+    """The picture of `pipeplan.search.path_cuts`: the path waits for one micro-batch more on the last stage."""
     pipeline = line(2, 0, 0, times=[(1, 1), (5, 5)], occupancy=2, latency=3)
     schedule = FAMILIES["gpipe"].write((1, 1), 2)
     cut = path_cut(simulate(schedule, pipeline, share=False), pipeline, schedule)
@@ -152,7 +152,7 @@ def test_a_cut_reads_as_drawn() -> None:
 
 
 def test_a_streamed_tensor_counts_instead_of_its_action() -> None:
-    """Where sending takes longer than making, the path goes from the action's start through the send."""
+    """Where the transfer takes longer than the action, the path goes from the action's start through the send."""
     pipeline = line(2, 4, 6, occupancy=9, latency=1, overlap=Overlap.STREAM)
     schedule = FAMILIES["1f1b-as"].write((1, 1), 1)
     cut = path_cut(simulate(schedule, pipeline, share=False), pipeline, schedule)
@@ -179,7 +179,7 @@ def test_a_path_changes_replicas_at_their_reduction() -> None:
 
 
 def test_paths_without_a_term_are_refused() -> None:
-    """A split backward on the path, or two boundaries on one wire, raise an error that says so."""
+    """A split backward on the path, or two boundaries on one link, raise an error that says so."""
     split = Schedule.from_text("split", ["0F0 0I0 0W0"])
     pipeline = line(1, 1, 1)
     pipeline = replace(pipeline, stages=(replace(pipeline.stages[0], input_gradient=1, weight_gradient=1),))

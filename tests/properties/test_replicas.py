@@ -1,4 +1,4 @@
-"""Families and free in-flight counts with replicas: complete, within their memory, without deadlock where they say."""
+"""Families and free in-flight counts with replicas: complete, within their memory, free of deadlock as stated."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -23,7 +23,7 @@ widths = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 @given(widths, st.integers(1, 12), st.sampled_from(sorted(FAMILIES)), st.integers(0, 2**32))
 @settings(max_examples=600, deadline=None)
 def test_families_equal_the_oracle(replicas: list[int], micro_batches: int, name: str, seed: int) -> None:
-    """Every family's lists are complete, hold no more than it says, and take the time that the oracle finds."""
+    """Every family's lists are complete, hold no more than it states, and take the time of the oracle."""
     random, family = Random(seed), FAMILIES[name]
     placement = stage_by_stage(replicas)
     schedule = family.write(replicas, micro_batches)
@@ -41,7 +41,7 @@ def test_families_equal_the_oracle(replicas: list[int], micro_batches: int, name
 
 
 def most_held(order: Sequence[Action], stage: int) -> int:
-    """The most forwards of a stage that stand ahead of their backwards anywhere in a list."""
+    """The most forwards of a stage that precede their backwards at any place of a list."""
     change = {Kind.FORWARD: 1, Kind.BACKWARD: -1}
     return max(accumulate((change.get(a.kind, 0) for a in order if a.stage == stage), initial=0))
 
@@ -49,7 +49,7 @@ def most_held(order: Sequence[Action], stage: int) -> int:
 @given(widths, st.data())
 @settings(max_examples=600, deadline=None)
 def test_a_vector_is_refused_where_it_would_deadlock(replicas: list[int], data: st.DataObject) -> None:
-    """What is not refused ends; what is refused never ends once there are k_s r_s + r_t micro-batches."""
+    """Accepted vectors have no deadlock; refused ones have one as soon as there are k_s r_s + r_t micro-batches."""
     in_flight = [data.draw(st.integers(1, 6)) for _ in replicas]
     micro_batches = data.draw(st.integers(1, 40))
     placement = stage_by_stage(replicas)
@@ -74,7 +74,7 @@ def test_a_vector_is_refused_where_it_would_deadlock(replicas: list[int], data: 
 
 
 def by_hand(replicas: Sequence[int], micro_batches: int, in_flight: Sequence[int]) -> Schedule:
-    """1F1B lists as the picture says, whether they end or not."""
+    """1F1B lists as in the picture, with or without deadlock."""
     orders = []
     for s, r in enumerate(replicas):
         for j in range(r):
@@ -99,7 +99,7 @@ def test_every_family_keeps_the_rule(replicas: list[int], micro_batches: int) ->
         assert free.orders == FAMILIES[name].write(replicas, micro_batches).orders
 
 
-def test_neighbours_do_not_speak_for_all_stages() -> None:
+def test_checks_of_neighbours_do_not_suffice() -> None:
     """With replicas, a vector that every pair of neighbours allows may deadlock over a stage between them."""
     replicas, in_flight = (1, 3, 1), (4, 2, 6)
     assert first_deadlock(replicas[:2], in_flight[:2]) is None
@@ -111,7 +111,7 @@ def test_neighbours_do_not_speak_for_all_stages() -> None:
 
 
 def test_one_stage_of_many_replicas_is_data_parallelism() -> None:
-    """Equal replicas work through their shares side by side, reduce once, and update."""
+    """Equal replicas run their shares in parallel, reduce once, and update."""
     placement = stage_by_stage((4,))
     pipeline = random_pipeline(Random(1), placement, 4, 1, False)
     stage = pipeline.stages[0]

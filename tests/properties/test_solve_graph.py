@@ -1,4 +1,4 @@
-"""`solve` on small graphs with the bottleneck objective, against every row of stages that there is."""
+"""`solve` on small graphs with the bottleneck objective, against all sequences of stages."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,7 +54,7 @@ def questions(draw: st.DrawFn) -> Question:
 
 
 def rows(model: Model, cluster: Cluster, job: Job, micro_batches: int) -> Iterator[Row]:
-    """Every row of stages whose layers read from no later stage."""
+    """Yield all sequences of stages whose layers read from no later stage."""
     index = {name: i for i, name in enumerate(model.names)}
     needs = [{index[source] for source in layer.inputs} for layer in model.layers]
 
@@ -140,7 +140,7 @@ def _reduction(model: Model, own: frozenset[int], r: int, link: Link) -> int:
 @given(questions())
 @settings(max_examples=150, deadline=None)
 def test_the_bottleneck_of_a_graph_is_the_best_of_all_rows_of_stages(question: Question) -> None:
-    """Value and bound meet in the best of all rows."""
+    """Value and bound equal the best of all sequences of stages."""
     model, cluster, job = question
     micro_batches = job.batch
     found = (value(question, row, micro_batches) for row in rows(model, cluster, job, micro_batches))
@@ -156,7 +156,7 @@ def test_the_bottleneck_of_a_graph_is_the_best_of_all_rows_of_stages(question: Q
 
 
 def test_stages_need_not_be_contiguous() -> None:
-    """Two branches of one source: the best stages take a layer from here and a layer from there."""
+    """Two branches of one source: the best stages take a layer from each."""
     chain = model_of([0, 3, 8, 6, 1, 0], [0] * 6, output=[1] * 6)
     inputs = [(), ("l0",), ("l1",), ("l0",), ("l3",), ("l2", "l4")]
     layers = tuple(replace(layer, inputs=own) for layer, own in zip(chain.layers, inputs, strict=True))

@@ -14,7 +14,7 @@ from pipeplan.core.units import format_bytes, format_time
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.io.cluster_file import write_cluster
 from pipeplan.io.model_file import write_model
-from pipeplan.search.build_plan import draft
+from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import ranked
 from pipeplan_executor.calibrate.machine import describe_machine, in_words
 from pipeplan_executor.train.report import RunReport, layers_by_stage, predicted_peak, write_pictures
@@ -91,7 +91,7 @@ def _contestants(model: Model, cluster: Cluster, comparison: Comparison) -> list
         row for result in comparison.results.values() for row in result.baselines.values() if not row.outside
     )
     if balanced and balanced[0].evaluated is not None:
-        plans.append((balanced[0].name, draft(model, cluster, best.job, balanced[0].evaluated, comparison.bound)))
+        plans.append((balanced[0].name, build_plan(model, cluster, best.job, balanced[0].evaluated, comparison.bound)))
     return plans
 
 

@@ -117,7 +117,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
 def _floor(model: Model, cluster: Cluster, job: Job) -> int:
     """Nanoseconds: no plan under any family beats it."""
     space = Space(model, cluster, job)
-    return min(space.floors(size).together(cluster) for size in space.sizes)
+    return min(space.lower_bounds(size).evenly_shared(cluster) for size in space.sizes)
 
 
 def _rows(family: str, result: Result, bound: int) -> list[Row]:

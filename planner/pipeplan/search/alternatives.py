@@ -1,9 +1,9 @@
-"""Options under which a plan fits where none does as asked: each is said with the memory of a plan that was found.
+"""Changes of an infeasible job under which a plan fits, each with the memory of a plan that was found.
 
 ::
 
-    what was asked ──▶ one option changed ──▶ least memory of some plan ──▶ a partition within it: "--zero1: …"
-                       all of them            (searched for `SECONDS`)
+    the job ──▶ one option changed ──▶ least memory of some plan ──▶ a partition within it: "--zero1: …"
+                all of them            (searched for `SECONDS`)
 """
 
 import time
@@ -18,21 +18,21 @@ from pipeplan.core.job import OPTIMIZER_STATE, Objective, Order, Recompute
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.pricing import device_limit
 from pipeplan.search.any_order import any_orders
-from pipeplan.search.infeasible import enough, explain_infeasible, overfull
+from pipeplan.search.infeasible import explain_infeasible, least_sufficient_memory, total_memory_shortfall
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Limits
 
 Change = tuple[str, dict[str, Any]]
-"""An option as it is written, and fields of `pipeplan.Job`."""
+"""An option as on the command line, and the changed fields of `pipeplan.Job`."""
 SECONDS = 10.0
-"""Most that looking for alternatives takes; each has an equal share of what is left."""
+"""Most seconds for alternatives; each gets an equal share of the time left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A change of the question, and the bytes a device with which a plan was found; ``fits``: the devices have them."""
+    """A change of the job, and the bytes per device of a plan that was found; ``fits``: the devices have them."""
 
     option: str
     need: int
@@ -40,19 +40,19 @@ class Alternative:
 
     def __str__(self) -> str:
         if self.fits:
-            return f"{self.option}: a plan fits, with {format_bytes(self.need)} a device"
-        return f"{self.option}: a plan needs {format_bytes(self.need)} a device"
+            return f"{self.option}: a plan fits, with {format_bytes(self.need)} per device"
+        return f"{self.option}: a plan needs {format_bytes(self.need)} per device"
 
 
 def why_infeasible(space: Space, seconds: float = SECONDS) -> str:
-    """Why no plan of a space fits, and what would; the search for it takes so long at most."""
+    """Explain why no plan of a space fits, and name changes under which one does; takes ``seconds`` at most."""
     until = time.monotonic() + min(seconds, SECONDS)
     if why := space.impossible:
         lines, found = [why], alternatives(space, None, until)
-    elif why := overfull(space):
+    elif why := total_memory_shortfall(space):
         lines, found = [why], alternatives(space, None, until, memory=True)
     else:
-        now = enough(space, time.monotonic() + min(seconds, SECONDS) / 3)
+        now = least_sufficient_memory(space, time.monotonic() + min(seconds, SECONDS) / 3)
         lines, found = [explain_infeasible(space, now)], alternatives(space, None if now is None else now[0], until)
     fitting, others = ([each for each in found if each.fits is fits] for fits in (True, False))
     if fitting:
@@ -63,16 +63,18 @@ def why_infeasible(space: Space, seconds: float = SECONDS) -> str:
 
 
 def alternatives(space: Space, least: int | None, until: float, memory: bool = False) -> list[Alternative]:
-    """Every change under which a plan was found that fits, or that needs less; if none fits, all of them together.
+    """Return the changes under which a plan was found that fits or needs less memory.
+
+    If no single change makes a plan fit, all of them are tried together.
 
     Parameters
     ----------
     least : int or None
-        Bytes a device with which some plan of the space itself fits, if any is known.
+        Bytes per device with which some plan of the unchanged space fits, if one is known.
     until : float
-        A moment of `time.monotonic`.
+        Deadline, as a time of `time.monotonic`.
     memory : bool
-        Whether to give up the job's own limit of the memory; otherwise everything else is tried.
+        Whether to try the job without its own memory limit; otherwise all other changes are tried.
     """
     given = [(option, changed) for option, changed in changes(space) if ("memory" in changed) == memory]
     found: list[Alternative] = []
@@ -85,7 +87,7 @@ def alternatives(space: Space, least: int | None, until: float, memory: bool = F
 
 
 def _together(space: Space, given: Sequence[Change], until: float) -> list[Alternative]:
-    """All changes at once, less those without which a plan still fits; empty if none is found to fit."""
+    """All changes at once, reduced to those that are needed; empty if no plan is found to fit."""
 
     def tried(kept: Sequence[Change]) -> Alternative | None:
         whole: dict[str, Any] = {name: value for _, changed in kept for name, value in changed.items()}
@@ -105,7 +107,7 @@ def _together(space: Space, given: Sequence[Change], until: float) -> list[Alter
 
 
 def changes(space: Space) -> Iterator[Change]:
-    """What else could be asked: restrictions given up, and what is left out unless it is asked for."""
+    """Yield changes of the job: one restriction dropped, or one option added that is off by default."""
     job = space.job
     kinds = {device.kind.name: device.kind for device in space.cluster.devices}.values()
     shared = any(each.devices[1:] for each in space.classes) and set(job.replicas) != {1}
@@ -133,7 +135,7 @@ def changes(space: Space) -> Iterator[Change]:
 
 
 def checked(space: Space, option: str, changed: dict[str, Any], seconds: float) -> list[Alternative]:
-    """The alternative, if a plan is found under it: a partition within the memory that it names."""
+    """Return the alternative in a list, if a partition within the memory that it names is found; else an empty list."""
     if seconds <= 0:
         return []
     until = time.monotonic() + seconds
@@ -141,8 +143,8 @@ def checked(space: Space, option: str, changed: dict[str, Any], seconds: float) 
         other = Space(space.model, space.cluster, replace(space.job, **changed))
         if other.any_order and next(iter(any_orders(other)), None) is None:
             return []
-        found = enough(other, until)
-    except InputError:  # there is no such question
+        found = least_sufficient_memory(other, until)
+    except InputError:  # the changed job is invalid
         return []
     if found is None:
         return []
@@ -154,7 +156,7 @@ def checked(space: Space, option: str, changed: dict[str, Any], seconds: float) 
 
 
 def _partition(candidate: Candidate, need: int, seconds: float) -> bool:
-    """Whether the exact method finds a partition of the candidate with so many bytes on each device."""
+    """Return True if the exact method finds a partition of the candidate with ``need`` bytes on each device."""
     room = np.maximum(need - candidate.chain.runtime, 0)
     problem = replace(candidate.problem, limit=room)
     return partition.solve(problem, Limits(seconds), backend="exact").solution is not None

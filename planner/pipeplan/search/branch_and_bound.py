@@ -1,14 +1,16 @@
-"""Branch and bound over plans: nodes that hold shapes and schedules, plans as incumbents.
+"""Branch-and-bound over device groups and schedules, with plans as incumbents.
 
-The loop is that of `pipeplan_formulations.common.branch_and_bound`. Its nodes are shapes of the pipeline
-(`search.nodes.device_groups`), and under each its schedule families (`search.nodes.family`). Added here: nodes
-that come early because they soon find a plan, nodes that are deferred, the time that simulation and the answer take,
-and a gate that keeps plans outside the question from being the incumbent.
+The loop is that of `pipeplan_formulations.common.branch_and_bound`. Its nodes are device groups
+(`search.nodes.device_groups`), and under each its schedule families (`search.nodes.family`). This module adds
 
-What a node asks of a formulation::
+- nodes that are advanced early because they soon find a plan, and deferred nodes;
+- the time for simulation and for the result;
+- a check that keeps plans outside the searched space from becoming the incumbent.
+
+A node solves its formulation up to a cutoff::
 
     incumbent ─────────┬───────
-                       │ gap          what a node may still gain there is not asked for
+                       │ gap          gains within the gap are not searched
     cutoff    ─────────┴───────
                   ▲
     bound     ────┘
@@ -31,17 +33,17 @@ from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 __all__ = ["Node", "OnProgress", "PlanSearch", "Step", "Turn"]
 
 SLACK, LEAST_SLACK = 0.05, 0.5
-"""Part of the time limit, and seconds at least, beyond it in which the answer may be written."""
+"""Time beyond the limit in which the result may be finished: share of the limit, and least seconds."""
 ACCURACY = 0.1
-"""How close a part's bound comes to its optimum, as a part of the share that the cutoff lies below the incumbent."""
+"""Accuracy of a node's bound, as a share of the distance between cutoff and incumbent."""
 
 
 class Turn(Enum):
-    """When a node is advanced. A good plan fathoms many nodes unseen, so some that find one quickly come early."""
+    """Time at which a node is advanced. A good plan fathoms many nodes, so some that find one quickly come early."""
 
     BY_BOUND = auto()
     UNTIL_A_PLAN = auto()  # early while there is no plan, by its bound afterwards
-    EARLY = auto()  # before all that are not, whatever its bound
+    EARLY = auto()  # before all nodes that are not early, whatever its bound
 
 
 class Node(ABC):
@@ -56,15 +58,15 @@ class Node(ABC):
 
     @property
     def turn(self) -> Turn:
-        """When to advance it."""
+        """Time at which to advance the node."""
         return Turn.BY_BOUND
 
     @abstractmethod
     def advance(self, search: "PlanSearch") -> Step["Node"]:
-        """Look at some of the plans below the node; return what is left of it then."""
+        """Search some of the plans below the node; return the nodes that are left."""
 
     def learn(self, report: Report[Any]) -> bool:
-        """Raise the bound to what the report proves; False if that is that nothing below the node is feasible.
+        """Raise the bound to the report's; return False if the report proves the node infeasible.
 
         Raises
         ------
@@ -89,10 +91,10 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     backend : {'cpsat', 'cbc', 'exact'}
         Solver of the partition problems.
     outside : callable
-        ``outside(evaluated)`` says why a plan is no answer to the question; None if it is one.
+        ``outside(evaluated)`` returns why a plan lies outside the searched space; None if it lies inside.
     pace : Pace
     unaffordable : float or None
-        The fewest seconds that a plan takes which was left out as there was no time to simulate and to check it.
+        Least seconds of a plan that was skipped for lack of time to simulate and check it.
     """
 
     cluster: Cluster
@@ -107,7 +109,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
 
     @property
     def open(self) -> int:
-        """Number of nodes, those deferred not counted."""
+        """Number of open nodes, without deferred ones."""
         return len(self._heap) + len(self._early)
 
     @property
@@ -117,13 +119,13 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
 
     @property
     def left(self) -> float:
-        """Seconds of this run: those behind it belong to the answer, and to ``reserve``."""
+        """Seconds of this run; the time after it is for the result, and for ``reserve``."""
         finish = self.pace.finish(self.incumbent.candidate) if self.incumbent is not None else 0.0
         return self.rest - self._reserve - max(finish - self.slack, 0.0)
 
     @property
     def slack(self) -> float:
-        """Seconds beyond the limit in which the answer may be written."""
+        """Seconds beyond the limit in which the result may be finished."""
         return max(SLACK * self.limits.time, LEAST_SLACK)
 
     @property
@@ -132,11 +134,11 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         return sorted(self._best.values(), key=lambda evaluated: evaluated.value)
 
     def ranking(self, most: int = 5) -> tuple[tuple[str, int], ...]:
-        """The labels and values of the best of those."""
+        """Labels and values of the best plans in `tried`."""
         return tuple((evaluated.label, evaluated.value) for evaluated in self.tried[:most])
 
     def affords(self, candidate: Candidate) -> bool:
-        """Whether a plan of this candidate can still be simulated, written and checked."""
+        """Return True if there is time to simulate, write and check a plan of this candidate."""
         needed = self.pace.simulate(candidate) + self.pace.finish(candidate)
         if needed <= self.rest + self.slack and actions(candidate) <= MOST:
             return True
@@ -144,11 +146,11 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         return False
 
     def precise(self, time: float) -> Limits:
-        """Limits for a part of the search that takes so many seconds."""
+        """Limits for one solve of ``time`` seconds."""
         return Limits(time, ACCURACY * self.limits.gap, self.limits.workers, self.limits.seed)
 
     def submit(self, evaluated: EvaluatedPlan) -> None:
-        """Record a simulated plan, unless it lies outside the question; the best one is the incumbent."""
+        """Record a simulated plan, unless it lies outside the searched space; the best one is the incumbent."""
         if self.outside(evaluated) is not None:
             return
         known = self._best.get(evaluated.label)
@@ -157,9 +159,9 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         self.improve(evaluated, evaluated.value)
 
     def submit_all(self, candidates: Iterable[Candidate], boundaries: Boundaries) -> None:
-        """Simulate a partition under those candidates that it fits and whose bounds lie below the incumbent.
+        """Simulate a partition under the candidates that it fits and whose bounds lie below the incumbent.
 
-        Beside them stand the 1F1B ones with as many micro-batches in flight as fit. Where bounds tie, those that hold
+        In addition 1F1B is tried with as many micro-batches in flight as fit. Where bounds tie, candidates that hold
         least come first.
         """
         fitting = [candidate for candidate in candidates if candidate.fits(boundaries)]
@@ -175,16 +177,16 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
                 self.submit(evaluated)
 
     def defer(self, node: Node) -> None:
-        """Keep a node aside until `resume`; its bound counts meanwhile."""
+        """Set a node aside until `resume`; its bound still counts."""
         self._deferred.append(node)
 
     def resume(self) -> None:
-        """Open all nodes that were deferred."""
+        """Open all deferred nodes."""
         while self._deferred:
             self.push(self._deferred.pop())
 
     def run(self, reserve: float = 0.0) -> None:
-        """Search until the gap is closed or the limits say stop, or until only ``reserve`` seconds are left."""
+        """Search until the gap is closed, a limit is reached, or only ``reserve`` seconds are left."""
         self._reserve = reserve
         super().run()
 

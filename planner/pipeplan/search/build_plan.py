@@ -1,4 +1,4 @@
-"""From a evaluated partition to the Plan that leaves the house."""
+"""Build a `Plan` from an evaluated candidate."""
 
 from itertools import pairwise
 
@@ -11,10 +11,10 @@ from pipeplan.core.schedule import Kind
 from pipeplan.search.evaluate import EvaluatedPlan
 
 
-def draft(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPlan, bound: int) -> Plan:
-    """The plan of a evaluated partition, with the bound that was proved.
+def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPlan, bound: int) -> Plan:
+    """Return the plan of an evaluated partition, with its proven bound in nanoseconds.
 
-    For the bottleneck objective ``step_time`` is the largest stage load, as everywhere.
+    For the bottleneck objective ``step_time`` is the largest stage load.
     """
     candidate = evaluated.candidate
     chain = candidate.chain

@@ -1,7 +1,7 @@
-"""Plans valued by the simulator, and how long that takes.
+"""Evaluation of plans by simulation, and estimates of the time that it takes.
 
-Simulating a plan, and writing and checking the answer, take time by the number of actions: a plan of a million
-micro-batches takes longer than a short search. The machine's speed, measured on the way, corrects the estimate.
+The times to simulate a plan, and to write and check the result, grow with the number of actions: a plan of a million
+micro-batches takes longer than a short search. Estimates are corrected by the machine's speed, measured on the way.
 """
 
 import time
@@ -22,19 +22,19 @@ from pipeplan.costs.pricing import assemble
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan, simulate
 
-SIMULATED = 3e-6
-"""Seconds for an action, before one was simulated."""
-FINISHED = 8.0
-"""How many times as long the answer takes: its time line, its lists, and their validation."""
-KNOWN = 2_000
-"""Fewer actions say little about the speed."""
+SECONDS_PER_ACTION = 3e-6
+"""Estimated seconds per action before the first measurement."""
+FINISH_FACTOR = 8.0
+"""Time to finish a result (timeline, action lists, validation) as a multiple of its simulation time."""
+LEAST_MEASURED = 2_000
+"""Least actions of a simulation that counts as a measurement of the speed."""
 MOST = 20_000_000
-"""Actions for which there is memory."""
+"""Most actions of a plan that is simulated: more need too much memory."""
 
 
 @dataclass(frozen=True)
 class EvaluatedPlan:
-    """A partition of a candidate with its value (nanoseconds)."""
+    """A partition of a candidate, with its value in nanoseconds."""
 
     cluster: Cluster
     candidate: Candidate
@@ -43,27 +43,27 @@ class EvaluatedPlan:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """Description of the plan for users."""
         return self.candidate.label
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """What its schedule runs on."""
+        """The pipeline of the plan."""
         return assemble(self.candidate.chain, self.cluster, self.boundaries, self.candidate.recompute(self.boundaries))
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Its lists of actions."""
+        """The plan's action lists."""
         return self.candidate.schedule(self.pipeline)
 
     @cached_property
     def timeline(self) -> Timeline:
-        """One step in full."""
+        """Timeline of one simulated step."""
         return simulate(self.schedule, self.pipeline)
 
 
 def evaluate(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> EvaluatedPlan:
-    """Simulate the candidate's schedule on these boundaries, which leave no stage empty.
+    """Simulate the candidate's schedule on these boundaries, which must leave no stage empty.
 
     For the bottleneck objective the value is the largest stage load.
     """
@@ -76,7 +76,7 @@ def evaluate(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> 
 def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:
     """The bottleneck of a partition without empty stages, in nanoseconds per sample.
 
-    The partition problem knows what sums of tied weights take at least; here they take what they do.
+    The partition problem has lower bounds on the reductions of tied weights; here their actual times count.
     """
     value, chain = candidate.problem.evaluate(boundaries), candidate.chain
     if not chain.shared:
@@ -91,9 +91,9 @@ def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries)
 
 
 def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
-    """Which stage does not fit, in words; None if all do."""
+    """Message that names the first stage that does not fit its memory limit; None if all fit."""
     chain = candidate.chain
-    for s, (a, b) in enumerate(pairwise(boundaries)):  # at once what no recomputation can help
+    for s, (a, b) in enumerate(pairwise(boundaries)):  # first the static bytes, which no recomputation can reduce
         limit, fixed = int(chain.limit[s]), chain.stays(s, a, b) + int(chain.runtime[s])
         if limit != UNLIMITED and fixed > limit:
             what = "parameters, gradients and optimiser state alone"
@@ -109,29 +109,29 @@ def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
 
 
 class Pace:
-    """The speed of a search's machine."""
+    """Estimates of simulation times, from the measured speed of the machine."""
 
     def __init__(self) -> None:
-        self._seconds = SIMULATED
+        self._seconds = SECONDS_PER_ACTION
 
     def simulate(self, candidate: Candidate) -> float:
-        """Seconds that its simulation takes."""
+        """Estimated seconds to simulate a plan of the candidate."""
         return self._seconds * actions(candidate)
 
     def finish(self, candidate: Candidate) -> float:
-        """Seconds from the end of the search to the answer, if that is a plan of this candidate."""
-        return FINISHED * self.simulate(candidate)
+        """Estimated seconds from the end of the search to the result, if a plan of this candidate is the result."""
+        return FINISH_FACTOR * self.simulate(candidate)
 
     @contextmanager
     def simulating(self, candidate: Candidate) -> Iterator[None]:
-        """Measure what a simulation takes."""
+        """Measure the time of a simulation."""
         began = time.monotonic()
         yield
-        if actions(candidate) >= KNOWN:
+        if actions(candidate) >= LEAST_MEASURED:
             seen = (time.monotonic() - began) / actions(candidate)
             self._seconds = (self._seconds + 3 * seen) / 4
 
 
 def actions(candidate: Candidate) -> int:
-    """A forward and a backward of each micro-batch on each stage."""
+    """Number of actions: a forward and a backward of each micro-batch on each stage."""
     return 2 * candidate.micro_batches * candidate.depth

@@ -1,7 +1,7 @@
 """Plans of published heuristics, simulated like all others: warm starts, and baselines of the report.
 
-Balancers cut a chain for one device a stage, on the devices as listed; peers with a structure of their own also say
-which devices share a stage. Either takes the micro-batch size and schedule family that suit its cut best.
+Partitioners choose stage boundaries for one device per stage, on the devices as listed. Baseline planners also choose
+the devices that share a stage. Both get the micro-batch size and schedule family that suit their plan best.
 """
 
 import time
@@ -20,21 +20,21 @@ from pipeplan.search.space.space import Space
 
 LATE = "the time was over before its turn"
 CUT_SHORT = "the time was over before all that it proposes was simulated"
-SHORT = "the time did not suffice for it on so many layers"
-LONG = "the time does not suffice to simulate so many micro-batches"
-"""Why a heuristic has no plan, or not its best, although it may have one."""
+SHORT = "the time does not suffice for it on this number of layers"
+LONG = "the time does not suffice to simulate this number of micro-batches"
+"""Reasons why a heuristic has no plan, or not its best one, although it may have one."""
 NOT_ASKED = (LATE, SHORT, LONG)
-"""Those that say nothing about whether it has one."""
+"""Reasons that leave open whether the heuristic has a plan."""
 
-NUMBER = 1e-8
-"""Seconds for each number that a heuristic looks at, about."""
+SECONDS_PER_STEP = 1e-8
+"""Approximate seconds per unit of a heuristic's `effort`."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A heuristic's best plan, or why it has none.
+    """A heuristic's best plan, or the reason why it has none.
 
-    ``outside`` says why the plan is no answer to the question, if it is none: it is shown, and nothing else.
+    ``outside``: why the plan lies outside the searched space, if it does. Such a plan is only shown.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Baseline:
 
     @property
     def label(self) -> str:
-        """Depth, micro-batches and family of the plan, for people."""
+        """Depth, micro-batches and family of the plan, for users."""
         return "" if self.evaluated is None else self.evaluated.label
 
     @property
@@ -59,10 +59,10 @@ class Baseline:
 
 
 @dataclass
-class _Why:
-    """The last reason for having no plan."""
+class _Reason:
+    """The latest reason why a heuristic has no plan."""
 
-    text: str = "the job leaves no room for one device a stage"
+    text: str = "the job does not allow one device per stage"
 
 
 Proposals = Iterator[tuple[Candidate, Boundaries]]
@@ -77,31 +77,31 @@ def baselines(
     at_most: float = inf,
     affords: Callable[[Candidate], bool] = lambda _: True,
 ) -> Mapping[str, Baseline]:
-    """Each heuristic's best plan.
+    """Return each heuristic's best plan, by name.
 
     Parameters
     ----------
     seconds : float
-        Heuristics that have not begun by then, or not come to their end, say so, once some plan is known.
+        Time limit once some plan is known: heuristics that have not begun or ended by then are marked so.
     report : callable
-        Hears of every plan that was simulated.
+        Called with every plan that was simulated.
     known : bool
         Whether a plan is known already.
     at_most : float
-        Seconds after which all end, plan or no plan.
+        Time limit in seconds even if no plan is known.
     affords : callable
-        Whether there is time to simulate a plan.
+        Returns True if there is time to simulate a plan of the candidate.
     """
     end, last = time.monotonic() + seconds, time.monotonic() + at_most
     found: dict[str, Baseline] = {}
 
-    def enter(name: str, proposals: Callable[[_Why, float], Proposals]) -> None:
+    def enter(name: str, proposals: Callable[[_Reason, float], Proposals]) -> None:
         some = known or any(baseline.evaluated for baseline in found.values())
         until = min(end, last) if some else last
         if time.monotonic() >= until:
             found[name] = Baseline(name, None, LATE)
             return
-        why = _Why()
+        why = _Reason()
         best = _best_of(space, proposals(why, until), why, report, until, affords)
         if time.monotonic() >= until:
             why.text = CUT_SHORT
@@ -110,29 +110,29 @@ def baselines(
         beyond = None if best is None else space.outside(best)
         found[name] = Baseline(name, best, why.text, beyond or "")
 
-    if space.job.objective is Objective.STEP:  # peers first: they choose more, so theirs are the better starts
+    if space.job.objective is Objective.STEP:  # planners first: they choose more, so their plans are better starts
         for name in PLANNERS:
-            enter(name, lambda why, until, name=name: _arranged(name, space, why, until))  # type: ignore[misc]
+            enter(name, lambda why, until, name=name: _planner_proposals(name, space, why, until))  # type: ignore[misc]
     for name in PARTITIONERS:
-        enter(name, lambda why, until, name=name: _cut(name, space, why, until))  # type: ignore[misc]
+        enter(name, lambda why, until, name=name: _partitioner_proposals(name, space, why, until))  # type: ignore[misc]
     return found
 
 
 def ranked(found: Iterable[Baseline]) -> list[Baseline]:
-    """Fastest first, those without a plan last."""
+    """Sort baselines: fastest first, those without a plan last."""
     return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
 
 
-def _cut(name: str, space: Space, why: _Why, until: float) -> Proposals:
-    """A balancer's boundaries for every size, under every family; devices without layers are left out."""
-    balancer, groups = PARTITIONERS[name], space.row
+def _partitioner_proposals(name: str, space: Space, why: _Reason, until: float) -> Proposals:
+    """Yield a partitioner's boundaries for every size, under every family; devices without layers are left out."""
+    partitioner, groups = PARTITIONERS[name], space.single_device_groups
     for size in space.sizes if groups else ():
-        if time.monotonic() + NUMBER * balancer.effort(len(space.model.layers), len(groups)) > until:
+        if time.monotonic() + SECONDS_PER_STEP * partitioner.effort(len(space.model.layers), len(groups)) > until:
             why.text = SHORT
             return
         chain = space.prices.chain(groups, size)
         try:
-            boundaries = balancer.balance(chain, space.job.batch // size)
+            boundaries = partitioner.balance(chain, space.job.batch // size)
         except NotApplicable as reason:
             why.text = str(reason)
             continue
@@ -142,18 +142,18 @@ def _cut(name: str, space: Space, why: _Why, until: float) -> Proposals:
             yield candidate, edges
 
 
-def _arranged(name: str, space: Space, why: _Why, until: float) -> Proposals:
-    """A peer's arrangements for every size, under each of its families."""
-    structure = PLANNERS[name]
+def _planner_proposals(name: str, space: Space, why: _Reason, until: float) -> Proposals:
+    """Yield a baseline planner's arrangements for every size, under each of its families."""
+    planner = PLANNERS[name]
     devices = space.cluster.devices
-    if structure.families:
-        why.text = f"it runs {' or '.join(structure.families)} only"
+    if planner.families:
+        why.text = f"it runs {' or '.join(planner.families)} only"
     for size in space.sizes:
-        if time.monotonic() + NUMBER * structure.effort(space.model, space.cluster) > until:
+        if time.monotonic() + SECONDS_PER_STEP * planner.effort(space.model, space.cluster) > until:
             why.text = SHORT
             return
         try:
-            arrangements = structure.arrange(space.model, space.cluster, space.job, size)
+            arrangements = planner.arrange(space.model, space.cluster, space.job, size)
         except NotApplicable as reason:
             why.text = str(reason)
             continue
@@ -163,27 +163,31 @@ def _arranged(name: str, space: Space, why: _Why, until: float) -> Proposals:
                 why.text = mixed
                 continue
             widest, count = max(arrangement.replicas), space.job.batch // size
-            if widest > count:  # a plan that nobody searches: some replicas would have nothing to do
-                why.text = f"{widest} replicas of a stage share {count} micro-batches; smaller ones keep them busy"
+            if widest > count:  # never searched: some replicas would be idle
+                why.text = (
+                    f"{widest} replicas of a stage share {count} micro-batches; smaller micro-batches keep all busy"
+                )
                 continue
             groups = tuple(tuple(devices[index] for index in stage) for stage in arrangement.devices)
-            for candidate in space.candidates(groups, size, free=not structure.families):
-                if len(groups) == 1 or not structure.families or candidate.family.name in structure.families:
+            for candidate in space.candidates(groups, size, free=not planner.families):
+                if len(groups) == 1 or not planner.families or candidate.family.name in planner.families:
                     yield candidate, arrangement.boundaries
 
 
 def _best_of(
     space: Space,
     proposals: Proposals,
-    why: _Why,
+    why: _Reason,
     report: Callable[[EvaluatedPlan], None],
     end: float,
     affords: Callable[[Candidate], bool],
 ) -> EvaluatedPlan | None:
-    """Simulate those whose bounds promise most, until none is below the best value or ``end`` (seconds) has come.
+    """Simulate proposals in the order of their bounds, until no bound is below the best value or ``end`` has passed.
 
-    Those that answer the question come first; of others one is looked for where none of these fits.
+    Proposals within the searched space come first. Others are simulated only where none of these fits. ``end`` is a
+    time of `time.monotonic`.
     """
+    # Proposals that fit: those in the space first, by bound, then by micro-batches in flight.
     promising = []
     for number, (candidate, boundaries) in enumerate(proposals):
         if time.monotonic() >= end:

@@ -1,21 +1,23 @@
-"""What a critical path proves about every other partition: an inequality for the partition problem.
+"""Path cuts: the critical path of a simulation as an inequality of the partition problem.
 
 ::
 
     0F0 ──f──▶ 1F0  1F1  1B1 ──g──▶ 0B1  0U            T ≥ F_0 + 2 F_1 + B_1 + B_0 + U_0 + f_0 + g_0 + 2 l_0
 
-In a given order of actions these follow one another whatever the layers of each stage are, so the length of the path,
-read as a sum over stages, bounds the step time of every partition (equation (6) of the partition problem).
+In a given order of actions, those of a path follow one another whatever layers the stages hold. So the length of the
+path, as a sum over stages, bounds the step time of every partition (equation (6) of the partition problem).
 
-Replicas of a stage take equally long, so it does not matter through which of them a path goes. A reduction begins when
-the last replica comes to it, so a path may change replicas there:
+Replicas of a stage take equally long, so a path may go through any of them. A reduction begins when the last replica
+is ready, so a path may change replicas there:
 
 ::
 
     1F1 (device 2)  1B1 (device 2)  1R (all replicas)  1U
 
-Transfers between different pairs of replicas may differ. A path counts the least of its boundary's, which keeps it a
-bound, and, where it is told what each pair's takes beyond that, the difference too.
+Transfers between different pairs of replicas may differ. A path counts the shortest transfer of its boundary, which
+keeps it a bound. Where ``surplus`` gives the additional time of each pair, the path counts this, too.
+
+Index: (6) → `path_cut`, `find_path_cut`; counts of a path → `read_path`.
 """
 
 from collections import Counter
@@ -38,16 +40,16 @@ _HALVES = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
 
 @dataclass(frozen=True)
 class Path:
-    """How often each time lies on a path.
+    """Number of times that each duration counts on a path.
 
     Attributes
     ----------
     forward, backward, input_gradient, weight_gradient, reduce, update : tuple of int
-        One a stage.
+        One per stage.
     send, send_back, latency, latency_back : tuple of int
-        One a boundary.
-    turns : tuple of (boundary, turn)
-        What ``send`` and ``send_back`` count, one by one: between which of a boundary's pairs (see `Pipeline`).
+        One per boundary.
+    period_indices : tuple of (boundary, period_index)
+        For each transfer in ``send`` and ``send_back``, the pair of replicas that it joins (see `Pipeline`).
     """
 
     forward: tuple[int, ...]
@@ -60,10 +62,10 @@ class Path:
     send_back: tuple[int, ...]
     latency: tuple[int, ...]
     latency_back: tuple[int, ...]
-    turns: tuple[tuple[int, int], ...] = ()
+    period_indices: tuple[tuple[int, int], ...] = ()
 
     def length(self, pipeline: Pipeline) -> int:
-        """Nanoseconds: no more than the step time of any pipeline with the same schedule, replicas and overlap."""
+        """Nanoseconds: a lower bound on the step time of a pipeline with the same schedule, replicas and overlap."""
         total = 0
         for kind, counts in (
             (Kind.FORWARD, self.forward),
@@ -74,22 +76,22 @@ class Path:
             (Kind.UPDATE, self.update),
         ):
             total += sum(count * stage.least(kind) for count, stage in zip(counts, pipeline.stages, strict=True))
-        for counts, late, ways in (
+        for counts, late, transfers in (
             (self.send, self.latency, pipeline.transfers),
             (self.send_back, self.latency_back, pipeline.returns),
         ):
-            for count, latencies, row in zip(counts, late, ways, strict=True):
-                total += count * min(way.occupancy for way in row) + latencies * least_latency(row)
+            for count, latencies, row in zip(counts, late, transfers, strict=True):
+                total += count * min(transfer.occupancy for transfer in row) + latencies * least_latency(row)
         return total
 
 
-def least_latency(ways: tuple[Transfer, ...]) -> int:
-    """Of one boundary in one direction."""
-    return min(way.latency for way in ways)
+def least_latency(transfers: tuple[Transfer, ...]) -> int:
+    """Least latency in nanoseconds over the transfers of one boundary and direction."""
+    return min(transfer.latency for transfer in transfers)
 
 
 def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> PathCut:
-    """The critical path of a simulation with ``share=False`` as an inequality (6).
+    """Return the critical path of a simulation with ``share=False`` as an inequality (6).
 
     Raises
     ------
@@ -100,9 +102,10 @@ def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path
 
 
 def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None) -> PathCut:
-    """What `path_cut` makes of a simulation with ``share=False``, of which nothing but the path is looked at.
+    """Simulate with ``share=False`` and return the critical path as an inequality (6); builds no timeline.
 
-    ``surplus(boundary, turn)``: for each cut, what a transfer between these devices takes beyond the least.
+    ``surplus(boundary, period_index)``: for each layer boundary, nanoseconds of a transfer between these
+    devices beyond the least.
 
     Raises
     ------
@@ -119,50 +122,52 @@ def _as_cut(
     if any(path.input_gradient) or any(path.weight_gradient):
         halves = (item.action for item in critical if isinstance(item, Span) and item.action.kind in _HALVES)
         raise PlanError(f"the critical path holds {next(halves)}, for which the partition problem has no term")
-    ways = zip((*path.latency, *path.latency_back), (*pipeline.transfers, *pipeline.returns), strict=True)
-    constant = sum(count * least_latency(row) for count, row in ways)
-    more = _beyond(path.turns, surplus) if surplus is not None else ()
+    latencies = zip((*path.latency, *path.latency_back), (*pipeline.transfers, *pipeline.returns), strict=True)
+    constant = sum(count * least_latency(row) for count, row in latencies)
+    more = _beyond(path.period_indices, surplus) if surplus is not None else ()
     return PathCut(path.forward, path.backward, path.update, path.send, path.send_back, constant, path.reduce, more)
 
 
-def _beyond(turns: Sequence[tuple[int, int]], surplus: Surplus) -> tuple[tuple[int, tuple[int, ...]], ...]:
+def _beyond(period_indices: Sequence[tuple[int, int]], surplus: Surplus) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Surplus of the path's transfers by boundary: for each layer boundary the sum in nanoseconds."""
     rows: dict[int, Array] = {}
-    for (boundary, turn), count in Counter(turns).items():
-        row = count * surplus(boundary, turn)
+    for (boundary, period_index), count in Counter(period_indices).items():
+        row = count * surplus(boundary, period_index)
         rows[boundary] = rows[boundary] + row if boundary in rows else row
     return tuple((boundary, tuple(row.tolist())) for boundary, row in sorted(rows.items()) if row.any())
 
 
 def read_path(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path:
-    """Count what lies on the critical path of a simulation with ``share=False``.
+    """Count the durations on the critical path of a simulation with ``share=False``.
 
     Raises
     ------
     PlanError
-        If the path comes from a simulation in which boundaries share wires, or holds half a backward on a device with
+        If the path comes from a simulation in which boundaries share links, or holds half a backward on a device with
         two lanes, whose time is no sum of the stage's times.
     """
     return _read(timeline.critical, pipeline, schedule)
 
 
 def _read(path: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Schedule) -> Path:
+    """Count the actions, transfers and latencies of a path, per stage and boundary."""
     actions = {kind: [0] * len(pipeline.stages) for kind in Kind}
     boundaries = range(len(pipeline.stages) - 1)
-    turns: list[tuple[int, int]] = []
+    period_indices: list[tuple[int, int]] = []
     sends, latencies = ([[0 for _ in boundaries] for _ in range(2)] for _ in range(2))  # forward, back
     for before, item, after in zip([None, *path[:-1]], path, [*path[1:], None], strict=True):
         if isinstance(item, Span):
             if not _only_started(item, after, pipeline.overlap):
                 _count(actions, item, schedule.two_lanes)
             continue
-        link, way = min(item.source, item.target), int(item.source > item.target)
+        link, back = min(item.source, item.target), int(item.source > item.target)
         if not _left_with_its_action(item, before, pipeline.overlap):
-            sends[way][link] += 1
-            turns.append((link, item.micro_batch % pipeline.periods[link]))
-        if isinstance(after, TransferSpan) and _wire(after, pipeline) != _wire(item, pipeline):
-            raise PlanError("the critical path holds two transfers that share a wire; simulate with share=False")
+            sends[back][link] += 1
+            period_indices.append((link, item.micro_batch % pipeline.periods[link]))
+        if isinstance(after, TransferSpan) and _pair(after, pipeline) != _pair(item, pipeline):
+            raise PlanError("the critical path holds two transfers that share a link; simulate with share=False")
         if isinstance(after, Span) and _read_by(item, after):  # not a sender that waited
-            latencies[way][link] += 1
+            latencies[back][link] += 1
     return Path(
         forward=tuple(actions[Kind.FORWARD]),
         backward=tuple(actions[Kind.BACKWARD]),
@@ -174,13 +179,13 @@ def _read(path: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Sch
         send_back=tuple(sends[1]),
         latency=tuple(latencies[0]),
         latency_back=tuple(latencies[1]),
-        turns=tuple(turns),
+        period_indices=tuple(period_indices),
     )
 
 
-def _wire(flight: TransferSpan, pipeline: Pipeline) -> tuple[int, int, int]:
-    period = pipeline.periods[min(flight.source, flight.target)]
-    return flight.source, flight.target, flight.micro_batch % period
+def _pair(transfer: TransferSpan, pipeline: Pipeline) -> tuple[int, int, int]:
+    period = pipeline.periods[min(transfer.source, transfer.target)]
+    return transfer.source, transfer.target, transfer.micro_batch % period
 
 
 def _count(actions: dict[Kind, list[int]], span: Span, two_lanes: bool) -> None:
@@ -193,30 +198,30 @@ def _count(actions: dict[Kind, list[int]], span: Span, two_lanes: bool) -> None:
         actions[other][stage] += 1
 
 
-def _sent_by(flight: TransferSpan, span: Span) -> bool:
+def _sent_by(transfer: TransferSpan, span: Span) -> bool:
     action = span.action
-    same = (action.stage, action.micro_batch, action.slice) == (flight.source, flight.micro_batch, flight.slice)
-    return same and action.kind in _kinds(flight)
+    same = (action.stage, action.micro_batch, action.slice) == (transfer.source, transfer.micro_batch, transfer.slice)
+    return same and action.kind in _kinds(transfer)
 
 
-def _read_by(flight: TransferSpan, span: Span) -> bool:
+def _read_by(transfer: TransferSpan, span: Span) -> bool:
     action = span.action
-    same = (action.stage, action.micro_batch, action.slice) == (flight.target, flight.micro_batch, flight.slice)
-    return same and action.kind in _kinds(flight)
+    same = (action.stage, action.micro_batch, action.slice) == (transfer.target, transfer.micro_batch, transfer.slice)
+    return same and action.kind in _kinds(transfer)
 
 
-def _kinds(flight: TransferSpan) -> tuple[Kind, ...]:
-    """What makes and what reads the tensor."""
-    return (Kind.FORWARD,) if flight.source < flight.target else (Kind.BACKWARD, Kind.INPUT_GRADIENT)
+def _kinds(transfer: TransferSpan) -> tuple[Kind, ...]:
+    """Kinds of the actions that make and read the tensor."""
+    return (Kind.FORWARD,) if transfer.source < transfer.target else (Kind.BACKWARD, Kind.INPUT_GRADIENT)
 
 
 def _only_started(span: Span, after: Span | TransferSpan | None, overlap: Overlap) -> bool:
-    """Where tensors stream, an action may matter only by its start: its tensor's first byte left then."""
+    """Return True if only the start of an action counts: where tensors stream, the first byte leaves then."""
     streams = overlap is Overlap.STREAM and isinstance(after, TransferSpan) and _sent_by(after, span)
     return streams and isinstance(after, TransferSpan) and after.end != span.end
 
 
-def _left_with_its_action(flight: TransferSpan, before: Span | TransferSpan | None, overlap: Overlap) -> bool:
-    """Where tensors stream, a tensor may leave the moment its action ends, whatever its size."""
-    streams = overlap is Overlap.STREAM and isinstance(before, Span) and _sent_by(flight, before)
-    return streams and isinstance(before, Span) and flight.end == before.end
+def _left_with_its_action(transfer: TransferSpan, before: Span | TransferSpan | None, overlap: Overlap) -> bool:
+    """Return True if a streamed tensor has left when its action ends, so that its transfer adds no time."""
+    streams = overlap is Overlap.STREAM and isinstance(before, Span) and _sent_by(transfer, before)
+    return streams and isinstance(before, Span) and transfer.end == before.end

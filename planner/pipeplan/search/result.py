@@ -1,4 +1,4 @@
-"""`Result`: the plan, its bound, what was searched, the baselines beside it; as text and as JSON."""
+"""`Result`: the plan, its bound, the searched space and the baselines, as text and as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from pipeplan.search.robust.choice import Choice
 from pipeplan_formulations.common.report import Status, Stop
 
 SHOWN = 16
-"""Stages that are told one by one; of more, those that follow each other and are alike share a line."""
+"""Most stages with a line each; of more, consecutive stages that are alike share a line."""
 
 REASONS = {
     Stop.OPTIMALITY: "proved for these {costs}",
-    Stop.GAP: "the gap asked for is reached",
-    Stop.EXHAUSTED: "all was looked at, and a gap is left",
-    Stop.TIME: "the time is over",
+    Stop.GAP: "the requested gap is reached",
+    Stop.EXHAUSTED: "the search is exhausted, and a gap is left",
+    Stop.TIME: "time limit reached",
     Stop.INTERRUPT: "interrupted",
     Stop.ERROR: "a solver contradicted itself",
 }
@@ -32,15 +32,15 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Result:
-    """What `pipeplan.solve` returns. ``value`` and ``bound`` are nanoseconds of an nominal step.
+    """Result of `pipeplan.solve`. ``value`` and ``bound`` are nanoseconds of a nominal step.
 
-    ``costs`` is what the times are: measured, imported, or estimates. ``robust`` is what the plan was compared with
-    where times vary. It may then take longer nominal than another.
+    ``costs`` is the source of the times: measured, imported, or estimates. ``robust`` holds the comparison of plans
+    where times vary. The chosen plan may then have a longer nominal step than another.
 
     Raises
     ------
     ValueError
-        If the bound exceeds the value, or a balancer's plan beats the answer although it is one that was asked for.
+        If the bound exceeds the value, or a baseline's plan within the searched space beats the answer.
     """
 
     plan: Plan
@@ -64,7 +64,7 @@ class Result:
         for row in self.baselines.values():
             asked = self.robust is None and not row.outside
             if asked and row.value is not None and row.value < self.value:
-                raise ValueError(f"balancer {row.name} beats the answer: {row.value} ns against {self.value} ns")
+                raise ValueError(f"baseline {row.name} beats the answer: {row.value} ns against {self.value} ns")
 
     @property
     def gap(self) -> float:
@@ -80,7 +80,7 @@ class Result:
 
 
 def in_words(result: Result) -> str:
-    """What ``pipeplan solve`` prints."""
+    """The text that ``pipeplan solve`` prints."""
     plan = result.plan
     meaning = "step time" if result.job.objective == "step" else "largest stage load per sample"
     many = counted(plan.micro_batches, "micro-batch")
@@ -91,19 +91,19 @@ def in_words(result: Result) -> str:
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
         f"costs: {result.costs.in_words()}",
         *_stages(plan),
-        *_sums(plan),
+        *_shared_weights(plan),
     ]
     others = [entry for entry in result.runners_up if entry[1] > result.value]
     if result.robust is not None:
         lines += words.in_words(result.robust)
     elif others:
-        lines.append("next best of what was tried:")
+        lines.append("next best plans found:")
         lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
     lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
     late = [name for name, row in result.baselines.items() if row.evaluated is None and row.why == LATE]
-    told = [row for name, row in result.baselines.items() if name not in late]
-    lines += [f"  {_heuristic(row, result)}" for row in ranked(told)]
-    lines += [f"  not tried, as the time was over: {', '.join(late)}"] if late else []
+    shown = [row for name, row in result.baselines.items() if name not in late]
+    lines += [f"  {_heuristic(row, result)}" for row in ranked(shown)]
+    lines += [f"  not tried (time limit reached): {', '.join(late)}"] if late else []
     return "\n".join([*lines, *result.searched.lines()])
 
 
@@ -129,7 +129,7 @@ def as_json(result: Result) -> dict[str, object]:
 
 
 def _beside(result: Result) -> dict[str, object]:
-    """What only some answers have."""
+    """JSON keys that only some results have."""
     tied, found = result.plan.pipeline.tied, dict[str, object]()
     if tied:
         found["tied_stages"] = [list(group) for group in tied]
@@ -145,7 +145,7 @@ def _reason(result: Result) -> str:
 
 
 def _splits(plan: Plan) -> str:
-    """Which backwards are split into input and weight gradients."""
+    """The stages whose backwards are split into input and weight gradients, as a suffix of the first line."""
     split = sorted({action.stage for action in plan.schedule.actions() if action.kind is Kind.WEIGHT_GRADIENT})
     if not split:
         return ""
@@ -158,7 +158,7 @@ def _stages(plan: Plan) -> list[str]:
     if len(plan.stages) <= SHOWN:
         return [f"  stage {number}: {_stage(stage, plan)}" for number, stage in enumerate(plan.stages)]
     lines = []
-    for _, run in groupby(enumerate(plan.stages), key=lambda entry: _sort(entry[1], plan)):
+    for _, run in groupby(enumerate(plan.stages), key=lambda entry: _stage_key(entry[1], plan)):
         numbers, stages = zip(*run, strict=True)
         if len(stages) == 1:
             lines.append(f"  stage {numbers[0]}: {_stage(stages[0], plan)}")
@@ -167,15 +167,15 @@ def _stages(plan: Plan) -> list[str]:
     return lines
 
 
-def _sums(plan: Plan) -> list[str]:
+def _shared_weights(plan: Plan) -> list[str]:
     return [
-        f"  stages {', '.join(map(str, group[:-1]))} and {group[-1]} share weights: each has a copy, and they sum its "
-        "gradients before they update"
+        f"  stages {', '.join(map(str, group[:-1]))} and {group[-1]} share weights: each holds a copy, and its "
+        "gradients are summed before the update"
         for group in plan.pipeline.tied
     ]
 
 
-def _sort(stage: PlanStage, plan: Plan) -> tuple[object, ...]:
+def _stage_key(stage: PlanStage, plan: Plan) -> tuple[object, ...]:
     return len(stage.layers), stage.replicas, plan.device_kinds[stage.devices[0]], len(stage.recompute)
 
 
@@ -196,7 +196,7 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
     memory = sorted(stage.memory.total for stage in stages)
     kind = plan.device_kinds[first.devices[0]]
     return (
-        f"d{first.devices[0]} … d{last.devices[-1]} {kind}, {counted(first.replicas, 'device')} a stage: "
+        f"d{first.devices[0]} … d{last.devices[-1]} {kind}, {counted(first.replicas, 'device')} per stage: "
         f"{counted(len(first.layers), 'layer')} each{again} ({first.layers[0]} … {last.layers[-1]}); forward and "
         f"backward up to {format_time(max(stage.forward + stage.backward for stage in stages))}, memory "
         f"{format_bytes(memory[0])} to {format_bytes(memory[-1])} ({first.in_flight} to {last.in_flight} in flight)"
@@ -218,7 +218,7 @@ def _heuristic(row: Baseline, result: Result) -> str:
 
 
 def beyond(why: str) -> str:
-    """What stands behind the label of a plan that lies outside what was asked."""
+    """Suffix of the label of a plan that is no answer to the job; empty for other plans."""
     return f"; outside what was asked: {why}" if why else ""
 
 

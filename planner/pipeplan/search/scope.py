@@ -1,4 +1,4 @@
-"""Choice of the sentences of `pipeplan.core.searched` that are true of a space."""
+"""Description of a searched space: selects the sentences of `pipeplan.core.searched` that are true of it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,13 +6,13 @@ from functools import cached_property
 from math import isqrt
 from typing import TYPE_CHECKING
 
-from pipeplan.core import searched as say
+from pipeplan.core import searched as sentences
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.job import OPTIMIZER_STATE, Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.searched import Searched
 from pipeplan.core.wording import listed
-from pipeplan.search import one_by_one
+from pipeplan.search import enumerates_groups
 from pipeplan.search.graph import applies
 from pipeplan.search.graph.loads import widths
 from pipeplan.search.graph.node import is_chain
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def searched(space: Space, opened: int = 0) -> Searched:
-    """What a search of the space looks at."""
+    """Describe the space of a search; ``opened`` is the number of nodes advanced."""
     scope = Scope(space)
     job = space.job
     return Searched(
@@ -35,34 +35,38 @@ def searched(space: Space, opened: int = 0) -> Searched:
         order=job.order.value,
         depths=listed(scope.depths),
         widths=listed(scope.widths),
-        partitions=say.DOWNSETS if scope.graph else say.CONTIGUOUS,
+        partitions=sentences.DOWNSETS if scope.graph else sentences.CONTIGUOUS,
         in_flight=scope.in_flight,
-        schedules_reach=say.ANY_ORDER if space.any_order else say.WRITTEN if scope.step else say.ENDLESS,
+        schedules_reach=sentences.ANY_ORDER
+        if space.any_order
+        else sentences.WRITTEN
+        if scope.step
+        else sentences.ENDLESS,
         replicas=scope.replicas,
         unlike=len(space.classes) > 1,
-        wishes=narrowing(job),
+        wishes=narrowing_options(job),
         not_searched=tuple(scope.not_searched()),
     )
 
 
 def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
-    """What `pipeplan.solve` looks at when it is asked this."""
+    """Describe the space that `pipeplan.solve` searches for this model, cluster and job."""
     whole = searched(Space(model, cluster, replace(job, intra_layer=False)))
     return with_divided_layers(whole) if job.intra_layer else whole
 
 
 def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
-    """The space that layers divided between neighbours add to that of whole ones."""
-    # divided layers take the named families only
-    without = {say.TENSOR: say.BEYOND_NEIGHBOURS, say.ASKED_FOR: say.OTHER_ORDERS}
+    """Add the plans with layers divided between neighbours to the description of plans of whole layers."""
+    # Divided layers are searched under the named families only.
+    without = {sentences.TENSOR: sentences.BEYOND_NEIGHBOURS, sentences.ASKED_FOR: sentences.OTHER_ORDERS}
     rest = tuple(without.get(sentence, sentence) for sentence in whole.not_searched)
-    beyond = (*rest, say.DIVIDED_REPLICAS, say.DISTANT_PARTS)
-    partitions = say.DIVIDED.format(whole=whole.partitions)
+    beyond = (*rest, sentences.DIVIDED_REPLICAS, sentences.DISTANT_PARTS)
+    partitions = sentences.DIVIDED.format(whole=whole.partitions)
     return replace(whole, opened=whole.opened + opened, partitions=partitions, not_searched=beyond)
 
 
-def narrowing(job: Job) -> tuple[str, ...]:
-    """The options of a job that leave plans out, and that no other part of the sentence speaks of."""
+def narrowing_options(job: Job) -> tuple[str, ...]:
+    """The options of a job that leave plans out and that no other part of the description mentions."""
     given = {
         "--equal-replicas": job.equal_replicas,
         "--together": bool(job.together),
@@ -73,7 +77,7 @@ def narrowing(job: Job) -> tuple[str, ...]:
 
 
 class Scope:
-    """What is true of a space's question."""
+    """Properties of a space that decide which sentences are true."""
 
     def __init__(self, space: Space) -> None:
         self.space, self.job, self.model = space, space.job, space.model
@@ -83,42 +87,44 @@ class Scope:
         self.chain = is_chain(space.model)
 
     @cached_property
-    def most(self) -> int:
-        """The most replicas that a stage could have, whatever the job allows."""
+    def max_replicas(self) -> int:
+        """Most replicas that a stage could have without the job's restrictions."""
         return min(max(len(each.devices) for each in self.space.classes), self.job.batch // min(self.space.sizes))
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """Numbers of replicas that are looked at."""
+        """Numbers of replicas in the search."""
         if self.graph:
             return tuple(sorted({way.replicas for size in self.space.sizes for way in widths(self.space, size)}))
-        numbers = range(1, self.most + 1)
-        return tuple(r for r in numbers if (not self.job.replicas or r in self.job.replicas) and r not in self.thinned)
+        numbers = range(1, self.max_replicas + 1)
+        return tuple(
+            r for r in numbers if (not self.job.replicas or r in self.job.replicas) and r not in self.omitted_widths
+        )
 
     @cached_property
     def replicated(self) -> bool:
-        """Whether stages may have replicas."""
+        """True if stages may have several replicas."""
         return any(width > 1 for width in self.widths)
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Numbers of stages."""
+        """Numbers of stages in the search."""
         most = min(self.devices // min(self.widths, default=1), len(self.model.layers))
         return tuple(depth for depth in range(1, most + 1) if not self.job.depths or depth in self.job.depths)
 
     @cached_property
     def several(self) -> bool:
-        """Whether there may be more than one stage."""
+        """True if there may be more than one stage."""
         return any(depth > 1 for depth in self.depths)
 
     @cached_property
     def limited(self) -> bool:
-        """Whether anything limits the memory of a device."""
+        """True if some device has a memory limit."""
         return self.job.memory is not None or any(d.kind.memory is not None for d in self.space.cluster.devices)
 
     @cached_property
     def spread(self) -> bool:
-        """Whether like devices of several nodes can be placed in ways that differ."""
+        """True if like devices lie in several nodes, so that placements differ."""
         if self.graph or self.job.order is Order.GIVEN or not (self.several or self.replicated):
             return False
         nodes = self.space.cluster.nodes
@@ -129,29 +135,29 @@ class Scope:
 
     @property
     def replicas(self) -> str:
-        """Which devices share a stage."""
+        """The sentence on devices that share a stage."""
         if not self.replicated:
-            return say.ALONE
+            return sentences.ALONE
         if self.job.order is Order.GIVEN:
-            return say.LISTED
-        return say.TILED if self.spread else say.PACKED
+            return sentences.LISTED
+        return sentences.TILED if self.spread else sentences.PACKED
 
     @property
     def in_flight(self) -> str:
-        """How many micro-batches a stage holds."""
+        """The sentence on micro-batches that a stage holds."""
         if self.space.any_order:
-            return say.ALL_COUNTS
-        return say.FALLING if self.space.free and self.several else say.OWN
+            return sentences.ALL_COUNTS
+        return sentences.FALLING if self.space.free and self.several else sentences.OWN
 
     @cached_property
     def uneven(self) -> bool:
-        """Whether the job allows stages that differ in their number of replicas."""
+        """True if the job allows stages with different numbers of replicas."""
         return self.replicated and not self.job.equal_replicas and len(set(self.job.replicas)) != 1
 
     @cached_property
     def layouts(self) -> "tuple[Layout, ...] | None":
-        """Where shapes are too many to look at each: the layouts that stand for them."""
-        if one_by_one(self.space):
+        """The layouts that stand for the device groups, where these are too many to enumerate; else None."""
+        if enumerates_groups(self.space):
             return None
         from pipeplan.search.nodes.aggregate_problem import layouts  # only larger clusters need it
 
@@ -159,77 +165,77 @@ class Scope:
 
     @cached_property
     def equal(self) -> frozenset[int]:
-        """Numbers of replicas of layouts whose stages all have the same."""
+        """Numbers of replicas of the layouts with equally many replicas on all stages."""
         return frozenset(each.unit for each in self.layouts or () if len(each.widths) == 1)
 
     @cached_property
     def unit(self) -> int | None:
-        """What divides the numbers of replicas of stages that differ in them; None if there are none."""
+        """Common divisor of the numbers of replicas in unequal layouts; None if there are no such layouts."""
         return min((each.unit for each in self.layouts or () if len(each.widths) > 1), default=None)
 
     @cached_property
-    def thinned(self) -> frozenset[int]:
-        """Numbers of replicas that the job allows and that no layout has, as there would be too many."""
+    def omitted_widths(self) -> frozenset[int]:
+        """Numbers of replicas that the job allows and no layout has, as there would be too many layouts."""
         if self.layouts is None:
             return frozenset()
-        allowed = self.job.replicas or range(1, self.most + 1)
+        allowed = self.job.replicas or range(1, self.max_replicas + 1)
         return frozenset(
-            r for r in allowed if r <= self.most and r not in self.equal and (not self.unit or r % self.unit)
+            r for r in allowed if r <= self.max_replicas and r not in self.equal and (not self.unit or r % self.unit)
         )
 
     def not_searched(self) -> Iterator[str]:
-        """Every sentence that is true of this question."""
+        """Yield the sentences on plans that are not searched."""
         yield from self._partitions()
         yield from self._replicas()
         if self.step:
             yield from self._orders()
         elif self.limited and self.several:
-            yield say.OTHER_HOLDING
+            yield sentences.OTHER_HOLDING
         yield self._sizes()
         if self.limited:
             if self.job.recompute is not Recompute.NONE:
-                yield say.CHECKPOINTS
-            yield say.OFFLOADING
+                yield sentences.CHECKPOINTS
+            yield sentences.OFFLOADING
 
     def _partitions(self) -> Iterator[str]:
         if self.devices > 1:
-            yield say.TENSOR
+            yield sentences.TENSOR
         if self.several:
-            yield say.INTERLEAVED
+            yield sentences.INTERLEAVED
         if not self.chain and self.several:
             if not self.graph:
-                yield say.NOT_CONTIGUOUS
-            yield say.BRANCHES
+                yield sentences.NOT_CONTIGUOUS
+            yield sentences.BRANCHES
 
     def _replicas(self) -> Iterator[str]:
         wanted = not self.job.replicas or max(self.job.replicas) > 1
         if not self.replicated and not self.step and self.devices > 1 and wanted:
-            yield say.ONE_MICRO_BATCH
+            yield sentences.ONE_MICRO_BATCH
         if self.spread:
-            yield say.PLACEMENTS
+            yield sentences.PLACEMENTS
         if self.replicated:
-            yield from self.coarse()
+            yield from self._layouts_left_out()
             kinds = {each.kind.name for each in self.space.classes}
             if len(kinds) > 1:
-                yield say.UNLIKE_KINDS
+                yield sentences.UNLIKE_KINDS
             if len(self.space.classes) > len(kinds):
-                yield say.UNLIKE_NODES
+                yield sentences.UNLIKE_NODES
         if self.replicated or (self.several and self.model.ties and self.step):
-            yield say.OVERLAPPED
+            yield sentences.OVERLAPPED
         if self.replicated:
-            yield say.SHARDED
+            yield sentences.SHARDED
             if not self.job.zero1 and OPTIMIZER_STATE[self.job.optimizer]:
-                yield say.STATE
+                yield sentences.STATE
 
-    def coarse(self) -> Iterator[str]:
-        """What is left out of layouts on large clusters."""
+    def _layouts_left_out(self) -> Iterator[str]:
+        """Yield the sentences on placements that are left out on large clusters."""
         if self.layouts is None:
             return
-        allowed = [r for r in self.job.replicas or range(1, self.most + 1) if r <= self.most]
-        if self.thinned:
-            yield say.OTHER_WIDTHS
+        allowed = [r for r in self.job.replicas or range(1, self.max_replicas + 1) if r <= self.max_replicas]
+        if self.omitted_widths:
+            yield sentences.OTHER_WIDTHS
         if self.uneven and self.unit is None:
-            yield say.ONE_WIDTH
+            yield sentences.ONE_WIDTH
         elif self.uneven and any(r % (self.unit or 1) for r in allowed):
             yield f"stages of unequal numbers of replicas, other than multiples of {self.unit}"
         if any(distinct_tiles(self.space.classes, r) for r in allowed if r not in self.equal):
@@ -239,23 +245,23 @@ class Scope:
         space = self.space
         if space.any_order:
             if self.uneven and self.several:
-                yield say.UNEQUAL_ORDERS
+                yield sentences.UNEQUAL_ORDERS
             if space.cluster.overlap is Overlap.STREAM:
-                yield say.TWO_LANES
+                yield sentences.TWO_LANES
         elif self.several or not any(each.alternates for each in space.families):
             if space.free:
-                yield say.OTHER_COUNTS
-            yield say.ASKED_FOR
+                yield sentences.OTHER_COUNTS
+            yield sentences.ASKED_FOR
         if self.several:
-            yield say.STALE
-            yield say.SLICES
+            yield sentences.STALE
+            yield sentences.SLICES
 
     def _sizes(self) -> str:
-        """Micro-batch sizes outside the list; unequal ones never are."""
+        """The sentence on micro-batch sizes that are not searched; unequal sizes never are."""
         batch, job = self.job.batch, self.job
         known = set(self.space.sizes)
         divisors = (size for size in range(1, isqrt(batch) + 1) if batch % size == 0)
-        if all({size, batch // size} <= known for size in divisors):  # the first one tells of the whole batch
-            return say.UNEQUAL_SIZES
+        if all({size, batch // size} <= known for size in divisors):  # all divisors of the batch are searched
+            return sentences.UNEQUAL_SIZES
         covered = job.micro_batches or job.extrapolate or not self.model.profiles
-        return say.OTHER_SIZES if covered else say.UNPROFILED_SIZES
+        return sentences.OTHER_SIZES if covered else sentences.UNPROFILED_SIZES

@@ -11,7 +11,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules.placed import Placement
-from pipeplan.search.scheduling import find
+from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan_formulations.common.report import Limits
 
@@ -38,7 +38,7 @@ def _found(generator: random.Random, placement: Placement, split: bool) -> Sched
     """What is found for stages of random times and little memory, the first time that it is no family's."""
     while True:
         micro_batches = generator.randint(3, 7)
-        schedule = find(
+        schedule = find_schedule(
             _pipeline(generator, placement), micro_batches, Limits(time=1.0, workers=1), split=split
         ).schedule
         if schedule is not None and schedule.family == FAMILY:

@@ -1,4 +1,4 @@
-"""Where no plan fits: what was searched is named, and every option that is said to help does."""
+"""Errors where no plan fits: they name the searched space, and each option that they name helps."""
 
 import json
 from dataclasses import replace
@@ -14,38 +14,38 @@ from pipeplan.cli.main import main
 from pipeplan.core import searched
 from pipeplan.core.job import Job
 from pipeplan.search.alternatives import alternatives, changes
-from pipeplan.search.infeasible import enough
+from pipeplan.search.infeasible import least_sufficient_memory
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 
 TWO = model_of([10, 10], saved=[100, 100], output=[4, 4])
-"""Two layers that keep 100 bytes a micro-batch; every family of ours has two in flight on the first of two stages."""
+"""Two layers that keep 100 bytes per micro-batch; every family has two in flight on the first of two stages."""
 DEVICES = equal_devices(2, memory=150)
 
 
 def refusal(model: Model, cluster: Cluster, job: Job) -> str:
-    """What is said where no plan fits, on one line."""
+    """The error message where no plan fits, on one line."""
     with pytest.raises(InfeasibleError) as caught:
         solve(model, cluster, job=job, time_limit=20)
     return " ".join(str(caught.value).split())
 
 
 def test_another_order_that_fits_is_named_with_its_memory() -> None:
-    """With one micro-batch in flight on each stage 104 bytes are enough: only ``--schedules any`` looks at that."""
+    """With one micro-batch in flight on each stage 104 bytes are enough: only ``--schedules any`` searches that."""
     job = Job(4, recompute="none")  # type: ignore[arg-type]
     text = refusal(TWO, DEVICES, job)
     assert "No plan fits among those searched: the devices have 150 B each" in text
     assert "searched: 1 or 2 stages of contiguous layers" in text
-    assert "--schedules any: a plan fits, with 104 B a device" in text
+    assert "--schedules any: a plan fits, with 104 B per device" in text
     found = solve(TWO, equal_devices(2, memory=104), job=replace(job, schedules=("any",)), time_limit=20)
     assert max(found.timeline.peaks) <= 104
 
 
 @pytest.mark.parametrize("given", ["a", "b"])
 def test_what_would_fit_fits(given: str) -> None:
-    """The memory that is said to be enough is, for the space itself."""
+    """The memory that the message names is enough for the space itself."""
     job = Job(4, recompute="none", schedules=("gpipe",) if given == "a" else ())  # type: ignore[arg-type]
-    found = enough(Space(TWO, DEVICES, job))
+    found = least_sufficient_memory(Space(TWO, DEVICES, job))
     assert found is not None
     assert solve(TWO, equal_devices(2, memory=found[0]), job=job, time_limit=20).plan
     assert f"devices of {found[0]}B" in refusal(TWO, DEVICES, job)
@@ -64,10 +64,10 @@ def test_what_would_fit_fits(given: str) -> None:
     ],
 )
 def test_every_option_that_is_named_helps(wishes: dict, option: str) -> None:
-    """Each change that is said to fit has a plan with the memory that it names, and with no byte less than it says."""
+    """Each change that is named has a plan with the memory in the message, and is listed only if it helps."""
     model = model_of([3, 3, 3, 3], saved=[20] * 4, output=[1] * 4, parameters=[10] * 4, sizes=(1, 2, 4))
     base = Space(model, equal_devices(4), Job(4, **wishes))
-    known = enough(base)
+    known = least_sufficient_memory(base)
     assert known is not None
     space = Space(model, equal_devices(4, memory=known[0] - 1), base.job)
     offered = dict(changes(space))
@@ -79,22 +79,22 @@ def test_every_option_that_is_named_helps(wishes: dict, option: str) -> None:
         assert solve(model, cluster, job=job, time_limit=20).plan
         assert each.fits == (each.need < known[0])
     helps = option in [each.option for each in found]
-    larger = enough(Space(model, equal_devices(4), replace(space.job, **offered[option])))
+    larger = least_sufficient_memory(Space(model, equal_devices(4), replace(space.job, **offered[option])))
     assert larger is not None
     assert helps == (larger[0] < known[0])
 
 
 def test_options_that_help_only_together_are_named_together() -> None:
-    """A pipeline of more stages needs 124 bytes a device, smaller micro-batches 240, and both together 120."""
+    """A pipeline of more stages needs 124 bytes per device, smaller micro-batches 240, and both together 120."""
     model = model_of([3] * 4, saved=[20] * 4, output=[1] * 4, parameters=[20] * 4, sizes=(1, 2, 4))
     job = Job(4, depths=(1,), micro_batches=(1,), recompute="none")  # type: ignore[arg-type]
     text = refusal(model, equal_devices(4, memory=122), job)
-    assert "Otherwise: without --depths and without --micro-batches: a plan fits, with 120 B a device" in text
+    assert "Otherwise: without --depths and without --micro-batches: a plan fits, with 120 B per device" in text
     alone = refusal(model, equal_devices(4, memory=122), replace(job, depths=()))
     assert "devices of 124B" in alone
 
 
-def test_wishes_that_no_cut_keeps_are_named() -> None:
+def test_constraints_that_no_partition_meets_are_named() -> None:
     """Pins against the given order of devices: no memory helps; without the pins a plan fits."""
     pins = (("l0", "d1"), ("l1", "d0"))
     text = refusal(TWO, DEVICES, Job(4, replicas=(1,), order="given", pin=pins))  # type: ignore[arg-type]
@@ -103,22 +103,22 @@ def test_wishes_that_no_cut_keeps_are_named() -> None:
     assert "without --pin: a plan fits" in text
 
 
-def test_shapes_that_are_not_there_are_explained() -> None:
-    """Seven stages of two layers: the numbers are said, and that other depths fit."""
+def test_impossible_depths_are_explained() -> None:
+    """Seven stages of two layers: the message has both numbers, and says that other depths fit."""
     text = refusal(TWO, DEVICES, Job(4, depths=(7,)))
     assert "7 stages or more are asked for" in text
     assert "without --depths: a plan fits" in text
 
 
-def test_the_jobs_own_limit_is_told_from_the_devices() -> None:
-    """Too little for what stays in memory: that holds for every plan, and without --memory one fits."""
+def test_the_jobs_own_limit_is_distinguished_from_the_devices() -> None:
+    """Too little memory for static bytes: that holds for every plan, and without --memory one fits."""
     model = model_of([1, 1], parameters=[100, 100])
     text = refusal(model, equal_devices(2, memory=500), Job(1, memory=100))
     assert "holds for every plan, searched or not" in text
     assert "without --memory: a plan fits" in text
 
 
-def test_a_comparison_speaks_of_all_families() -> None:
+def test_a_comparison_names_all_families() -> None:
     """Where no family fits, the text names all of them, not the first."""
     with pytest.raises(InfeasibleError) as caught:
         compare(TWO, DEVICES, Job(4, recompute="none"), time_limit=20)  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def test_a_comparison_speaks_of_all_families() -> None:
 
 
 def test_explain_names_the_space_of_its_proof() -> None:
-    """That none fits is proved for the plans searched; every order is among the remedies."""
+    """Infeasibility is proved for the plans searched; ``--schedules any`` is among the remedies."""
     found = remedies(TWO, DEVICES, Job(4, recompute="none"), time_limit=5)  # type: ignore[arg-type]
     assert found is not None
     text = str(found)
@@ -140,7 +140,7 @@ def test_explain_names_the_space_of_its_proof() -> None:
 
 @pytest.mark.parametrize("project", ["piper", "dnn-partitioning"])
 def test_published_rules_say_what_would_fit(project: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The memory that is named fits; with a byte less nothing does; the answer says what was searched."""
+    """The memory in the message fits, a byte less does not; the answer describes the searched space."""
 
     def ask(memory: float) -> tuple[int, str]:
         if project == "piper":

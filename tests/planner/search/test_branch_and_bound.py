@@ -1,4 +1,4 @@
-"""The search loop keeps a bound on every plan, and takes no plan that nobody asked for."""
+"""The search loop: bounds cover every plan, and plans outside the searched space are never incumbents."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from pipeplan_formulations.common.report import Limits, Stop
 
 @dataclass(frozen=True)
 class Found:
-    """What the loop knows of a plan."""
+    """A plan as far as the loop uses it."""
 
     value: int
     label: str = "a plan"
@@ -20,7 +20,7 @@ class Found:
 
 @dataclass
 class Scripted(Node):
-    """Offers these plans when it is advanced, and leaves this behind."""
+    """A node that submits given plans and returns a given step."""
 
     bound: int
     offers: tuple[int, ...] = ()
@@ -28,18 +28,18 @@ class Scripted(Node):
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """All alike."""
+        """The same rank for all nodes."""
         return ()
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Tell what it was given."""
+        """Submit the plans and return the step."""
         for value in self.offers:
             search.submit(Found(value))
         return self.step
 
 
 def ran(*nodes: Scripted, gap: float = 0.0, **more: object) -> PlanSearch:
-    """A search of these nodes, to its end."""
+    """Run a search of these nodes to its end."""
     search = PlanSearch(Limits(10.0, gap), cluster=equal_devices(1), **more)
     search.pace.finish = lambda _: 0.0
     for node in nodes:
@@ -49,13 +49,13 @@ def ran(*nodes: Scripted, gap: float = 0.0, **more: object) -> PlanSearch:
 
 
 def test_what_is_left_unexamined_bounds_the_answer() -> None:
-    """A node that leaves plans of 5 or more behind keeps a plan of 8 from being proved."""
+    """A node that leaves plans of 5 or more unexamined prevents a proof for a plan of 8."""
     search = ran(Scripted(1, (8,), Step.leave(5)))
     assert (search.value, search.bound, search.stop) == (8, 5, Stop.EXHAUSTED)
 
 
 def test_the_least_of_all_that_is_left_counts() -> None:
-    """Bounds of several nodes, and of nodes below others, are all kept; those above the plan prove it."""
+    """Bounds of several nodes, and of nodes below others, all count; if they exceed the plan it is proved."""
     below = Scripted(4, (), Step.leave(6))
     search = ran(Scripted(1, (8,), Step.leave(7, [below])), Scripted(2, (), Step.split([Scripted(9)])))
     assert search.bound == 6
@@ -63,13 +63,13 @@ def test_the_least_of_all_that_is_left_counts() -> None:
 
 
 def test_a_split_loses_nothing_and_adds_nothing() -> None:
-    """Where all that is below a node was looked at, the best plan is proved."""
+    """Where all nodes below a node were advanced, the best plan is proved."""
     search = ran(Scripted(1, (), Step.split([Scripted(2, (8,)), Scripted(3, (7,))])))
     assert (search.value, search.bound, search.stop) == (7, 7, Stop.OPTIMALITY)
 
 
-def test_a_plan_that_was_not_asked_for_is_never_the_answer() -> None:
-    """The gate is asked of every plan, however good it is."""
+def test_a_plan_outside_the_space_is_never_the_incumbent() -> None:
+    """`outside` is checked for every plan, however good it is."""
     search = ran(Scripted(1, (3, 8)), outside=lambda plan: "too good" if plan.value < 5 else None)
     assert (search.value, search.bound) == (8, 8)
     assert [found.value for found in search.tried] == [8]
@@ -77,14 +77,14 @@ def test_a_plan_that_was_not_asked_for_is_never_the_answer() -> None:
 
 @pytest.mark.parametrize(("step", "refuted"), [(Step.nothing(), True), (Step.leave(3), False)])
 def test_that_nothing_fits_is_proved_only_where_nothing_is_left(step: Step, refuted: bool) -> None:
-    """A search without a plan that left something unexamined has proved nothing."""
+    """A search without a plan that left plans unexamined has proved nothing."""
     search = ran(Scripted(1, (), step))
     assert search.incumbent is None
     assert search.refuted is refuted
 
 
 def test_an_interrupted_node_keeps_its_bound() -> None:
-    """What a node had not finished when the search was interrupted is still open."""
+    """A node that was interrupted is still open."""
 
     class Interrupted(Scripted):
         def advance(self, search: PlanSearch) -> Step[Node]:

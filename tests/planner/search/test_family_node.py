@@ -21,7 +21,7 @@ def asked(**wishes: object) -> Job:
 
 
 def test_a_plan_that_is_not_simulated_keeps_its_bound(monkeypatch):
-    """Where two stages are faster but cannot be simulated, the bound stays at or below what they take."""
+    """Where two stages are faster but cannot be simulated, the bound stays at or below their step time."""
     best = pipeplan.solve(MODEL, CLUSTER, job=asked())
     monkeypatch.setattr(prove, "MOST", 20)
     result = pipeplan.solve(MODEL, CLUSTER, job=asked())
@@ -30,14 +30,14 @@ def test_a_plan_that_is_not_simulated_keeps_its_bound(monkeypatch):
 
 
 def test_without_a_plan_that_can_be_simulated_nothing_is_decided(monkeypatch):
-    """If no plan can be simulated, the error says how long the smallest one takes, and not that none fits."""
+    """If no plan can be simulated, the error states the time of the smallest one, not that none fits."""
     monkeypatch.setattr(prove, "MOST", 20)
     with pytest.raises(UndecidedError, match="to simulate and to check the smallest plan"):
         pipeplan.solve(MODEL, CLUSTER, job=asked(depths=(2,)))
 
 
 def test_layers_that_are_recomputed_without_a_proof_keep_a_bound(monkeypatch):
-    """Where the layers to recompute are chosen greedily, the bound stays at or below what the best ones take."""
+    """Where the layers to recompute are chosen greedily, the bound stays at or below the best step time."""
     forward, saved = [9, 23, 30, 29, 7, 13], [12, 36, 33, 35, 29, 18]
     twice = [2 * time for time in forward]
     model = model_of(forward, twice, saved=saved, output=[1] * 6, parameters=[0] * 6, sizes=(1,))

@@ -1,4 +1,4 @@
-"""What no cut, replication or recomputation can help: more bytes for the whole step than all devices have."""
+"""Jobs whose static bytes exceed all devices together: no partition, replication or recomputation helps."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from helpers.instances import equal_devices, model_of
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job
-from pipeplan.search.infeasible import overfull
+from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 
@@ -17,12 +17,12 @@ MODEL = model_of([1, 1, 1], parameters=[100, 100, 100])
 
 
 def why(cluster: Cluster, **wishes: object) -> str | None:
-    """The verdict for a step of four samples."""
-    return overfull(Space(MODEL, cluster, Job(4, **wishes)))  # type: ignore[arg-type]
+    """The message for a step of four samples."""
+    return total_memory_shortfall(Space(MODEL, cluster, Job(4, **wishes)))  # type: ignore[arg-type]
 
 
 def test_the_sum_decides_to_the_byte() -> None:
-    """Three devices of 200 bytes hold the 600 bytes, of 199 they do not; Adam's state counts, shared out or not."""
+    """Three devices of 200 bytes hold the 600 bytes, of 199 they do not; Adam's state counts, sharded or not."""
     assert why(equal_devices(3, memory=200)) is None
     assert why(equal_devices(3, memory=199)) is not None
     for zero1 in (False, True):
@@ -30,8 +30,8 @@ def test_the_sum_decides_to_the_byte() -> None:
         assert why(equal_devices(3, memory=399), optimizer="adam", zero1=zero1) is not None
 
 
-def test_runtime_and_wishes_leave_less() -> None:
-    """What the runtime takes is not there, nor what the job does not grant; without limit there is always room."""
+def test_runtime_and_memory_option_reduce_the_limit() -> None:
+    """Runtime bytes and the job's limit reduce the memory; without a limit every sum fits."""
     roomy = equal_devices(3, memory=200)
     kind = replace(roomy.kinds["unit"], runtime=1)
     assert why(replace(roomy, kinds={"unit": kind})) is not None
@@ -39,8 +39,8 @@ def test_runtime_and_wishes_leave_less() -> None:
     assert why(equal_devices(3)) is None
 
 
-def test_it_is_said_at_once_and_helps() -> None:
-    """The search is not begun; the text has the sums and how many more devices would do, and with them one fits."""
+def test_the_message_comes_at_once_and_helps() -> None:
+    """No search is started; the text has the sums and the number of devices needed, and with them a plan fits."""
     with pytest.raises(InfeasibleError) as caught:
         solve(MODEL, equal_devices(2, memory=200), job=Job(4), time_limit=1e-9)
     assert "600 B" in str(caught.value)

@@ -1,4 +1,4 @@
-"""What an answer says that it searched and did not search: each sentence where it is true, and only there."""
+"""The description of the searched space in an answer: each sentence appears exactly where it is true."""
 
 from dataclasses import replace
 
@@ -25,20 +25,20 @@ TIED = replace(CHAIN, ties=(Tie(("l0", "l3"), 8),))
 
 
 def nodes(count: int, each: int, memory: int | None = None) -> Cluster:
-    """So many nodes of so many equal devices."""
+    """``count`` nodes of ``each`` equal devices."""
     kind = DeviceKind("unit", memory=memory)
     row = (Node((kind.name,) * each, Link()),) * count
     return Cluster("nodes", {kind.name: kind}, row, Link(latency=1), Overlap.COPY)
 
 
 def missing(model: Model = CHAIN, cluster: Cluster | None = None, batch: int = 4, **wishes: object) -> tuple[str, ...]:
-    """What is not searched when this is asked."""
+    """The sentences on plans that are not searched, for a job."""
     cluster = equal_devices(4) if cluster is None else cluster
     return searched_for(model, cluster, Job(batch, **wishes)).not_searched  # type: ignore[arg-type]
 
 
 def test_the_text_of_every_answer_says_both() -> None:
-    """What was searched, what was not and what the costs are stand in the text as in the data."""
+    """Text and data both describe what was searched, what was not, and the source of the costs."""
     result = solve(tiny_chain(), equal_devices(2), batch=4)
     text = " ".join(str(result).split())
     assert "costs: measured on made up for a test" in text
@@ -51,7 +51,7 @@ def test_the_text_of_every_answer_says_both() -> None:
 
 
 def test_what_is_left_out_is_named() -> None:
-    """Eight common techniques that no search of ours knows stand in the list of an ordinary question."""
+    """Eight common techniques that are never searched appear in the list of an ordinary job."""
     named = missing(cluster=nodes(2, 2, memory=100), optimizer="adam")
     for sentence in (
         searched.TENSOR,
@@ -94,14 +94,14 @@ def test_what_is_left_out_is_named() -> None:
         (searched.UNPROFILED_SIZES, {}, {"extrapolate": True}),
     ],
 )
-def test_a_sentence_stands_where_it_is_true(sentence: str, true: dict, false: dict) -> None:
-    """It is said of the one question and not of the other."""
+def test_a_sentence_appears_where_it_is_true(sentence: str, true: dict, false: dict) -> None:
+    """The sentence appears for the first job and not for the second."""
     assert sentence in missing(**true)
     assert sentence not in missing(**false)
 
 
 def test_a_graph_cut_along_downsets_is_not_called_contiguous() -> None:
-    """Where stages take any layers that read from no later stage, the answer says so, and nothing of a listed order."""
+    """Where stages take any layers that read from no later stage, the answer says so, without a listed order."""
     found = searched_for(SKIP, equal_devices(4), Job(4, objective="bottleneck"))  # type: ignore[arg-type]
     assert found.partitions == searched.DOWNSETS
     assert "contiguous" not in found.in_words()
@@ -109,7 +109,7 @@ def test_a_graph_cut_along_downsets_is_not_called_contiguous() -> None:
 
 
 def test_options_that_narrow_the_space_are_named() -> None:
-    """Depths, replicas, numbers of micro-batches and wishes stand in the sentence."""
+    """Depths, replicas, numbers of micro-batches and layer constraints appear in the sentence."""
     job = Job(4, depths=(2,), replicas=(1,), micro_batches=(4,), pin=(("l0", "d0"),), together=(("l1", "l2"),))
     words = searched_for(CHAIN, equal_devices(4), job).in_words()
     assert words.startswith("2 stages of")
@@ -120,7 +120,7 @@ def test_options_that_narrow_the_space_are_named() -> None:
 
 
 @pytest.mark.parametrize(("count", "thinned"), [(2, False), (8, False), (32, True)])
-def test_numbers_of_replicas_that_no_layout_has_are_admitted(count: int, thinned: bool) -> None:
+def test_numbers_of_replicas_that_no_layout_has_are_named(count: int, thinned: bool) -> None:
     """On 256 devices some numbers are left out, and the sentence lists those of layouts; on 16 and 64 none is."""
     model = load_model("gpt2-xl")
     cluster = load_cluster("64-h100")
@@ -137,7 +137,7 @@ def test_numbers_of_replicas_that_no_layout_has_are_admitted(count: int, thinned
 
 
 def test_tables_and_explanations_name_the_space_of_their_bounds() -> None:
-    """Comparison, explanation, frontier and the fewest devices print what was searched and what the costs are."""
+    """Comparison, explanation, frontier and the fewest devices print the searched space and the source of the costs."""
     model, cluster, job = tiny_chain(), equal_devices(2, memory=200), Job(4)
     result = solve(model, cluster, job=job)
     for text in (

@@ -1,12 +1,12 @@
-"""Wires of a layout, told one by one."""
+"""Loads of shared links of device groups, checked by hand."""
 
 import numpy as np
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
-from pipeplan.search.space.shared_links import wires
+from pipeplan.search.space.shared_links import shared_link_loads
 
 BYTES = np.array([10, 20])
-"""Over each of two cuts."""
+"""Bytes over each of two layer boundaries."""
 
 
 def two_nodes() -> Cluster:
@@ -16,14 +16,14 @@ def two_nodes() -> Cluster:
 
 
 def occupancy(_: int, link: Link) -> np.ndarray:
-    """Seconds are enough here."""
+    """Seconds of a transfer on a link."""
     return BYTES // link.bandwidth
 
 
 def test_a_card_that_some_replicas_pass_serves_their_micro_batches_in_turn():
-    """Two of three replicas send through the card: 4 of 5 micro-batches pass it."""
+    """Two of three replicas send through the card, so 4 of 5 micro-batches pass it."""
     d = two_nodes().devices
-    found = wires(two_nodes(), ((d[1], d[2], d[3]), (d[4],)), 5, occupancy)
+    found = shared_link_loads(two_nodes(), ((d[1], d[2], d[3]), (d[4],)), 5, occupancy)
     assert [(wire.link, wire.back, wire.busy.tolist(), wire.beyond) for wire in found] == [
         (0, False, [40, 80], None),
         (0, True, [40, 80], None),
@@ -31,9 +31,9 @@ def test_a_card_that_some_replicas_pass_serves_their_micro_batches_in_turn():
 
 
 def test_a_card_serves_both_links_of_a_stage_that_lies_in_two_nodes():
-    """Stage 1 lies in both nodes: half of what it receives, and half of what it sends on, passes the card."""
+    """Stage 1 lies in both nodes: half of its received and half of its sent tensors pass the card."""
     d = two_nodes().devices
-    found = wires(two_nodes(), ((d[1],), (d[2], d[3]), (d[4],)), 4, occupancy)
+    found = shared_link_loads(two_nodes(), ((d[1],), (d[2], d[3]), (d[4],)), 4, occupancy)
     both = [wire for wire in found if wire.beyond is not None]
     assert [(wire.link, wire.back, wire.busy.tolist(), wire.beyond.tolist()) for wire in both] == [
         (0, False, [20, 40], [20, 40]),
@@ -42,6 +42,6 @@ def test_a_card_serves_both_links_of_a_stage_that_lies_in_two_nodes():
 
 
 def test_inside_a_node_nothing_is_shared():
-    """Every pair of devices of a node has a wire of its own."""
+    """Every pair of devices of a node has a link of its own."""
     d = two_nodes().devices
-    assert wires(two_nodes(), ((d[0],), (d[1], d[2])), 8, occupancy) == ()
+    assert shared_link_loads(two_nodes(), ((d[0],), (d[1], d[2])), 8, occupancy) == ()

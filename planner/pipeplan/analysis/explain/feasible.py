@@ -13,10 +13,10 @@ from pipeplan.core.options import SEED, WORKERS
 from pipeplan.core.plan import Plan
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.layers import available_micro_batches, layer_costs, optimizer_bytes
-from pipeplan.search import opened
+from pipeplan.search import root_nodes
 from pipeplan.search.branch_and_bound import PlanSearch
-from pipeplan.search.build_plan import draft
-from pipeplan.search.infeasible import overfull
+from pipeplan.search.build_plan import build_plan
+from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.report import Limits, Stop
 
@@ -90,14 +90,14 @@ def fit(
     if space.impossible or too_little(space):
         return Fit(None, proved=True)
     search = PlanSearch(Limits(time_limit, ANY, workers, seed), cluster=cluster, backend=backend, outside=space.outside)
-    for node in opened(space):
+    for node in root_nodes(space):
         search.push(node)
     search.run()
     if search.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt
     if search.incumbent is None:
         return Fit(None, proved=search.refuted)
-    return Fit(draft(model, cluster, job, search.incumbent, search.bound), proved=True)
+    return Fit(build_plan(model, cluster, job, search.incumbent, search.bound), proved=True)
 
 
 def too_little(space: Space) -> bool:
@@ -105,4 +105,4 @@ def too_little(space: Space) -> bool:
 
     Replicas hold more of it, even where they share the optimiser's state out; a plan holds all of it at least once.
     """
-    return overfull(space) is not None
+    return total_memory_shortfall(space) is not None

@@ -1,6 +1,6 @@
-"""Nodes of shapes under any order, whose plans and bounds come from the joint formulation.
+"""`AnyOrderNode`: device groups under any order, with plans and bounds from the joint formulation.
 
-Orders that it finds are a schedule family of one member, so that they are simulated, written and run like any other.
+Orders that it finds become a schedule family of one schedule, so that they are simulated, written and run like others.
 """
 
 import time
@@ -20,24 +20,24 @@ from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.scheduling.lists import FAMILY, kind_of
 from pipeplan.search.space.candidates import Candidate, partition_problem
-from pipeplan.search.space.device_groups import structures
+from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.search.space.in_flight import held_at_most
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.joint import Choice, JointPipeline, Search, Solution
 from pipeplan_formulations.schedule import Orders
 
 FOR_INCUMBENT = 0.3
-"""Share of the time left that the best families' partition gets, if it is of the shape, before others are looked at."""
+"""Share of the time left for orders of the incumbent's partition, if it has the same device groups, before others."""
 SLICE = 10.0
-"""Most seconds of one step, so that other shapes have their turn."""
+"""Most seconds of one step, so that other nodes are advanced as well."""
 
 MOST = 2_000
-"""Shapes of one micro-batch size, each of which is a search of its own."""
+"""Most device groups per micro-batch size, each of which is a search of its own."""
 
 
 @dataclass
 class AnyOrderNode(Node):
-    """A shape whose stages all have the same number of replicas, and a micro-batch size."""
+    """Device groups with the same number of replicas for all stages, and a micro-batch size."""
 
     bound: int
     space: Space
@@ -47,11 +47,11 @@ class AnyOrderNode(Node):
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """Behind families, deep pipelines first: theirs are the orders that matter."""
+        """After families, deep pipelines first: orders matter most there."""
         return (2, -len(self.groups))
 
     def advance(self, plan_search: PlanSearch) -> Step[Node]:
-        """One box of partitions; the node stays open while there are more."""
+        """Solve one box of partitions; the node stays open while there are more."""
         begins = self._search is None
         search = self._search = self._search or _OrderSearch(plan_search, self._candidate)
         if search.open:
@@ -65,7 +65,7 @@ class AnyOrderNode(Node):
         return Step.split([self]) if search.open else Step.leave(self.bound)
 
     def _propose(self, search: Search, plan_search: PlanSearch) -> None:
-        """The incumbent's partition, if it is of this shape, has its orders looked at before others."""
+        """Search orders of the incumbent's partition first, if it has this node's groups and micro-batch size."""
         best = plan_search.incumbent
         if best is not None:
             chain = best.candidate.chain
@@ -74,34 +74,34 @@ class AnyOrderNode(Node):
 
     @property
     def _candidate(self) -> Candidate:
-        """The shape under some family of one lane, which the orders that are found take the place of."""
+        """The device groups under a family of one lane, which the orders found will replace."""
         some = self.space.candidates(self.groups, self.size)[0]
         return replace(some, family=FAMILIES["gpipe"], free=False)
 
 
 class _OrderSearch(Search):
-    """The joint search on a candidate: its solutions are simulated, and its cutoff is that of the whole search."""
+    """The joint search on a candidate; its solutions are simulated, its cutoff is that of the whole search."""
 
     def __init__(self, plan_search: PlanSearch, candidate: Candidate) -> None:
-        self._prover, self._candidate = plan_search, candidate
+        self._plan_search, self._candidate = plan_search, candidate
         super().__init__(joint_problem(candidate), plan_search.precise(0.0), backend=plan_search.backend)
 
     @property
     def cutoff(self) -> int | None:
-        """That of the plans known."""
-        return self._prover.cutoff
+        """Cutoff of the plan search."""
+        return self._plan_search.cutoff
 
     def improve(self, solution: Solution, _: int) -> None:
         """Simulate the orders, and submit the plan."""
         choice, orders = solution
-        found = replace(self._candidate, family=found_family(choice, orders))
-        self._prover.submit(evaluate(self._prover.cluster, found, choice.boundaries))
+        found = replace(self._candidate, family=searched_family(choice, orders))
+        self._plan_search.submit(evaluate(self._plan_search.cluster, found, choice.boundaries))
 
 
 def joint_problem(candidate: Candidate) -> JointPipeline:
-    """A candidate's chain with all orders open.
+    """The joint problem of a candidate's chain, over all orders.
 
-    Layers whose I and W have no times are not split.
+    Backwards of layers whose I and W have no times are not split.
     """
     chain = candidate.chain
     whole = chain.input_gradient + chain.weight_gradient == 0
@@ -116,14 +116,14 @@ def joint_problem(candidate: Candidate) -> JointPipeline:
     )
 
 
-def found_family(choice: Choice, orders: Orders) -> Family:
-    """The family that writes these orders of one row, on every row of replicas."""
+def searched_family(choice: Choice, orders: Orders) -> Family:
+    """The family that writes these orders of one replica on every replica of the pipeline."""
     return Family(
         FAMILY,
         partial(_write, choice=choice, orders=orders),
         partial(held_at_most, in_flight=choice.in_flight),
         frozenset(),
-        "an order that was found for these stages",
+        "an order searched for these stages",
     )
 
 
@@ -139,8 +139,8 @@ def _write(replicas: Sequence[int], micro_batches: int, *, choice: Choice, order
     return Schedule(FAMILY, tuple(lists))
 
 
-def shapes(space: Space, size: int) -> Iterator[StageDevices]:
-    """Every shape for a micro-batch size in which all stages have the same number of replicas.
+def equal_device_groups(space: Space, size: int) -> Iterator[StageDevices]:
+    """Yield the device groups for a micro-batch size with equally many replicas per stage.
 
     Raises
     ------
@@ -148,22 +148,22 @@ def shapes(space: Space, size: int) -> Iterator[StageDevices]:
         If there are more than `MOST`.
     """
     job = replace(space.job, equal_replicas=True)
-    every = structures(space.cluster, job, len(space.model.layers), space.job.batch // size)
+    every = all_device_groups(space.cluster, job, len(space.model.layers), space.job.batch // size)
     found = list(islice(every, MOST + 1))
     if len(found) > MOST:
         raise InputError(
-            f"schedules 'any' search every shape of stages by itself, and {space.cluster.name} has more than {MOST:,} "
-            "of one width; say which are wanted (--depths, --replicas, --order given), or name schedule families"
+            f"schedules 'any' search every choice of devices for stages, and {space.cluster.name} has more than "
+            f"{MOST:,} with equal replicas; restrict them (--depths, --replicas, --order given), or name schedules"
         )
     yield from found
 
 
-def floor(space: Space, size: int, groups: StageDevices) -> int:
-    """Nanoseconds: no order on these stages beats it.
+def order_lower_bound(space: Space, size: int, groups: StageDevices) -> int:
+    """Lower bound in nanoseconds on all orders on these stages.
 
-    Let w_s be what the layers of stage s take, each on its fastest kind of device, a backward as the shorter of B and
-    I + W, and ρ_s how much slower the stage's kind is at least. Its device runs the M micro-batches of a row:
-    M ρ_s w_s ≤ T, so M Σ w_s ≤ T Σ 1 / ρ_s.
+    Let w_s be the work of the layers of stage s, each on its fastest kind of device. The backward counts as the shorter
+    of B and I + W. Let ρ_s be the least factor by which the stage's kind is slower. Its device runs the M micro-batches
+    of a replica: M ρ_s w_s ≤ T, so M Σ w_s ≤ T Σ 1 / ρ_s.
     """
     kinds = {device.kind.name: device.kind for device in space.cluster.devices}
     work = {}
@@ -177,4 +177,4 @@ def floor(space: Space, size: int, groups: StageDevices) -> int:
     slower = {name: float((own[busy] / least[busy]).min()) for name, own in work.items()}
     count = -(-(space.job.batch // size) // len(groups[0]))
     speed = sum(1 / slower[group[0].kind.name] for group in groups)
-    return int((1 - 1e-9) * count * int(least.sum()) / speed)  # down, far enough for the float arithmetic before it
+    return int((1 - 1e-9) * count * int(least.sum()) / speed)  # rounded down to cover float errors

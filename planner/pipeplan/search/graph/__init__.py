@@ -1,4 +1,4 @@
-"""Models that are graphs: cut into stages along any downsets, not only along the listed order."""
+"""Search over models that are graphs: stages are differences of any downsets, not only of the listed order."""
 
 from pipeplan.search.graph.node import applies, graph_nodes
 

@@ -1,15 +1,15 @@
-"""A model that is a graph, priced for the bottleneck on devices that are all joined by the same link.
+"""The graph partition problem of a model: stage loads for the bottleneck, on devices that one kind of link joins.
 
-Stages hand tensors on from one to the next, as the simulator and the executor do, so a skip connection pays at every
-border that it crosses, once, with the bytes that the sending stage's kind states. A stage of r replicas works on
-⌈M / r⌉ of the M micro-batches of a step, and sums its gradients once a step; its load is what that comes to per sample.
+Stages pass tensors on from one to the next, as in the simulator and the executor. So a skip connection costs a transfer
+at every border that it crosses, once, with the bytes of the sending stage's device kind. A stage of r replicas runs
+⌈M / r⌉ of the M micro-batches of a step, and reduces its gradients once per step. Its load is that time per sample.
 
 ::
 
-    mode (kind, r)  ──border──▶  (kind', r')      a wire between replicas carries ⌈M / lcm(r, r')⌉ micro-batches a step
+    mode (kind, r)  ──border──▶  (kind', r')      a link between replicas has ⌈M / lcm(r, r')⌉ micro-batches per step
 
-What is handed to the solver is what the search along the chain prices too, but for bytes that cannot be kept exact:
-then each tensor's time on a link is rounded down, so that the bound is one.
+The solver gets the prices of the search along the chain. The exception are transfer times that cannot be kept exact:
+each tensor's time on a link is then rounded down, so that the bound stays valid.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ from pipeplan_formulations.graph import Border, GraphMode, GraphPartition, Line,
 LARGEST = 2**52
 """Sums that solvers keep exact."""
 MOST_WIDTHS = 32
-"""Most kinds and numbers of replicas that are considered together."""
+"""Most pairs of device kind and number of replicas in one problem."""
 
 
 def common_link(cluster: Cluster) -> Link | None:
-    """The link that joins any two devices, or None if there are several kinds of it."""
+    """The link that joins any two devices, or None if links differ."""
     links = {node.link for node in cluster.nodes if len(node.kinds) > 1}
     if len(cluster.nodes) > 1 and cluster.network is not None:
         links.add(cluster.network)
@@ -44,12 +44,12 @@ def common_link(cluster: Cluster) -> Link | None:
 
 
 def placed_alike(cluster: Cluster) -> bool:
-    """Whether it does not matter for replicas which devices they are: one node, or nodes of one device each."""
+    """Return True if all choices of devices for replicas are alike: one node, or nodes of one device each."""
     return len(cluster.nodes) == 1 or all(len(node.kinds) == 1 for node in cluster.nodes)
 
 
 def widths(space: Space, size: int) -> list[Width]:
-    """Every class of devices with every number of replicas that the job allows."""
+    """Every device class with every number of replicas that the job allows."""
     count = space.job.batch // size
     return [
         Width(c, r)
@@ -60,7 +60,7 @@ def widths(space: Space, size: int) -> list[Width]:
 
 
 def graph_problem(
-    space: Space, size: int, family: Family, link: Link, ways: Sequence[Width]
+    space: Space, size: int, family: Family, link: Link, choices: Sequence[Width]
 ) -> tuple[GraphPartition, list[Width]]:
     """The partition problem of the space's model at one micro-batch size, in nanoseconds and bytes.
 
@@ -68,7 +68,7 @@ def graph_problem(
     -------
     GraphPartition
     list of Width
-        What each of its modes is: one of ``ways``, once for each kind of sender before it whose bytes differ.
+        The width of each mode: one of ``choices``, once for each kind of sender before it whose bytes differ.
     """
     model, classes = space.model, space.classes
     index = {name: i for i, name in enumerate(model.names)}
@@ -76,15 +76,17 @@ def graph_problem(
     for i, layer in enumerate(model.layers):
         for source in layer.inputs:
             readers[index[source]].append(i)
+    # One star per layer whose output other layers read.
     stars = tuple(Star(i, tuple(sorted(set(found)))) for i, found in enumerate(readers) if found)
     sources = [star.source for star in stars]
     tables = [space.prices.table(each.kind, size) for each in classes]
-    senders = {tables[way.device_class].output[sources].tobytes(): tables[way.device_class] for way in ways}
-    rows = [(way, sent, before) for way in ways for sent, before in senders.items()]
-    modes = tuple(_mode(space, size, family, link, way, before, sources) for way, _, before in rows)
+    senders = {tables[width.device_class].output[sources].tobytes(): tables[width.device_class] for width in choices}
+    # A mode for each width and each kind of sender with output bytes of its own.
+    pairings = [(width, sent, before) for width in choices for sent, before in senders.items()]
+    modes = tuple(_mode(space, size, family, link, width, before, sources) for width, _, before in pairings)
     if all(mode.limit == UNLIMITED or not mode.possible[1].any() for mode in modes):
         modes = tuple(_plain(mode) for mode in modes)
-    found = [way for way, _, _ in rows]
+    chosen = [width for width, _, _ in pairings]
     problem = GraphPartition(
         groups=len(model.layers),
         edges=tuple(dict.fromkeys((star.source, reader) for star in stars for reader in star.readers)),
@@ -94,36 +96,37 @@ def graph_problem(
         route="relay",
         depths=tuple(sorted(set(space.job.depths))),
     )
-    hands = [tables[way.device_class].output[sources] for way in found]
+    # Borders: transfer times between consecutive modes, shared by pairs with equal bytes and counts.
+    outputs = [tables[width.device_class].output[sources] for width in chosen]
     overlaps = space.cluster.overlap is not Overlap.NONE and link.bandwidth is not None
     if not stars or (len(senders) == 1 and not overlaps):
-        return problem, found
+        return problem, chosen
     borders: dict[tuple[bytes, int], Border] = {}
-    pairs = np.full((len(found), len(found)), -1)
-    for m, way in enumerate(found):
-        for behind, (other, expects, _) in enumerate(rows):
-            if expects == hands[m].tobytes():
-                count = _busiest(space, size, way.replicas, other.replicas)
+    pairs = np.full((len(chosen), len(chosen)), -1)
+    for m, width in enumerate(chosen):
+        for behind, (other, expects, _) in enumerate(pairings):
+            if expects == outputs[m].tobytes():
+                count = _busiest(space, size, width.replicas, other.replicas)
                 key = expects, count
                 if key not in borders:
-                    sending, wire = _sending(hands[m] if overlaps else 0 * hands[m], link)
-                    borders[key] = Border(sending, wire, count, space.job.batch)
+                    sending, divisor = _sending(outputs[m] if overlaps else 0 * outputs[m], link)
+                    borders[key] = Border(sending, divisor, count, space.job.batch)
                 pairs[m, behind] = list(borders).index(key)
-    return replace(problem, borders=tuple(borders.values()), pairs=pairs), found
+    return replace(problem, borders=tuple(borders.values()), pairs=pairs), chosen
 
 
 def _busiest(space: Space, size: int, replicas: int, behind: int) -> int:
-    """Micro-batches of a step that pass the busiest wire between two stages: a pair's own, or the card of a node."""
+    """Micro-batches per step on the busiest link between two stages: that of a pair of devices, or a node's card."""
     period = lcm(replicas, behind) if len(space.cluster.nodes) == 1 else min(replicas, behind)
     return -(-(space.job.batch // size) // period)
 
 
 def _mode(
-    space: Space, size: int, family: Family, link: Link, way: Width, before: Table, sources: Sequence[int]
+    space: Space, size: int, family: Family, link: Link, width: Width, before: Table, sources: Sequence[int]
 ) -> GraphMode:
-    """One class with so many replicas, behind a stage of the kind that has the table ``before``."""
+    """The mode of one width, behind a stage whose device kind has the table ``before``."""
     classes = space.classes
-    each, r, many = classes[way.device_class], way.replicas, space.job.batch // size
+    each, r, many = classes[width.device_class], width.replicas, space.job.batch // size
     table = space.prices.table(each.kind, size)
     received = before.output[sources]
     share = -(-many // r)
@@ -132,17 +135,19 @@ def _mode(
     optimizer = -(-space.prices.optimizer // (r if space.job.zero1 else 1))
     resident = 2 * space.prices.parameters + optimizer
     waits = space.cluster.overlap is Overlap.NONE
+    # Transfer times count in the load only where devices wait while they send.
     # One divisor for both directions, which have bytes of their own.
-    crossing, wire = _sending(np.concatenate([table.output[sources], received]) * int(waits), link)
+    crossing, divisor = _sending(np.concatenate([table.output[sources], received]) * int(waits), link)
     leave, enter = np.split(crossing, 2)
+    # Rows of the arrays: variant without recomputation, variant with it; columns: layers.
     work = table.forward + table.backward
     time = np.stack([share * work + reduce, share * (work + table.forward) + reduce])
     again = table.output < table.saved if space.job.recompute is Recompute.CHOOSE else np.zeros_like(table.saved, bool)
     behind = range(len(space.cluster.devices))
     return GraphMode(
         name=f"{r} {each.kind.name}",
-        takes=tuple(r * (c == way.device_class) for c in range(len(classes))),
-        lines=(Line(time, leave, enter, ring.base, wire, share, space.job.batch, reduce > 0),),
+        takes=tuple(r * (c == width.device_class) for c in range(len(classes))),
+        lines=(Line(time, leave, enter, ring.base, divisor, share, space.job.batch, reduce > 0),),
         fixed=np.stack([resident, resident]),
         held=np.stack([table.saved, table.output]),
         peak=np.stack([table.workspace, table.workspace + table.saved]),
@@ -155,16 +160,16 @@ def _mode(
 
 
 def _sending(sizes: Array, link: Link) -> tuple[Array, int]:
-    """Bytes as nanoseconds, and a divisor that they still need; rounded down without one, where sums are too large."""
+    """Bytes as scaled nanoseconds, and the scale's divisor; where sums are too large, rounded down with divisor 1."""
     if link.bandwidth is None:
         return 0 * sizes, 1
-    factor, wire = 10**9 // gcd(10**9, link.bandwidth), link.bandwidth // gcd(10**9, link.bandwidth)
+    factor, divisor = 10**9 // gcd(10**9, link.bandwidth), link.bandwidth // gcd(10**9, link.bandwidth)
     if factor * int(sizes.sum()) < LARGEST:
-        return factor * sizes, wire
+        return factor * sizes, divisor
     return np.array([int(size) * 10**9 // link.bandwidth for size in sizes], np.int64), 1
 
 
 def _plain(mode: GraphMode) -> GraphMode:
-    """Without the variant that recomputes."""
+    """The mode without the variant that recomputes."""
     rows = {name: getattr(mode, name)[:1] for name in ("fixed", "held", "peak", "possible")}
     return replace(mode, lines=tuple(replace(line, time=line.time[:1]) for line in mode.lines), **rows)

@@ -1,4 +1,4 @@
-"""Search node for a model cut along any downsets, at one micro-batch size; layers in the order of a plan's stages."""
+"""`GraphNode`: all partitions of a model along downsets at one micro-batch size."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +18,14 @@ from pipeplan_formulations.graph import Stages
 
 
 def reordered(model: Model, stages: Sequence[Sequence[int]]) -> tuple[Model, tuple[int, ...]]:
-    """The model with its layers in the order of the stages, and the boundaries of the stages in it.
+    """Return the model with its layers in the order of the stages, and the boundaries of the stages in it.
 
     ::
 
         listed   0 1 2 3 4 5      stages {0, 2} {1, 3} {4, 5}      reordered   0 2 │ 1 3 │ 4 5
 
-    Within a stage the listed order stays. A layer still comes after all that it reads, if the stages are differences of
-    downsets.
+    Within a stage the listed order stays. If the stages are differences of downsets, a layer still comes after all
+    layers that it reads.
     """
     order = [i for stage in stages for i in sorted(stage)]
     boundaries = [0]
@@ -36,24 +36,24 @@ def reordered(model: Model, stages: Sequence[Sequence[int]]) -> tuple[Model, tup
 
 
 def applies(space: Space) -> bool:
-    """Whether the graph formulation answers the space's question in full.
+    """Return True if the graph formulation covers the whole space.
 
-    It knows the bottleneck, on devices that are all joined by the same link and where it does not matter which of like
-    devices are replicas, without wishes about particular layers, for models whose layers share no weights, and
-    schedules in which what a stage holds depends on the stages behind it. On a plain chain without replicas the search
-    along the chain does the same.
+    It covers the bottleneck objective, on devices that are all joined by the same link and whose replicas can be any
+    like devices. The job must not constrain particular layers, and layers must not share weights. In-flight counts of a
+    stage must depend on the stages behind it only. A plain chain without replicas is left to the search along the
+    chain, which gives the same answer.
     """
     job = space.job
-    if job.objective is not Objective.BOTTLENECK or common_link(space.cluster) is None or space.wishes.any:
+    if job.objective is not Objective.BOTTLENECK or common_link(space.cluster) is None or space.constraints.any:
         return False
-    if space.model.ties or not space.families:  # the formulation knows no copies
+    if space.model.ties or not space.families:  # the formulation has no copies of weights
         return False
     if job.order is Order.GIVEN and len(space.classes) > 1:
         return False
-    ways = [widths(space, size) for size in space.sizes]
-    if not all(0 < len(way) <= MOST_WIDTHS for way in ways):
+    choices = [widths(space, size) for size in space.sizes]
+    if not all(0 < len(own) <= MOST_WIDTHS for own in choices):
         return False
-    replicated = any(w.replicas > 1 for way in ways for w in way)
+    replicated = any(w.replicas > 1 for own in choices for w in own)
     if replicated and not placed_alike(space.cluster):
         return False
     limited = any(device_room(each.kind, job) != UNLIMITED for each in space.classes)
@@ -66,29 +66,29 @@ def applies(space: Space) -> bool:
 
 
 def is_chain(model: Model) -> bool:
-    """Whether each layer but the first reads the one before it and nothing else."""
+    """Return True if each layer except the first reads the layer before it and nothing else."""
     names = model.names
     return all(layer.inputs == names[i - 1 : i] for i, layer in enumerate(model.layers) if i)
 
 
 def graph_nodes(space: Space) -> Iterator["GraphNode"]:
-    """One question a micro-batch size, or where stages have the same number of replicas, one for each number too."""
+    """One node per micro-batch size; if all stages must have equally many replicas, one per number of replicas too."""
     for size in space.sizes:
-        ways = widths(space, size)
-        numbers = sorted({way.replicas for way in ways}) if space.job.equal_replicas else [None]
+        choices = widths(space, size)
+        numbers = sorted({width.replicas for width in choices}) if space.job.equal_replicas else [None]
         for number in numbers:
-            own = tuple(way for way in ways if number in (None, way.replicas))
-            yield GraphNode(space.floors(size).together(space.cluster), space, size, own)
+            own = tuple(width for width in choices if number in (None, width.replicas))
+            yield GraphNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size, own)
 
 
 @dataclass
 class GraphNode(Node):
-    """Everything that lies open at one micro-batch size, with stages of some widths."""
+    """All plans at one micro-batch size, with stages of the widths in ``choices``."""
 
     bound: int
     space: Space
     size: int
-    ways: tuple[Mode, ...]
+    choices: tuple[Mode, ...]
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -96,20 +96,20 @@ class GraphNode(Node):
         return (0, self.size)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Solve under each family; the node stays open if the time is over before it is solved."""
+        """Solve under each family; the node stays open if the time ends before that."""
         bounds: list[int] = []
         late = False
         link = common_link(self.space.cluster)
         assert link is not None
         for family in self.space.families:
-            problem, ways = graph_problem(self.space, self.size, family, link, self.ways)
+            problem, choices = graph_problem(self.space, self.size, family, link, self.choices)
             limits = Limits(max(search.left, 0.0), search.limits.gap, search.limits.workers, search.limits.seed)
             backend = search.backend if search.backend != "cpsat" else "auto"
             report = graph.solve(problem, limits, progress=self._progress(search), backend=backend)
             if report.status is Status.INFEASIBLE:
                 continue
             if report.solution is not None:
-                self._offer(search, family.name, report.solution, ways)
+                self._submit(search, family.name, report.solution, choices)
             bounds.append(report.bound)
             if report.stop is Stop.INTERRUPT:
                 raise KeyboardInterrupt
@@ -120,17 +120,17 @@ class GraphNode(Node):
         return Step((), min(bounds, default=None))
 
     def _progress(self, search: PlanSearch) -> Progress:
-        """Tells the search's watcher of what the solver knows, beside what is known already."""
+        """A callback that reports the better of the solver's and the search's values and bounds."""
 
-        def tell(value: int | None, bound: int) -> None:
+        def report(value: int | None, bound: int) -> None:
             known = [each for each in (value, search.value) if each is not None]
             search.on_progress(min(known, default=None), max(bound, self.bound), 1)
 
-        return tell
+        return report
 
-    def _offer(self, search: PlanSearch, family: str, stages: Stages, ways: Sequence[Mode]) -> None:
-        """The plan of a solution, read on the model in the order of its stages."""
-        groups = arrange(self.space.classes, tuple(ways[stage.mode] for stage in stages))
+    def _submit(self, search: PlanSearch, family: str, stages: Stages, choices: Sequence[Mode]) -> None:
+        """Submit the plan of a solution, on the model reordered by stages."""
+        groups = arrange(self.space.classes, tuple(choices[stage.mode] for stage in stages))
         assert groups is not None
         model, boundaries = reordered(self.space.model, [stage.groups for stage in stages])
         job = replace(self.space.job, schedules=(family,))

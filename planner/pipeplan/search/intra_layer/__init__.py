@@ -3,11 +3,11 @@
 ::
 
     line      one size, one family, one order of devices: the chain, and its fractional partition problem
-    space     every line that the job allows
-    judge     shares as stages with times and bytes, run by the one simulator
-    balanced  what balance alone would divide: BaPipe's own way, as we understand it
-    channels  into how many parts a layer can really be divided
-    search    branch and bound over lines, after the search over whole layers
+    space     all lines that the job allows
+    evaluate  shares as stages with times and bytes, simulated
+    balanced  shares of equal work: BaPipe's method, as we understand it
+    channels  the number of parts into which a layer can be divided
+    search    branch-and-bound over lines, after the search over whole layers
 """
 
 from pipeplan.search.intra_layer.search import divide

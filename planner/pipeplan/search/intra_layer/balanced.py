@@ -1,8 +1,8 @@
-"""Shares of equal work for every device, with layers divided wherever that falls.
+"""Shares of equal work for every device, with layers divided at any position.
 
 This is BaPipe's intra-layer partition as we understand it (arXiv 2012.12544 published no code): after the layers are
 cut, the layer on each boundary is divided between its neighbours so that both reach the target T*. Links, on-chip
-memory and the step's length do not come into it.
+memory and the step time are not considered.
 """
 
 from itertools import pairwise
@@ -17,9 +17,9 @@ ROUNDS = 60
 
 
 def balanced(line: Line) -> Positions | None:
-    """Equal forward and backward time on every device of the line, weights streamed; None if memory does not hold it.
+    """Boundaries with equal forward and backward time on every device, weights streamed; None if they do not fit.
 
-    T* is the least time in which the devices, one after the other, can do all the work.
+    T* is the least time per device in which the devices, filled one after the other, can do all the work.
     """
     work = line.chain.forward + line.chain.backward
     low, high = 0.0, float(work[0].sum())
@@ -32,10 +32,11 @@ def balanced(line: Line) -> Positions | None:
 
 
 def _fill(work: np.ndarray, target: float) -> list[float]:
-    """Where each device's boundary falls when each works so long."""
+    """Positions of the boundaries when each device works for ``target`` nanoseconds."""
     layers = work.shape[1]
     positions = [0.0]
     for row in work:
+        # done[k]: work of the first k layers from `start`; begun: work on layer `start` by the devices before.
         start = int(positions[-1])
         done = np.concatenate([[0.0], np.cumsum(row[start:], dtype=np.float64)])
         begun = (positions[-1] - start) * float(row[start]) if start < layers else 0.0

@@ -4,15 +4,15 @@ from pipeplan.core.model import Layer, Model
 from pipeplan.costs.layers import item_size
 
 MANY = 10**6
-"""Parts of a layer whose counts tell no channels: as good as any share."""
+"""Parts of a layer whose counts give no channels: fine enough for any share."""
 
 
 def channels(model: Model) -> tuple[int, ...]:
-    """Output channels of each layer.
+    """Return the number of output channels of each layer.
 
-    A convolution with bias of K output channels and N inputs a channel has K (N + 1) parameters, and costs 2 N
-    operations for each number of its output; a linear layer is the case of one position. Where both counts agree on a
-    whole K they are believed; pooling and blocks of several convolutions can be divided anywhere (`MANY`).
+    A convolution with bias, K output channels and N inputs per channel has K (N + 1) parameters. It costs 2 N
+    operations per number of its output. A linear layer is the case of one position. K is used where both counts agree
+    on a whole number; pooling and blocks of several convolutions can be divided anywhere (`MANY`).
     """
     size = item_size(model.dtype)
     return tuple(_channels(layer, size) for layer in model.layers)

@@ -1,4 +1,4 @@
-"""Shares of layers as a pipeline that is simulated, and as a plan."""
+"""Evaluation of shares of layers: as a simulated pipeline, and as a plan."""
 
 import math
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from pipeplan.simulate import simulate
 from pipeplan_formulations.fractional import Positions
 
 NOTHING = 1e-9
-"""A stage that holds no more than this of any layer is empty, and its device is left out."""
+"""Largest share of layers of a stage that counts as empty; its device is left out."""
 
 
 @dataclass(frozen=True)
 class EvaluatedLine:
-    """A line with its shares and their value (nanoseconds), and what that was read from."""
+    """A line with its shares, their value in nanoseconds, and the simulation behind it."""
 
     line: Line
     positions: Positions
@@ -37,7 +37,7 @@ class EvaluatedLine:
 def evaluate(line: Line, positions: Positions) -> EvaluatedLine:
     """Simulate the line's schedule on these shares. Empty stages shorten the line.
 
-    For the bottleneck objective the value is the largest stage load per sample, and the time line shows one step.
+    For the bottleneck objective the value is the largest stage load per sample, and the timeline shows one step.
     """
     line, positions = without_empty_stages(line, positions)
     stages = line.chain.stages
@@ -53,7 +53,7 @@ def evaluate(line: Line, positions: Positions) -> EvaluatedLine:
 
 
 def without_empty_stages(line: Line, positions: Positions) -> tuple[Line, Positions]:
-    """The same shares on the devices that have some."""
+    """Return the line and shares without devices that hold nothing."""
     kept = [s for s, (a, b) in enumerate(pairwise(positions)) if b - a > NOTHING]
     if len(kept) == line.chain.stages:
         return line, positions
@@ -62,7 +62,7 @@ def without_empty_stages(line: Line, positions: Positions) -> tuple[Line, Positi
 
 
 def plan(model: Model, job: Job, evaluated: EvaluatedLine, bound: int) -> Plan:
-    """The plan of a evaluated line, with the bound that was proved."""
+    """Return the plan of an evaluated line, with its proven bound in nanoseconds."""
     line, chain = evaluated.line, evaluated.line.chain
     shares = line.problem.shares(evaluated.positions)
     return Plan(
@@ -99,7 +99,7 @@ def _pipeline(line: Line, positions: Positions) -> Pipeline:
 
 
 def _crossing(line: Line, position: float) -> int:
-    """Bytes over a boundary: what crosses in front of its layer, and the left share of the layer's output."""
+    """Bytes over a boundary: those in front of its layer, and those of the left share of the layer's output."""
     layer = math.floor(position)
     return up(line.through_bytes[layer] + (position - layer) * line.own_bytes[layer])
 
@@ -139,10 +139,10 @@ def _plan_stage(evaluated: EvaluatedLine, s: int, row: NDArray[np.float64]) -> P
 
 
 def part(row: NDArray[np.float64], values: NDArray[np.int64]) -> int:
-    """Shares of layers times a number of each, rounded up."""
+    """Sum of shares times the values of their layers, rounded up."""
     return up(float(np.dot(row, values)))
 
 
 def up(value: float) -> int:
-    """A real number rounded up, but for what the arithmetic's own error adds."""
+    """Round up, except for excess within the error of float arithmetic."""
     return math.ceil(value * (1 - 1e-13))

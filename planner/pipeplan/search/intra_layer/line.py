@@ -1,4 +1,4 @@
-"""A line of devices that may divide layers: one micro-batch size, one schedule family, one order of devices."""
+"""`Line`: devices that may divide layers, with one micro-batch size, one schedule family and one device order."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,10 +16,10 @@ from pipeplan_formulations.fractional import FractionalPartition
 
 @dataclass(frozen=True)
 class Line:
-    """The chain on these devices, the times of its layers with weights on chip and streamed, and how it is run.
+    """The chain on these devices, its layers' times with weights on chip and streamed, and its schedule family.
 
-    ``times[s]`` belongs to the s-th device; ``chain`` has one device a stage and the streamed times, and its devices
-    hold as many bytes of a layer (`alike`).
+    ``times[s]`` belongs to the s-th device. ``chain`` has one device per stage and the streamed times. A layer has
+    equally many bytes on all its devices (`alike`).
     """
 
     cluster: Cluster
@@ -31,7 +31,7 @@ class Line:
 
     @property
     def label(self) -> str:
-        """For people: ``'vcu118 vcu129, 8 micro-batches of 2, 1f1b-as, divided layers'``."""
+        """Description for users: ``'vcu118 vcu129, 8 micro-batches of 2, 1f1b-as, divided layers'``."""
         kinds = " ".join(device.kind.name for device in self.chain.devices)
         return (
             f"{kinds}, {self.micro_batches} micro-batches of {self.chain.micro_batch}, {self.family.name}, "
@@ -40,37 +40,37 @@ class Line:
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
-        """Most micro-batches that each stage holds; an endless pipeline is filled however few there are in a step."""
+        """Most micro-batches that each stage holds; an endless pipeline fills up even if a step has few of them."""
         step = self.objective is Objective.STEP
         many = self.micro_batches if step else max(self.micro_batches, 2 * self.chain.stages)
         return self.family.in_flight((1,) * self.chain.stages, many)
 
     @property
     def crossing(self) -> Array:
-        """Bytes over each cut; none on a line of one device, which has no cuts."""
+        """Bytes over each layer boundary; zeros on a line of one device, which has no transfers."""
         bytes_over: Array = self.chain.boundary.max(axis=0, initial=0)
         return bytes_over
 
     @cached_property
     def own_bytes(self) -> Array:
-        """Bytes of each layer's output that a device behind it needs; what the last one makes goes to the loss."""
+        """Bytes of each layer's output that a later device needs; the last layer's output goes to the loss."""
         crossing: Array = np.append(self.crossing, self.chain.output[0, -1])
         least: Array = np.minimum(self.chain.output[0], crossing)
         return least
 
     @cached_property
     def through_bytes(self) -> Array:
-        """Bytes that cross in front of each layer; the batch reaches every device by itself."""
+        """Bytes that cross in front of each layer; none before the first, as devices load the batch themselves."""
         return np.concatenate([[0], self.crossing])
 
     @cached_property
     def problem(self) -> FractionalPartition:
-        """In nanoseconds and bytes. Room is left for what rounding shares up to whole bytes adds."""
+        """The fractional partition problem, in nanoseconds and bytes, with reserve for shares rounded up to bytes."""
         chain = self.chain
-        flight = np.array(self.in_flight, np.int64)
+        counts = np.array(self.in_flight, np.int64)
         near, far = (self._lanes(on_chip) for on_chip in (True, False))
         limit = np.where(
-            chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime - 6 - 2 * flight, 0)
+            chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime - 6 - 2 * counts, 0)
         )
         chips = [device.kind.on_chip for device in chain.devices]
         return FractionalPartition(
@@ -88,40 +88,40 @@ class Line:
             weights=chain.parameters + chain.gradients,
             bytes_through=self.through_bytes,
             bytes_own=self.own_bytes,
-            in_flight=flight,
+            in_flight=counts,
             limit=limit,
             on_chip=np.array([UNLIMITED if chip is None else chip for chip in chips], np.int64),
             micro_batches=self.micro_batches,
             objective=self.objective.value,
             two_lanes=self.family.two_lanes,
-            ahead={"1f1b-as": flight, "gpipe": np.ones_like(flight)}.get(self.family.name),
+            ahead={"1f1b-as": counts, "gpipe": np.ones_like(counts)}.get(self.family.name),
         )
 
     @property
     def per(self) -> int:
-        """What the problem's values are divided by: a bottleneck is the time per sample."""
+        """Divisor of the problem's values: a bottleneck is the time per sample."""
         return 1 if self.objective is Objective.STEP else self.chain.micro_batch
 
     @property
     def rounding(self) -> int:
         """Nanoseconds by which the problem's values may exceed the true ones.
 
-        ``own`` is rounded up, and no inequality counts more sends than two a micro-batch and two a link.
+        ``own`` is rounded up, and no inequality counts more than two sends per micro-batch and two per link.
         """
         return 2 * (self.micro_batches + self.chain.stages) if self.objective is Objective.STEP else 1
 
     def select(self, stages: list[int]) -> "Line":
-        """The same line without the other devices."""
+        """Return the line with the devices of ``stages`` only."""
         return replace(self, chain=self.chain.select(tuple(stages)), times=tuple(self.times[s] for s in stages))
 
     def _lanes(self, on_chip: bool) -> tuple[Array, Array]:
-        """Forward and backward times, shape (S, n). Where both run at a time, either takes as long as both."""
+        """Forward and backward times, shape (S, n). On two lanes each takes as long as both."""
         names = ("forward_on_chip", "backward_on_chip") if on_chip else ("forward_streamed", "backward_streamed")
         forward, backward = (np.stack([getattr(times, name) for times in self.times]) for name in names)
         return (forward + backward,) * 2 if self.family.two_lanes else (forward, backward)
 
     def _link_times(self, sizes: Array, up: bool) -> Array:
-        """Nanoseconds of these bytes on each link. Sums rounded down and parts rounded up: no cut exceeds its parts."""
+        """Nanoseconds of these bytes on each link. Parts are rounded up, sums down: no sum exceeds its parts."""
         devices = self.chain.devices
         rates = [self.cluster.link(a, b).bandwidth for a, b in pairwise(devices)]
         rows = [[0 if rate is None else _nanoseconds(size, rate, up) for size in sizes.tolist()] for rate in rates]

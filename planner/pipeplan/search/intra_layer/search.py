@@ -1,15 +1,15 @@
-"""Branch and bound over lines of devices that divide layers, after the search over whole layers.
+"""Branch-and-bound over lines of devices that divide layers, after the search over whole layers.
 
 `divide` finds plans of whole layers first, then divided ones that beat them, and one bound over both. Lines are
-looked at in the order of their bounds:
+advanced in the order of their bounds:
 
 ::
 
     line opened      exact method without (6)        bound, shares  ──▶ simulate ──▶ best plan
     line again       CBC with the path cuts so far   bound, shares  ──▶ simulate ──▶ best plan, another path cut
 
-The critical path of a simulation is an inequality that all shares on the same line obey (equation (6) of the problem),
-so bound and simulation approach one another. Two-lane schedules need none: their bound and simulation nearly agree.
+The critical path of a simulation is an inequality for all shares on the same line (equation (6) of the problem). So
+bound and simulation approach one another. Two-lane schedules need none: their bound and simulation nearly agree.
 """
 
 import time
@@ -26,7 +26,7 @@ from pipeplan.search.intra_layer.balanced import balanced
 from pipeplan.search.intra_layer.channels import channels
 from pipeplan.search.intra_layer.evaluate import EvaluatedLine, evaluate, plan
 from pipeplan.search.intra_layer.line import Line
-from pipeplan.search.intra_layer.space import asked, lines, require_streams
+from pipeplan.search.intra_layer.space import lines, require_streams, satisfies
 from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.result import Result
 from pipeplan.search.scope import searched, with_divided_layers
@@ -37,16 +37,16 @@ from pipeplan_formulations.fractional import Positions, cbc, exact, rounded
 from pipeplan_formulations.partition import PathCut
 
 WHOLE = 0.5
-"""Part of the time that the search over whole layers may take."""
+"""Share of the time for the search over whole layers."""
 SLICE = 10.0
-"""Seconds that one step of one line may take at most."""
+"""Most seconds of one step of one line."""
 FINE = 1e-5
-"""Relative gap at which a line's own problem is solved well enough."""
+"""Relative gap of a line's own problem."""
 
 
 @dataclass
 class LineNode:
-    """A line that may still hold the best plan; the first one listed comes first among equal bounds."""
+    """A line of devices as a node; among equal bounds the first in the list comes first."""
 
     bound: int
     rank: tuple[int, ...]
@@ -57,32 +57,32 @@ class LineNode:
 
 @dataclass(kw_only=True, eq=False)
 class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
-    """Branch and bound over lines; ``value`` begins with that of the best plan known.
+    """Branch-and-bound over lines; ``value`` starts at that of the best plan of whole layers.
 
     Attributes
     ----------
-    asked : callable
-        Whether a plan on a line answers the question.
+    inside : callable
+        Returns True if a plan on a line lies inside the searched space.
     solved : int
-        Lines that were solved.
+        Number of lines that were solved.
     """
 
     model: Model
-    asked: Callable[[Line], bool] = lambda _: True
+    inside: Callable[[Line], bool] = lambda _: True
     solved: int = 0
 
     def open_all(self, lines: Iterable[Line]) -> None:
-        """Open every line, with the bound that costs nothing."""
+        """Open every line, with its cheap lower bound."""
         for number, line in enumerate(lines):
             self.push(LineNode(_less(line, line.problem.lower_bound()), (number,), line))
 
     def submit(self, evaluated: EvaluatedLine) -> None:
-        """Record a simulated plan, unless it lies outside the question."""
-        if self.asked(evaluated.line):
+        """Record a simulated plan, unless it lies outside the searched space."""
+        if self.inside(evaluated.line):
             self.improve(evaluated, evaluated.value)
 
     def advance(self, node: LineNode) -> Step[LineNode]:
-        """Solve a line once more; it stays open unless nothing fits or nothing more can be learned."""
+        """Solve a line once more; it stays open unless it is infeasible or neither bound nor path cuts improved."""
         first, node.relaxed = not node.relaxed, True
         self.solved += first
         report = self._exact(node) if first else self._with_paths(node)
@@ -96,7 +96,7 @@ class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
         return Step.split([node]) if first or grown or learned else Step.leave(bound)
 
     def _exact(self, node: LineNode) -> Report[Positions]:
-        """Without path cuts, from equal shares; not further than it takes to see that the line is no use."""
+        """Solve without path cuts, from shares of equal work; stop when the line cannot beat the incumbent."""
         line = node.line
         start = balanced(line)
         if start is not None:
@@ -109,7 +109,7 @@ class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
         return cbc.solve(problem, self._limits(), bound=node.bound)
 
     def _try(self, node: LineNode, positions: Positions) -> bool:
-        """Simulate the shares, as far as layers have channels; True if their critical path is a new inequality."""
+        """Simulate the shares, rounded to channels; True if their critical path is a new inequality."""
         line = node.line
         real = rounded(line.problem, positions, channels(self.model))
         if real is None:
@@ -129,7 +129,7 @@ class LineSearch(BranchAndBound[LineNode, EvaluatedLine]):
 
 
 def _less(line: Line, bound: int) -> int:
-    """The bound of a line's problem in nanoseconds of real tensors."""
+    """A bound of a line's problem as a bound on plans in nanoseconds: without rounding, per sample for a bottleneck."""
     return -(-max(0, bound - line.rounding) // line.per)
 
 
@@ -141,7 +141,7 @@ def divide(
     limits: Limits,
     on_progress: OnProgress,
 ) -> Result:
-    """The better of the best plan of whole layers and the best one that divides layers.
+    """Return the better of the best plan of whole layers and the best one that divides layers.
 
     Parameters
     ----------
@@ -151,41 +151,43 @@ def divide(
     Raises
     ------
     InputError
-        If the cluster's devices do not stream, or the job asks for what does not go with divided layers.
+        If the cluster's devices do not stream, or the job has options that exclude divided layers.
     InfeasibleError
-        If no plan of either sort fits.
+        If no plan of either kind fits.
     """
     began = time.monotonic()
     require_streams(model, cluster, job)
+    # Search plans of whole layers first; without a plan, keep the reason and the bound.
     whole, why = None, ""
-    floor: int | None = None
+    whole_bound: int | None = None
     ended = Stop.OPTIMALITY
     try:
         whole = whole_layers(replace(job, intra_layer=False), WHOLE * limits.time)
-        floor, ended = whole.bound, whole.stop
+        whole_bound, ended = whole.bound, whole.stop
     except InfeasibleError as reason:
         why = str(reason)
     except UndecidedError as reason:
-        floor, ended = reason.bound, Stop(reason.stop)
+        whole_bound, ended = reason.bound, Stop(reason.stop)
 
-    def tell(value: int | None, bound: int, left: int) -> None:
-        on_progress(value, bound if floor is None else min(floor, bound), left)
+    def report(value: int | None, bound: int, left: int) -> None:
+        on_progress(value, bound if whole_bound is None else min(whole_bound, bound), left)
 
+    # Then search lines in the time left, with the value of the first search as the cutoff.
     left = replace(limits, time=max(0.0, limits.time - (time.monotonic() - began)))
     known = None if whole is None else whole.value
-    search = LineSearch(left, tell, value=known, model=model, asked=lambda line: asked(line, job))
+    search = LineSearch(left, report, value=known, model=model, inside=lambda line: satisfies(line, job))
     if not job.replicas or 1 in job.replicas:
         search.open_all(lines(model, cluster, job))
         if ended is not Stop.INTERRUPT:
             search.run()
     stops: list[Stop] = [search.stop] if search.stop in (Stop.TIME, Stop.INTERRUPT) else []
     stops += [ended] if ended not in (Stop.OPTIMALITY, Stop.GAP) else []
-    return _result(whole, floor, search, model, cluster, job, time.monotonic() - began, stops, why)
+    return _result(whole, whole_bound, search, model, cluster, job, time.monotonic() - began, stops, why)
 
 
 def _result(
     whole: Result | None,
-    floor: int | None,
+    whole_bound: int | None,
     search: LineSearch,
     model: Model,
     cluster: Cluster,
@@ -194,11 +196,12 @@ def _result(
     stops: Sequence[Stop],
     why: str,
 ) -> Result:
-    bounds = [*([] if floor is None else [floor]), *([] if search.refuted else [search.bound])]
+    bounds = [*([] if whole_bound is None else [whole_bound]), *([] if search.refuted else [search.bound])]
     if whole is None and search.incumbent is None:
         if stops or not search.refuted:
             raise UndecidedError(stops[0] if stops else Stop.EXHAUSTED, min(bounds, default=0))
         raise InfeasibleError(f"{why}\nNo line of devices that divides layers fits either.")
+    # The bound covers both searches; status and stop reason follow from it.
     value = search.value or 0
     bound = min([value, *bounds])
     reached = Stop.GAP if value - bound <= search.limits.gap * value else Stop.EXHAUSTED

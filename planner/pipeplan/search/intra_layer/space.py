@@ -1,4 +1,4 @@
-"""Lines of devices in the searched space, and checks of questions that divide layers."""
+"""Lines of devices in the searched space, and checks of jobs that divide layers."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from pipeplan.search.intra_layer.line import Line
 
 
 def require_streams(model: Model, cluster: Cluster, job: Job) -> None:
-    """Refuse to divide layers where devices send complete tensors, beside wishes about whole layers or shared weights.
+    """Refuse to divide layers where devices send complete tensors, or with shared weights or constraints on layers.
 
     Raises
     ------
@@ -30,15 +30,15 @@ def require_streams(model: Model, cluster: Cluster, job: Job) -> None:
         named = ", ".join(" and ".join(tie.layers) for tie in model.ties)
         raise InputError(f"divided layers do not go with shared weights yet ({named}); leave --intra-layer out")
     for name in job.schedules:
-        family(name)  # one that is not known, or that orders freely, is refused before the search
-    wishes = [name for name in ("together", "no_cut_after", "pin") if getattr(job, name)]
-    wishes += ["recompute: full"] if job.recompute is Recompute.FULL else []
-    if wishes:
-        raise InputError(f"divided layers do not go with {', '.join(wishes)} yet; leave one or the other out")
+        family(name)  # refuses unknown families, and any order, before the search
+    unsupported = [name for name in ("together", "no_cut_after", "pin") if getattr(job, name)]
+    unsupported += ["recompute: full"] if job.recompute is Recompute.FULL else []
+    if unsupported:
+        raise InputError(f"divided layers do not go with {', '.join(unsupported)} yet; leave one or the other out")
 
 
 def lines(model: Model, cluster: Cluster, job: Job) -> list[Line]:
-    """Every micro-batch size, order of unlike devices, depth and streaming family that the job allows."""
+    """Return the lines of all micro-batch sizes, device orders, depths and streaming families that the job allows."""
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     sizes = tuple(job.batch // count for count in job.micro_batches)
     sizes = sizes or available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
@@ -60,13 +60,13 @@ def lines(model: Model, cluster: Cluster, job: Job) -> list[Line]:
 
 
 def alike(chain: Chain) -> bool:
-    """Whether every device of a line holds as many bytes of each layer: one that is divided lies on two of them."""
+    """Return True if each layer has equally many bytes on all devices: a divided layer lies on two of them."""
     tables = (chain.saved, chain.output, chain.workspace, chain.boundary)
     return all((table == table[:1]).all() for table in tables)
 
 
-def asked(line: Line, job: Job) -> bool:
-    """Whether a line whose empty stages were left out still is what the job asks for."""
+def satisfies(line: Line, job: Job) -> bool:
+    """Return True if a line without its empty stages still satisfies the job."""
     taken = [device.index for device in line.chain.devices]
     in_order = job.order is not Order.GIVEN or taken == list(range(len(taken)))
     return in_order and (not job.depths or len(taken) in job.depths)
@@ -78,7 +78,7 @@ def _line(cluster: Cluster, chain: Chain, times: dict[str, StreamedTimes], job: 
 
 
 def _rows(cluster: Cluster, job: Job) -> Iterator[tuple[Device, ...]]:
-    """Every depth of every order, once for each row of kinds and nodes."""
+    """Yield every depth of every device order, once per sequence of kinds and nodes."""
     orders = [cluster.devices] if job.order is Order.GIVEN else device_orders(cluster)
     most = len(cluster.devices)
     seen = set()

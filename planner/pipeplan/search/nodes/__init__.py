@@ -1,1 +1,1 @@
-"""Nodes of the branch-and-bound tree, named by the plans that they hold."""
+"""Nodes of the branch-and-bound tree, named by the sets of plans that they hold."""

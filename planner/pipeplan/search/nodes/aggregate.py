@@ -1,19 +1,19 @@
-"""Aggregate nodes: very many shapes at once, bounded by one dynamic programme that also names the best of them.
+"""Aggregate nodes: many device groups at once, bounded by one dynamic programme that also finds the best of them.
 
 ::
 
-    PlacementsNode      equal stages, all ways to lie on nodes      one question closes most of them
-     └ AggregateNode    one layout at a micro-batch size            asked for ever closer targets
-        └ DeviceGroupsNode     its best shape                              (a small one is a tree of all its shapes)
+    PlacementsNode            equal stages, all placements on nodes      one solve closes most of them
+     └ AggregateNode          one layout at a micro-batch size           solved for ever closer targets
+        └ DeviceGroupsNode    its best device groups                     (a small layout is a tree of all its groups)
 
-A large node is asked for something far below the incumbent first, then for less::
+A large node is first solved for values far below the incumbent, then for values closer to it::
 
     incumbent ─────────────────────────────────
     3 % below             ▲              ▲          nodes pass one target after the other,
     10 % below      ▲     │        ▲     │          always the one of least bound first
-    floors          │     │        │     │
+    lower bounds    │     │        │     │
 
-To exclude what is much better takes little time, and the bound of all rises together with the least one.
+It takes little time to exclude much better values, and the bound of all nodes rises with the least one.
 """
 
 from collections.abc import Iterator
@@ -31,20 +31,20 @@ from pipeplan_formulations import allocation
 from pipeplan_formulations.common.report import Limits, Stop
 
 FIRST_SLICE = 4.0
-"""Seconds that a node gets at first; four times as many each time they were not enough."""
+"""Seconds of a node's first solve; four times as many each time they were not enough."""
 ROUGH = 5
-"""How much less accurate the bound over all placements may be: what it finds is asked again for each."""
+"""Factor by which the bound over all placements may be less accurate: each placement is solved again."""
 TARGETS = (0.1, 0.03, 0.01, 0.003, 0.001)
-"""Shares by which targets lie below the incumbent, until the gap that is wanted."""
+"""Targets as shares below the incumbent, before that of the requested gap."""
 CLOSE = 5e-4
-"""The relative gap at which the most promising shape of many is good enough: simulation decides the rest."""
+"""Relative gap at which the most promising device groups are good enough: simulation decides the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One question to the dynamic programme: is there a value below ``cutoff``? The bound is ``accuracy`` close to it.
+    """A limit for one solve: search a value below ``cutoff``, with a bound of relative accuracy ``accuracy``.
 
-    ``last``: whether nothing is left to ask after it, unless the incumbent changes.
+    ``last``: no target follows, unless the incumbent changes.
     """
 
     cutoff: int | None
@@ -54,12 +54,12 @@ class Target:
 
 @dataclass
 class TargetSchedule:
-    """The number of the target that a node has reached."""
+    """Sequence of targets of a node; ``number`` is the current one."""
 
     number: int = 0
 
     def next_below(self, search: PlanSearch, bound: int) -> Target:
-        """The lowest target from here on that lies above the node's bound."""
+        """Return the lowest remaining target above the node's bound."""
         value, gap = search.value, search.limits.gap
         shares = (*(share for share in TARGETS if share > gap), gap)
         last = len(shares) - 1
@@ -72,35 +72,35 @@ class TargetSchedule:
         return Target(below(value, share), _accuracy(share), last=self.number == last)
 
     def passed(self) -> None:
-        """Go on to the next target."""
+        """Move to the next target."""
         self.number += 1
 
 
 def below(value: int, share: float) -> int:
-    """A value less that share of it, rounded up."""
+    """The value reduced by a share of it, rounded up."""
     return value - int(share * value)
 
 
 def at_once(search: PlanSearch) -> Target:
-    """The last target."""
+    """Return the last target, at the requested gap."""
     gap, most = search.limits.gap, search.cutoff
     return Target(most, max(gap, CLOSE) if most is None else _accuracy(gap), last=True)
 
 
 def _accuracy(share: float) -> float:
-    """Relative accuracy of a bound. What is found is simulated, so bounds nearer to it than `CLOSE` say little."""
+    """Relative accuracy of a bound. Solutions are simulated, so bounds closer to them than `CLOSE` help little."""
     return max(ACCURACY * share, CLOSE)
 
 
 @dataclass
 class AggregateNode(Node):
-    """All shapes of a layout at a micro-batch size, under 1F1B with any in-flight counts or under the other families.
+    """All device groups of a layout at a micro-batch size, under 1F1B with any counts or under the other families.
 
-    Where there are few devices the node is a tree, and every shape is looked at whose bound does not exclude it: below
-    a node lie the shape of its ``last`` modes alone, and one node for each mode that may stand before them.
+    With few devices the node is a tree over all device groups that its bounds do not exclude. Below a node are the
+    device groups of its ``last`` modes alone, and one node for each mode that may precede them.
 
-    A large node follows a `TargetSchedule`. 1F1B's bound is GPipe's too (docs/bounds.md); where it can be raised no
-    further, GPipe's best is looked for by itself.
+    A large node follows a `TargetSchedule`. 1F1B's bound is GPipe's too (docs/bounds.md). When it cannot be raised any
+    further, GPipe's best plan is searched by itself.
     """
 
     bound: int
@@ -115,25 +115,25 @@ class AggregateNode(Node):
 
     @property
     def small(self) -> bool:
-        """Whether it is a tree."""
+        """True if the node is a tree over all its device groups."""
         return self.layout.small(len(self.space.model.layers))
 
     @property
     def covers(self) -> bool:
-        """Whether it is 1F1B's and bounds the other families too, so that no other node asks for them."""
+        """True if the node is 1F1B's and bounds the other families too, so that these need no other node."""
         others = [each for each in self.space.families if not each.alternates]
         return self.alternating and not self.small and bool(others) and self.space.phased
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """What takes the least time first; gradients that stay in nodes. In a tree, what is nearly a shape."""
+        """The least time first, then tiles that keep gradients in nodes; in a tree, the deepest first."""
         cost = self.layout.unit if self.small else self.layout.cells(1)
         tile = self.layout.tile or self.layout.unit
         return (2, int(self.slice), not self.alternating, 0 if self.small else self.size, cost, -tile, -len(self.last))
 
     @property
     def turn(self) -> Turn:
-        """Roots of trees take little time; layouts of one width find a first plan soonest."""
+        """Early for roots of trees, which take little time; until a plan for equal layouts, which find one soonest."""
         if self.last or self.slice > FIRST_SLICE:
             return Turn.BY_BOUND
         if self.small:
@@ -141,42 +141,47 @@ class AggregateNode(Node):
         return Turn.UNTIL_A_PLAN if len(self.layout.widths) == 1 else Turn.BY_BOUND
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Ask for something better, simulate it, and open what lies below.
+        """Solve for a better plan, simulate it, and open the nodes below.
 
-        In a large layout that is its best shape; the others are left with the node's bound, unless there is more time
-        to raise it. The problem does not know all wishes: where its solution breaks one, the node becomes a tree.
+        In a large layout that is the node of its best device groups. The others keep this node's bound, unless there is
+        time to raise it. The problem does not contain all constraints: where its solution breaks one, the node becomes
+        a tree.
         """
         target = self._target(search)
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
-        slice_ = min(search.left / 2, self.slice)  # others have something to do as well
+        slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
         report = allocation.solve(problem, Limits(slice_, target.accuracy), cutoff=target.cutoff, known=self.proved)
         if not self.learn(report):
             return Step.nothing()
         self.proved = report.bound
         unfinished = report.stop is Stop.TIME
         self.slice *= 4 if unfinished else 1
-        if report.solution is None:  # nothing is better than what is known, or better enough
+        # No solution: continue with more time or the next target; leave the node after the last one.
+        if report.solution is None:  # nothing lies below the target
             last = target.last or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
+        # Simulate the solution under all families that it fits.
         groups = self._groups(self.layout.modes(report.solution))
-        promising = search.value is None or (report.objective or 0) < search.value
+        improves = search.value is None or (report.objective or 0) < search.value
         boundaries = (0, *(place.end for place in report.solution))
         candidates = [] if groups is None else self._alike(self.space.candidates(groups, self.size))
-        wanted = any(self.space.unasked(candidate, boundaries) is None for candidate in candidates)
-        if wanted and promising:
-            chosen = _held(candidates, problem.flights(report.solution))
+        valid = any(self.space.unasked(candidate, boundaries) is None for candidate in candidates)
+        if valid and improves:
+            chosen = _with_counts(candidates, problem.flights(report.solution))
             search.submit_all([*candidates, *chosen], boundaries)
+        # A tree branches over its last modes; a large node solves again until its last target.
         if self.small:
             return Step.split(list(self._below()))
         if unfinished and search.left > FIRST_SLICE:
             return Step.split([self])
-        if not unfinished and (not wanted or search.value is None):  # its best is no plan: others may be one
+        if not unfinished and (not valid or search.value is None):  # its best solution is not a plan; others may be
             return Step.split(list(self._below()))
         if not target.last and not unfinished:
             self.targets.passed()
             return Step.split([self])
+        # After the last target only the best device groups are searched further, and GPipe by itself.
         nodes: list[Node] = []
-        if groups is not None and wanted:
+        if groups is not None and valid:
             nodes.append(DeviceGroupsNode(self.bound, self.space, groups, self.size, self.alternating))
         if self.covers:
             nodes.append(AggregateNode(self.bound, self.space, self.layout, self.size, alternating=False))
@@ -186,6 +191,7 @@ class AggregateNode(Node):
         return at_once(search) if self.small else self.targets.next_below(search, self.bound)
 
     def _below(self) -> Iterator[Node]:
+        """The nodes of the tree below: these modes alone, and one more stage before them."""
         groups = self._groups(self.last) if self.last else None
         job = self.space.job
         if groups is not None and (not job.depths or len(groups) in job.depths):
@@ -204,9 +210,9 @@ class AggregateNode(Node):
 
 @dataclass
 class PlacementsNode(Node):
-    """Equal layouts that differ in how replicas lie on nodes only; below it lies one aggregate node per layout.
+    """Equal layouts that differ only in the placement of replicas on nodes; below is one aggregate node per layout.
 
-    A relaxation with the best of all placements closes most of them at once.
+    A relaxation over all placements closes most of them at once.
     """
 
     bound: int
@@ -218,16 +224,19 @@ class PlacementsNode(Node):
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """As of the nodes below it."""
+        """The rank of the nodes below."""
         return self._aggregate(_best_of(self.layouts)).rank
 
     @property
     def turn(self) -> Turn:
-        """As of the nodes below it."""
+        """The turn of the nodes below."""
         return Turn.UNTIL_A_PLAN
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Ask for something better under all placements at once; if there is, ask each. Without a plan, ask one."""
+        """Solve for a better value over all placements at once; if there is one, open a node for each placement.
+
+        Without an incumbent, open the node of the first placement.
+        """
         if search.value is None:
             first, *rest = sorted(self.layouts, key=lambda layout: self._aggregate(layout).rank)
             others = replace(self, layouts=tuple(rest)) if len(rest) > 1 else self._aggregate(*rest)
@@ -246,8 +255,8 @@ class PlacementsNode(Node):
         return AggregateNode(self.bound, self.space, layout, self.size, self.alternating, targets=replace(self.targets))
 
 
-def _held(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
-    """The candidate with these in-flight counts, unless it is among those known."""
+def _with_counts(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
+    """The candidate with these in-flight counts in a list; empty if it is among ``candidates``."""
     if not candidates or not candidates[0].free or not candidates[0].family.alternates:
         return []
     other = replace(candidates[0], family=free_family(tuple(in_flight)))
@@ -255,6 +264,6 @@ def _held(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
 
 
 def _best_of(layouts: tuple[Layout, ...]) -> Layout:
-    """A layout that no placement surpasses: gradients and tensors take the faster of a node's link and the network."""
+    """Relaxation of the layouts: gradients and tensors take the faster of a node's link and the network."""
     units = tuple(max(numbers) for numbers in zip(*(layout.units for layout in layouts), strict=True))
     return replace(layouts[0], units=units, per_node=tuple(count + 1 for count in units), tile=None, loose=True)

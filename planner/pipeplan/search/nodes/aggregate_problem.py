@@ -1,13 +1,13 @@
-"""Layouts: families of shapes on clusters too large to list every shape, each as one allocation problem.
+"""Layouts: sets of device groups, each as one allocation problem, on clusters with too many groups to enumerate.
 
 ::
 
-    equal      one number r of replicas for all stages, packed or in tiles (`search.space.device_groups`): a unit is a
-               stage
-    unequal    every stage has a whole number of units of g devices, packed one behind the other
+    equal      one number r of replicas for all stages, packed or in tiles (`search.space.device_groups`): a unit is
+               one stage
+    unequal    every stage has a whole number of units of g devices, packed one after the other
 
-Where packed units may straddle nodes, the number of units behind a stage does not tell whether it does. Then the faster
-of the link inside a node and the network counts.
+Packed units may straddle nodes, and the number of units behind a stage does not determine which ones do. Then the
+faster of the link inside a node and the network counts.
 """
 
 from collections.abc import Iterator
@@ -27,31 +27,31 @@ from pipeplan_formulations.allocation import Allocation, ChainAllocation, InFlig
 from pipeplan_formulations.allocation.endings import with_second_ending
 
 UNITS = 64
-"""Most units of all classes in an unequal layout: the unit is chosen so large that there are no more."""
+"""Most units of all classes in an unequal layout: the unit is chosen large enough."""
 CELLS = 2**19
-"""Most layers x units x widths of an unequal layout: the effort of its dynamic programme grows with them."""
+"""Most layers x units x widths of an unequal layout: the effort of its dynamic programme."""
 SMALL = 16
-"""Most units of all classes in a layout whose shapes are all looked at,"""
+"""Most units of all classes in a layout whose device groups are all searched in a tree,"""
 SMALL_CELLS = 2**16
 """and most layers x units x widths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How units lie on a cluster.
+    """Placement of units on a cluster.
 
     Attributes
     ----------
     unit : int
-        Devices.
+        Devices per unit.
     widths : tuple of int
         Units that a stage may have.
     units, per_node : tuple of int
-        For each class: units that there are, and units in a node of it (1 if a unit fills nodes).
+        For each device class: number of units, and units per node (1 if a unit fills nodes).
     tile : int or None
         Replicas of one stage in a node, in an equal layout; None is packed.
     loose : bool
-        Whether it stands for several layouts, and is no worse than any of them.
+        Whether this is a relaxation of several layouts.
     """
 
     unit: int
@@ -62,7 +62,7 @@ class Layout:
     loose: bool = False
 
     def straddles(self, each: DeviceClass) -> bool:
-        """Whether packed units of a class may lie in two nodes without filling them."""
+        """Return True if packed units of a class may lie in two nodes without filling them."""
         node = each.per_node
         return len(each.nodes) > 1 and not (each.even and (node % self.unit == 0 or self.unit % node == 0))
 
@@ -71,33 +71,33 @@ class Layout:
         return layers * sum(self.units) * len(self.widths)
 
     def small(self, layers: int) -> bool:
-        """Whether the shapes are few enough to be looked at in a tree."""
+        """Return True if the device groups are few enough for a tree over all of them."""
         return sum(self.units) <= SMALL and self.cells(layers) <= SMALL_CELLS
 
     def before(self, last: Modes) -> Iterator[Mode]:
-        """The modes for which there are still units."""
+        """Yield the modes for a stage before ``last`` for which units are left."""
         for number, units in enumerate(self.units):
             left = units - sum(mode.replicas // self.unit for mode in last if mode.device_class == number)
             yield from (Mode(number, width * self.unit) for width in self.widths if width <= left)
 
     def modes(self, stages: Allocation) -> Modes:
-        """What runs each stage of an allocation."""
+        """The mode of each stage of an allocation."""
         return tuple(Mode(place.kind, place.width * self.unit) for place in stages)
 
 
 def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
-    """Every layout for steps of so many micro-batches; no stage has more replicas than that.
+    """Yield the layouts for steps of ``micro_batches``; no stage has more replicas than that.
 
-    Where single devices are the units of the unequal layout, it holds all that is packed.
+    Where single devices are the units of the unequal layout, it contains all packed layouts.
     """
     classes, job = space.classes, space.job
     most = min(max(len(each.devices) for each in classes), micro_batches)
     layers = len(space.model.layers)
     unequal = None if job.equal_replicas or len(set(job.replicas)) == 1 else _unequal_layout(job, classes, most, layers)
-    whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it holds all that is packed
+    whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it contains all packed layouts
     for replicas in _equal(job, classes, most):
-        ways: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
-        for tile in ways[1:] if whole else ways:
+        placements: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
+        for tile in placements[1:] if whole else placements:
             layout = _equal_layout(classes, replicas, tile)
             if any(layout.units):
                 yield layout
@@ -105,16 +105,16 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
         yield unequal
 
 
-def floor(space: Space, size: int, layout: Layout) -> int | None:
-    """A bound on all plans of the layout that costs next to nothing; None if none of them fits."""
-    classes, floors = space.classes, space.floors(size)
+def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:
+    """Cheap lower bound in nanoseconds on all plans of a layout; None if none of them fits in memory."""
+    classes, bounds = space.classes, space.lower_bounds(size)
     if len(layout.widths) > 1:
-        return floors.together(space.cluster)
+        return bounds.evenly_shared(space.cluster)
     share = layout.unit if space.job.zero1 else 1
     resident = int((2 * space.prices.parameters + -(-space.prices.optimizer // share)).sum())
     rooms = sorted((device_room(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
     stages, there = len(space.model.layers), 0
-    for room, count in reversed(rooms):  # the stages with the most room, one layer each at least
+    for room, count in reversed(rooms):  # the stages with the most memory; each has at least one layer
         there += room * min(count, stages)
         stages -= min(count, stages)
     if resident > there:
@@ -122,29 +122,30 @@ def floor(space: Space, size: int, layout: Layout) -> int | None:
     units: dict[str, int] = {}
     for each, count in zip(classes, layout.units, strict=True):
         units[each.kind.name] = units.get(each.kind.name, 0) + count
-    return floors.equal(units, layout.unit)
+    return bounds.of_equal_stages(units, layout.unit)
 
 
 def allocation_problem(space: Space, size: int, layout: Layout, alternating: bool, last: Modes = ()) -> ChainAllocation:
-    """The joint problem of a layout at a micro-batch size.
+    """Return the allocation problem of a layout at a micro-batch size, in nanoseconds and bytes.
 
-    With ``alternating`` it is what holds for 1F1B, whose in-flight counts the problem chooses unless there is but SNO,
-    and for GPipe (docs/bounds.md).
-    Otherwise it is relaxed to what holds for the families that are not 1F1B. ``last``: modes of the last stages, if
-    they are known.
+    With ``alternating`` it bounds 1F1B and GPipe (docs/bounds.md), and chooses in-flight counts unless SNO is the only
+    1F1B family. Otherwise it is a relaxation for the families other than 1F1B. ``last``: modes of the last stages, if
+    these are fixed.
     """
     classes = space.classes
     prices, job = space.prices, space.job
+    # Tables by class; replicas, shards of the optimiser state and rings by width.
     tables = [prices.table(each.kind, size) for each in classes]
     replicas = [width * layout.unit for width in layout.widths]
     shares = [r if job.zero1 else 1 for r in replicas]
     rings = [[_rings(space, each, layout, r) for r in replicas] for each in classes]
-    hops = _Hops(space, layout, [table.boundary for table in tables])
+    hops = _SendTables(space, layout, [table.boundary for table in tables])
     phases = not alternating and space.phased
 
     def rows(name: str) -> Array:
         return np.stack([getattr(table, name) for table in tables])
 
+    # Bytes are the least over classes, so that they hold for every class; times keep the class.
     fixed = 2 * prices.parameters
     deepest = min(len(space.model.layers), max(job.depths, default=len(space.model.layers)))
     problem = ChainAllocation(
@@ -167,7 +168,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         send=hops.send,
         send_back=hops.send,
         latency=hops.latency,
-        cuts=space.wishes.cuts,
+        cuts=space.constraints.cuts,
         micro_batches=job.batch // size,
         samples=job.batch,
         widths=layout.widths,
@@ -175,22 +176,22 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         overlap=space.cluster.overlap.value,
         last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last),
         objective="bottleneck" if job.objective is Objective.BOTTLENECK else "step",
-        flight=_flight(space) if alternating else "full" if phases else "fbp",
+        flight=_in_flight_rule(space) if alternating else "full" if phases else "fbp",
         alternating=alternating,
         phases=phases,
     )
     return with_second_ending(with_certain_copies(space, problem))
 
 
-def _flight(space: Space) -> InFlightRule:
+def _in_flight_rule(space: Space) -> InFlightRule:
     if space.job.objective is Objective.BOTTLENECK:  # a longer warm-up helps no endless pipeline
         return "sno"
     chooses = space.free or any(each.name == "1f1b-so" for each in space.families)
     return "non_increasing" if chooses else "sno"
 
 
-class _Hops:
-    """Sends and latencies between classes: entry 0 inside a node, entry 1 over the network; if unknown, the least."""
+class _SendTables:
+    """Send times and latencies between classes: entry 0 inside a node, 1 over the network; if unknown, the least."""
 
     def __init__(self, space: Space, layout: Layout, boundary: list[Array]) -> None:
         classes, count = space.classes, len(boundary)
@@ -205,10 +206,10 @@ class _Hops:
                     some_share = layout.widths != (1,)  # where some replicas share a node, others may not
                     links = [[source.link, *across] if some_share or unknown else [source.link], across]
                     links[1] = links[0] if unknown else across
-                for entry, ways in enumerate(links):
-                    send = [space.prices.occupancy(link, boundary[a]) for link in ways]
+                for entry, possible in enumerate(links):
+                    send = [space.prices.occupancy(link, boundary[a]) for link in possible]
                     self.send[a, b, entry] = np.minimum.reduce(send)
-                    self.latency[a, b, entry] = min(link.latency for link in ways)
+                    self.latency[a, b, entry] = min(link.latency for link in possible)
 
 
 def _between(space: Space, source: DeviceClass, target: DeviceClass) -> list[Link]:
@@ -219,7 +220,7 @@ def _between(space: Space, source: DeviceClass, target: DeviceClass) -> list[Lin
 
 
 def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int) -> list[int]:
-    """Replicas of equal layouts: those asked for, or all; on large clusters parts of a node and whole ones."""
+    """Replicas of equal layouts: those of the job, or all; on large clusters only divisors and multiples of a node."""
     if job.replicas:
         return sorted(r for r in set(job.replicas) if r <= most)
     if sum(len(each.devices) for each in classes) <= SMALL:
@@ -242,7 +243,7 @@ def _equal_layout(classes: tuple[DeviceClass, ...], replicas: int, tile: int | N
 
 
 def _unequal_layout(job: Job, classes: tuple[DeviceClass, ...], most: int, layers: int) -> Layout | None:
-    """None if it holds stages of one width only."""
+    """The unequal layout; None if it has one width only."""
     unit = _unit(classes, layers)
     widths = tuple(w for w in range(1, most // unit + 1) if not job.replicas or w * unit in job.replicas)
     units = tuple(len(each.devices) // unit for each in classes)
@@ -251,7 +252,7 @@ def _unequal_layout(job: Job, classes: tuple[DeviceClass, ...], most: int, layer
 
 
 def _unit(classes: tuple[DeviceClass, ...], layers: int) -> int:
-    """The least divisor or multiple of a node that leaves at most `UNITS` units, and `CELLS`."""
+    """The least divisor or multiple of a node with at most `UNITS` units and `CELLS` of effort."""
     node = max(each.per_node for each in classes)
     devices = sum(len(each.devices) for each in classes)
     choices = [u for u in range(1, node + 1) if node % u == 0] + [node << i for i in range(1, devices.bit_length())]
@@ -260,7 +261,7 @@ def _unit(classes: tuple[DeviceClass, ...], layers: int) -> int:
 
 
 def _rings(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> list[Ring]:
-    """The rings that the replicas of a stage may form, none of which is slower than the one that they do form."""
+    """The rings that the replicas of a stage may form; the fastest of them is a lower bound."""
     network = space.cluster.network
     inside = Ring(replicas, each.link)
     if network is None or len(each.nodes) == 1:

@@ -1,12 +1,12 @@
-"""Nodes of shapes of the pipeline, whose schedules are open, and of shapes that are not listed yet.
+"""Nodes of device groups under all schedules, and of device groups that are not enumerated yet.
 
 ::
 
-    listed already      DeviceGroupsNode DeviceGroupsNode …       each with its own bound
-    still to come       RemainingGroupsNode                    one bound over all of them, until the last one is listed
+    enumerated       DeviceGroupsNode DeviceGroupsNode …    each with its own bound
+    remaining        RemainingGroupsNode                    one bound over all of them, until the last one is enumerated
 
-One dynamic programme bounds all families of a shape at once, with the memory of the family that holds least and the
-warm-up of the one that holds most.
+One dynamic programme bounds all families of a DeviceGroupsNode at once. It has the memory of the family that holds
+least and the warm-up of the one that holds most.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,16 +24,16 @@ from pipeplan.search.space.space import Space
 from pipeplan_formulations import partition
 
 LOT = 100
-"""Shapes that are listed at once,"""
-PROMISING = 2
-"""and how many of them are looked at before the next lot."""
+"""Device groups that are enumerated at once,"""
+FIRST_OF_LOT = 2
+"""and the number of them that are advanced before the next lot."""
 
 
 @dataclass
 class DeviceGroupsNode(Node):
-    """A shape and a micro-batch size; below it lie the 1F1B families and the others, and then one node a family.
+    """Device groups and a micro-batch size; below are nodes of 1F1B and of other families, then one node per family.
 
-    ``alternating``: only 1F1B families, or only the others; all if None.
+    ``alternating``: only 1F1B families (True), only the others (False), or all (None).
     """
 
     bound: int
@@ -48,7 +48,7 @@ class DeviceGroupsNode(Node):
         return (1, len(self.groups))
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Bound all families at once, try the partition found under each, and open what lies below."""
+        """Bound all families at once, simulate the partition found under each, and open the nodes below."""
         below = self.space.candidates(self.groups, self.size)
         alike = [each for each in below if each.family.alternates and self.alternating is not False]
         others = [each for each in below if not each.family.alternates and self.alternating is not True]
@@ -64,10 +64,10 @@ class DeviceGroupsNode(Node):
         return Step.split(self._families(alike or others))
 
     def _families(self, candidates: list[Candidate]) -> list[FamilyNode]:
-        return [FamilyNode(max(self.bound, candidate.floor), candidate) for candidate in candidates]
+        return [FamilyNode(max(self.bound, candidate.lower_bound), candidate) for candidate in candidates]
 
     def _within(self, search: PlanSearch, candidates: list[Candidate], below: Sequence[Node]) -> Step[Node]:
-        """What lies below, with a bound on all candidates; nothing if that closes the node.
+        """Open the nodes below with a bound on all candidates; none if that bound closes the node.
 
         Two lanes obey (8) too, as each of their backwards takes F + B (docs/bounds.md).
         """
@@ -92,53 +92,53 @@ class DeviceGroupsNode(Node):
 
 @dataclass
 class EarlyDeviceGroups(DeviceGroupsNode):
-    """A shape whose plan is worth having early."""
+    """Device groups that are advanced early, to find a good plan soon."""
 
     @property
     def turn(self) -> Turn:
-        """Before all others."""
+        """Before all other nodes."""
         return Turn.EARLY
 
 
 @dataclass
 class RemainingGroupsNode(Node):
-    """All shapes at a micro-batch size that are not listed yet; there may be more than there is time for.
+    """All device groups at a micro-batch size that are not enumerated yet; there may be more than time allows.
 
-    Shapes of one width come first, as they are few and good. Of each lot the most promising ones are looked at at once,
-    so that there are plans even if the list has no end.
+    Those with equally many replicas per stage come first, as they are few and good. The most promising ones of each lot
+    are advanced at once, so that there are plans even if the enumeration does not end.
     """
 
     bound: int
     space: Space
     size: int
-    _shapes: Iterator[tuple[StageDevices, int]] | None = field(default=None, repr=False)
+    _pending: Iterator[tuple[StageDevices, int]] | None = field(default=None, repr=False)
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """After what is listed."""
+        """After enumerated device groups."""
         return (3, self.size)
 
     @property
     def turn(self) -> Turn:
-        """Somebody has to find a first plan."""
+        """Early until there is a first plan."""
         return Turn.UNTIL_A_PLAN
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """List some more, unless the time is over."""
+        """Enumerate another lot, unless the time is over."""
         if search.left <= 0:
             return Step.split([self])
-        self._shapes = self._shapes or self._listed()
-        lot = sorted(islice(self._shapes, LOT), key=lambda shape: shape[1])
+        self._pending = self._pending or self._listed()
+        lot = sorted(islice(self._pending, LOT), key=lambda entry: entry[1])
         nodes: list[Node] = []
         for number, (groups, bound) in enumerate(lot):
-            kind = EarlyDeviceGroups if number < PROMISING else DeviceGroupsNode
+            kind = EarlyDeviceGroups if number < FIRST_OF_LOT else DeviceGroupsNode
             nodes.append(kind(max(bound, self.bound), self.space, groups, self.size))
         return Step.split([*nodes, self] if len(lot) == LOT else nodes)
 
     def _listed(self) -> Iterator[tuple[StageDevices, int]]:
         space = self.space
         if space.job.equal_replicas:
-            return space.shapes(self.size)
+            return space.device_groups(self.size)
         alike = Space(space.model, space.cluster, replace(space.job, equal_replicas=True))
-        others = (shape for shape in space.shapes(self.size) if len({len(group) for group in shape[0]}) > 1)
-        return chain(alike.shapes(self.size), others)
+        others = (entry for entry in space.device_groups(self.size) if len({len(group) for group in entry[0]}) > 1)
+        return chain(alike.device_groups(self.size), others)

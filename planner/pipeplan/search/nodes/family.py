@@ -1,19 +1,21 @@
-"""Nodes of one shape: boxes of in-flight counts, and single schedule families, whose bound and simulation meet.
+"""Nodes of one choice of device groups: boxes of in-flight counts, and single schedule families.
 
-In-flight counts of 1F1B that are a choice are a tree over boxes of counts::
+Where in-flight counts of 1F1B are free, they are searched by a tree over boxes of counts::
 
     memory of the least counts, warm-up of the most      bound on all counts of the box
-    the partition found has room for k                   is k the most?  then halve the widest range,
-                                                         else ask for at most k_s, or for more, at one stage s
+    the partition found has memory for k                 if k is the most: halve the widest range,
+                                                         else branch at one stage s: at most k_s, or more
 
-With at most k_s, equation (8) knows of the shorter warm-up; with more, that partition does not fit as it stands. Few
-counts that are left become a `FamilyNode` each.
+With at most k_s, equation (8) has the shorter warm-up. With more, that partition does not fit any more. When few counts
+are left, each becomes a `FamilyNode`.
 
-For a family, first the exact dynamic programme solves the relaxed partition problem, then a solver with every path cut
-known so far. The partition found is simulated; the critical path of its schedule is an inequality that all partitions
-under the same shape, micro-batch count and family obey (equation (6) of the partition problem). Where transfers of
-several pairs of devices queue at a card, a critical path may say less about a partition than its simulation does. Then
-the others are looked at without it. So bound and simulation meet after finitely many steps, if there is time.
+For a family, the exact dynamic programme first solves the relaxed partition problem. Then a solver adds all path cuts
+found so far. Each partition found is simulated. The critical path of its schedule is an inequality for all partitions
+of the same device groups, micro-batch count and family (equation (6) of the partition problem).
+
+Where transfers of several pairs of devices queue at a card, the path cut of a partition may be weaker than its
+simulation. Then the node branches over the other partitions. So bound and simulation meet after finitely many steps,
+if there is time.
 """
 
 from collections.abc import Iterator
@@ -35,14 +37,14 @@ from pipeplan_formulations.common.report import Stop
 from pipeplan_formulations.partition import PathCut
 
 FIRST_SLICE = 2.0
-"""Seconds a solver gets for one step at first; doubled each time it was not enough."""
+"""Seconds of a solver's first step; doubled each time they were not enough."""
 CELLS = 4_000
-"""Most stages x layers that are handed to a solver with path cuts: beyond, it takes minutes to begin."""
+"""Most stages x layers of a problem with path cuts: beyond, a solver takes minutes to begin."""
 
 
 @dataclass
 class FamilyNode(Node):
-    """A candidate that may still hold the best plan."""
+    """Node of all partitions of a candidate."""
 
     bound: int
     candidate: Candidate
@@ -53,11 +55,11 @@ class FamilyNode(Node):
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """What is nearly done first, then what holds the least."""
+        """Nodes with the most path cuts first, then those with the fewest micro-batches in flight."""
         return (-len(self.paths), sum(self.candidate.in_flight))
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """One solve and one simulation; the node stays open unless it is infeasible, solved or beyond help."""
+        """One solve and one simulation; the node stays open unless it is infeasible, solved or cannot be improved."""
         slice_ = min(search.left, self.slice)
         step = self.candidate.objective is Objective.STEP
         problem = self.candidate.problem.with_paths(tuple(self.paths) if step else ())
@@ -69,18 +71,22 @@ class FamilyNode(Node):
         before = self.bound
         if not self.learn(report):
             return Step.nothing()
-        hopeless = search.fathoms(self.bound) if report.solution is None else not search.affords(self.candidate)
-        if hopeless:
+        # Leave a node that is fathomed, or whose plan can no longer be simulated and written in time.
+        no_gain = search.fathoms(self.bound) if report.solution is None else not search.affords(self.candidate)
+        if no_gain:
             return Step.leave(self.bound)
+        # Simulate the partition found; its critical path may be a new cut.
         first, self.relaxed = not self.relaxed, True
         new_cut = self._simulate(search, report.solution) if report.solution is not None else False
         if report.solution is not None and search.value is not None and search.value <= self.bound:
             return Step.leave(self.bound)
+        # Solve again after the first, relaxed solve, with a new cut, with a better bound, or with more time.
         if first or new_cut or self.bound > before:
             return Step.split([self])
         if report.stop is Stop.TIME and slice_ >= self.slice and search.left > 0:
             self.slice *= 2
             return Step.split([self])
+        # Solved, but simulation takes longer and adds no cut: exclude this partition and branch over the others.
         if report.solution is not None and report.stop is not Stop.TIME:
             others = list(self._others(report.solution))
             if self._recomputes_least(report.solution):
@@ -89,16 +95,16 @@ class FamilyNode(Node):
         return Step.leave(self.bound)
 
     def _recomputes_least(self, boundaries: Boundaries) -> bool:
-        """Whether no other layers than those that a partition recomputes would take less; else it is not settled."""
+        """Return True if the optimistic recomputation of a partition is the chosen one; else its bound is not exact."""
         recomputing = self.candidate.problem.recomputing
         least, chosen = (recomputing.of_partition(boundaries, optimistic) for optimistic in (True, False))
         return bool((least == chosen).all())
 
     def _others(self, boundaries: Boundaries) -> Iterator["FamilyNode"]:
-        """Every partition but one that was simulated, whose critical path tells nothing new.
+        """Yield nodes for all partitions except one that was simulated and whose path cut is not new.
 
-        In the s-th pair of nodes boundary s lies elsewhere, before or behind, and those before it lie as in the one.
-        Any other partition lies in one of them: that of the first boundary in which it differs.
+        In the s-th pair of nodes, boundary s lies before or behind that of the excluded partition, and the boundaries
+        before s are equal. Any other partition lies in the pair of the first boundary in which it differs.
         """
         where = self.candidate.where
         for s, b in list(enumerate(boundaries))[1:-1]:
@@ -111,7 +117,7 @@ class FamilyNode(Node):
             where[:s, b] = where[s:, b - 1] = False
 
     def _simulate(self, search: PlanSearch, boundaries: Boundaries) -> bool:
-        """Evaluator a partition; True if its critical path is a new inequality."""
+        """Simulate and submit a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         candidate = self.candidate
         search.submit(evaluate(search.cluster, candidate, boundaries))
@@ -131,7 +137,10 @@ class FamilyNode(Node):
 
 @dataclass
 class InFlightNode(Node):
-    """A shape, its micro-batch size and a box of counts. ``named``: families with such counts, one at least."""
+    """Device groups, a micro-batch size and a box of in-flight counts.
+
+    ``named``: families with counts in the box, at least one.
+    """
 
     bound: int
     named: tuple[Candidate, ...]
@@ -139,11 +148,11 @@ class InFlightNode(Node):
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """Few counts first."""
+        """Pipelines with few stages first, then small boxes."""
         return (1, self.named[0].depth, self.box.size)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Bound the box, simulate the partition found with as many in flight as fit, and split."""
+        """Bound the box, simulate the partition found with the most micro-batches in flight that fit, and split."""
         least = self._candidate(self.box.low)
         problem = partition_problem(least, self.box.low, self.box.high)
         report = partition.solve(problem, search.precise(search.left), backend="exact", cutoff=search.cutoff)
@@ -159,7 +168,7 @@ class InFlightNode(Node):
             return Step.split([self])
         if self.box.few:
             each = [self._candidate(counts) for counts in self.box.counts()]
-            return Step.split([FamilyNode(max(self.bound, candidate.floor), candidate) for candidate in each])
+            return Step.split([FamilyNode(max(self.bound, candidate.lower_bound), candidate) for candidate in each])
         parts = self.box.halves()
         if fullest is not None and report.solution is not None and fullest.in_flight != self.box.high:
             stage = self._shortest(fullest.in_flight, least, report.solution)
@@ -167,12 +176,12 @@ class InFlightNode(Node):
         return Step.split([replace(self, box=part) for part in parts])
 
     def _candidate(self, counts: tuple[int, ...]) -> Candidate:
-        """1F1B with these counts, under the name that it has."""
+        """1F1B with these counts, under the name of the family if it is a named one."""
         known = (each for each in self.named if each.in_flight == counts)
         return next(known, replace(self.named[0], family=free_family(counts)))
 
     def _shortest(self, counts: tuple[int, ...], candidate: Candidate, boundaries: Boundaries) -> int:
-        """The stage whose forwards lack most time that a longer warm-up would hide."""
+        """The stage with the most missing warm-up, in time of its forwards."""
         spans = enumerate(pairwise(boundaries))
         forward = [int(candidate.chain.forward[s, a:b].sum()) for s, (a, b) in spans]
         lacking = [most - count for most, count in zip(self.box.high, counts, strict=True)]

@@ -1,12 +1,13 @@
-"""Copies of shared weights in the allocation problem, whose layers are in numbers of their own.
+"""Copies of shared weights in the allocation problem.
 
-What layers share counts as the first one's there, so that no copy is needed if all of them lie on one stage: a bound
-for every plan. Where a stage cannot hold the first two of them, the second one's stage certainly has a copy:
+The allocation problem prices layers independently. Shared weights count for the first of their layers, so that no copy
+is needed if all these layers are on one stage: a lower bound for every plan. If no stage can hold the first two of
+them, the second one's stage certainly has a copy:
 
 ::
 
-    embedding  block.0  …  block.95  head        more than any device holds, so head's stage has a copy of embedding's
-    ╰────────────── resident ───────────╯        matrix, and both stages sum its gradients
+    embedding  block.0  …  block.95  head        larger than any device, so head's stage has a copy of embedding's
+    ╰───────────── static bytes ────────╯        matrix, and both stages sum its gradients
 """
 
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pipeplan_formulations.allocation import ChainAllocation
 
 
 def with_certain_copies(space: Space, problem: ChainAllocation) -> ChainAllocation:
-    """The problem with what copies cost that every plan has."""
+    """Return the problem with the costs of the copies that every plan has."""
     index = {name: i for i, name in enumerate(space.model.names)}
     for tie in space.model.ties:
         first, second = (index[name] for name in tie.layers[:2])
@@ -30,7 +31,11 @@ def with_certain_copies(space: Space, problem: ChainAllocation) -> ChainAllocati
 
 
 def _always_apart(space: Space, problem: ChainAllocation, first: int, second: int) -> bool:
-    """Whether no device has room for both layers and all between them, or these are all layers and stages several."""
+    """Return True if the two layers are on different stages in every plan.
+
+    That is so if no device can hold both and all layers between, or if they are the first and last layer and there are
+    several stages.
+    """
     depths, ends = space.job.depths, (first, second) == (0, problem.layers - 1)
     if ends and (min(depths, default=1) > 1 or len(problem.last) > 1):
         return True
@@ -39,7 +44,7 @@ def _always_apart(space: Space, problem: ChainAllocation, first: int, second: in
 
 
 def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, size: int) -> ChainAllocation:
-    """A copy on the stage of ``second``, and the sum of gradients with the stage of ``first``."""
+    """Add a copy on the stage of ``second``, and the reduction of its gradients with the stage of ``first``."""
     shares = np.array([width * problem.unit if space.job.zero1 else 1 for width in problem.widths])
     update, reduce, resident = problem.update.copy(), problem.reduce.copy(), problem.resident.copy()
     state = optimizer_bytes(size, space.model.dtype, space.job.optimizer)

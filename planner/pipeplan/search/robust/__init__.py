@@ -1,10 +1,10 @@
-"""Plans whose times vary: chosen by the mean or a quantile of perturbed steps instead of the nominal one.
+"""Choice of plans whose times vary, by the mean or a quantile of perturbed steps instead of the nominal step.
 
 ::
 
-    plans tried ──▶ contenders ──▶ each one's steps, perturbed alike ──▶ mean, quantile ──▶ the least
-                   (close enough       lockstep where no wires are
-                    nominal)       shared, event loop otherwise
+    plans found ──▶ contenders ──▶ steps of each, perturbed alike ──▶ mean, quantile ──▶ the least
+                    (nominal       in lockstep where no links are
+                     close by)     shared, else by an event loop
 """
 
 from pipeplan.core.perturbation import Robust, as_robust

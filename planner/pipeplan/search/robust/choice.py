@@ -1,6 +1,6 @@
-"""Choice of the plan that is best where times vary, by sampling all plans under the same disturbances.
+"""Choice of the best plan where times vary, by samples of all plans under the same perturbations.
 
-Two rounds of samples: a few steps of every plan, and all that are wanted of those that may be the best::
+Two rounds of samples: a few steps of every plan, and all requested steps of the plans that may be the best::
 
     every plan     ├─ first ─┤
     finalists      ├─ first ─┼──────── the rest ────────┤      choice among these
@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeplan.core.perturbation import Robust
 from pipeplan.search.evaluate import EvaluatedPlan
-from pipeplan.search.robust.contenders import distinct, relatives, roomier
+from pipeplan.search.robust.contenders import distinct, orders_with_slack, related_plans
 from pipeplan.search.space.space import Space
 from pipeplan.simulate.perturbed.factors import BLOCK
 from pipeplan.simulate.perturbed.sample import step_times
@@ -25,29 +25,29 @@ from pipeplan.simulate.program import build_program
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 
-MOST = 24
-"""Plans that are compared: of more, the fastest nominal."""
-REORDERED = 2
-"""Plans, the fastest ones tried, whose order is changed where any order may be chosen."""
-FEWEST = 3
-"""As many are, however long that takes."""
-EVENTS = 10_000_000
-"""Actions that may be run one by one, over all plans and samples: less than half a minute,"""
-A_SECOND = 200_000
-"""and fewer where there is less time: so many for each second."""
+MOST_PLANS = 24
+"""Most plans that are compared; of more, those with the fastest nominal steps."""
+MOST_REORDERED = 2
+"""Number of fastest plans for which other orders are tried, where any order may be chosen."""
+LEAST_PLANS = 3
+"""Least plans that are compared, however long that takes."""
+MOST_EVENTS = 10_000_000
+"""Most actions of the event loop, over all plans and samples: less than half a minute,"""
+EVENTS_PER_SECOND = 200_000
+"""and at most this many per second of the time left."""
 
-FIRST = 200
-"""Samples of the first round, or as many as the quantile needs."""
-FINALISTS = 6
-"""Plans of the second round at most, beside the one that is fastest nominal."""
-CLEAR = 3.0
-"""Standard errors by which a plan must be behind to be left out of it."""
+FIRST_SAMPLES = 200
+"""Samples of the first round, or more if the quantile needs them."""
+MOST_FINALISTS = 6
+"""Most plans of the second round, in addition to the one with the fastest nominal step."""
+CLEAR_ERRORS = 3.0
+"""Standard errors by which a plan must be behind to be left out of the second round."""
 
 Runs = list[tuple[EvaluatedPlan, Ints]]
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedPlan:
     """One plan that was compared, in nanoseconds.
 
     Attributes
@@ -55,11 +55,11 @@ class Row:
     evaluated : EvaluatedPlan
         ``evaluated.value`` is the nominal step.
     samples : int
-        How many perturbed steps it has run.
+        Number of perturbed steps of the plan.
     mean, quantile : Estimate
-        Of these.
+        Mean and quantile of these steps.
     behind : Estimate
-        By how much its mean lies above that of the chosen plan; both met the same disturbances.
+        Difference of the plan's mean to that of the chosen plan, under the same perturbations.
     """
 
     evaluated: EvaluatedPlan
@@ -70,29 +70,29 @@ class Row:
 
     @property
     def value(self) -> int:
-        """The nominal step."""
+        """The nominal step in nanoseconds."""
         return self.evaluated.value
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was compared, the best first.
+    """The compared plans and the choice among them.
 
     Attributes
     ----------
     question : Robust
     samples : int
-        Those of the chosen plan, and of all that might have taken its place.
+        Samples of the chosen plan, and of all other finalists.
     seed : int
-    rows : tuple of Row
-        The first one is chosen.
+    compared : tuple of ComparedPlan
+        Best first; the first one is chosen.
     limit : float
-        Nanoseconds: plans that take more nominal were not compared; it is what the fastest nominal one takes
-        perturbed (its mean or quantile).
+        Nanoseconds: plans with a longer nominal step were not compared. It is the mean or quantile of the plan with the
+        fastest nominal step.
     more : int
-        Plans that keep the limit and were left out all the same, as there were too many.
+        Number of plans within the limit that were left out, as there were too many.
     mean_bound : int or None
-        Nanoseconds that no plan of the searched space takes less than on average, if that is proved.
+        Proven lower bound in nanoseconds on the mean of every plan of the searched space; None if there is none.
 
     Raises
     ------
@@ -103,24 +103,24 @@ class Choice:
     question: Robust
     samples: int
     seed: int
-    rows: tuple[Row, ...]
+    compared: tuple[ComparedPlan, ...]
     limit: float
     more: int
     mean_bound: int | None
 
     def __post_init__(self) -> None:
-        if not self.rows:
+        if not self.compared:
             raise ValueError("a robust choice compares one plan at least")
 
     @property
     def chosen(self) -> EvaluatedPlan:
         """The best plan."""
-        return self.rows[0].evaluated
+        return self.compared[0].evaluated
 
     @property
-    def nominal(self) -> Row:
-        """The plan that would be chosen if nothing varied."""
-        return min(self.rows, key=lambda row: row.value)
+    def nominal(self) -> ComparedPlan:
+        """The plan with the fastest nominal step."""
+        return min(self.compared, key=lambda row: row.value)
 
 
 def choose(
@@ -132,44 +132,48 @@ def choose(
     seed: int,
     clock: Clock | None = None,
 ) -> Choice | None:
-    """Compare plans under the same disturbances; None if the time was up before the first one was through.
+    """Compare plans under the same perturbations; None if the time ended before the first one was sampled.
 
     Parameters
     ----------
     best : EvaluatedPlan
-        The fastest plan if nothing varies.
+        The plan with the fastest nominal step.
     tried : iterable of EvaluatedPlan
-        All others that are known.
+        All other plans that the search found.
     bound : int
-        Nanoseconds: no plan of the space takes less nominal.
+        Lower bound in nanoseconds on the nominal steps of all plans of the space.
     clock : Clock, optional
-        Ends the comparison; what has been compared by then counts.
+        Ends the comparison; plans sampled by then count.
 
     Raises
     ------
     KeyboardInterrupt
-        If the first one was interrupted.
+        If the sampling of the first plan was interrupted.
     """
     runs: Runs = []
+    # Sample the nominal best; its mean or quantile limits the nominal steps of the others.
     limit, more = float(best.value), 0
     clock = clock or Clock(Limits(time=math.inf))
-    samples, most = _room(best, question, clock.left)
+    samples, most = _affordable(best, question, clock.left)
     try:
         runs.append((best, steps(best, question, first_round(question, samples), seed, clock=clock)))
         limit = max(limit, objective(runs[0][1], question).value)
         known = distinct([best, *tried])
-        roomy = (other for plan in known[:REORDERED] for other in roomier(space, plan, question.spread))
-        every = distinct([*known, *_in_time(relatives(space, known, limit), clock), *_in_time(roomy, clock)])
+        with_slack = (
+            other for plan in known[:MOST_REORDERED] for other in orders_with_slack(space, plan, question.spread)
+        )
+        every = distinct([*known, *_in_time(related_plans(space, known, limit), clock), *_in_time(with_slack, clock)])
         others = [plan for plan in every if plan is not best and plan.value <= limit and space.outside(plan) is None]
         more = max(len(others) - (most - 1), 0)
         race([best, *others[: most - 1]], question, samples, seed, runs, clock)
-    except KeyboardInterrupt:  # what has been compared counts
+    except KeyboardInterrupt:  # plans sampled so far count
         if not runs:
             raise
     except OutOfTimeError:
         if not runs:
             return None
 
+    # Choose among the plans with the most samples; the others follow in the order of their estimates.
     most_samples = max(len(run) for _, run in runs)
 
     def order(run: tuple[EvaluatedPlan, Ints]) -> tuple[float, int]:
@@ -183,24 +187,25 @@ def choose(
         question=question,
         samples=len(winner),
         seed=seed,
-        rows=tuple(
-            Row(plan, len(run), mean(run), quantile(run, question.shown), behind(run, winner)) for plan, run in runs
+        compared=tuple(
+            ComparedPlan(plan, len(run), mean(run), quantile(run, question.shown), behind(run, winner))
+            for plan, run in runs
         ),
         limit=limit,
         more=more,
-        mean_bound=bound if own_wires(space) else None,
+        mean_bound=bound if no_shared_links(space) else None,
     )
 
 
 def steps(
     plan: EvaluatedPlan, question: Robust, samples: int, seed: int, start: int = 0, clock: Clock | None = None
 ) -> Ints:
-    """Perturbed steps of a plan, from number ``start`` on.
+    """Return perturbed step times of a plan in nanoseconds, from sample number ``start`` on.
 
     Raises
     ------
     OutOfTimeError
-        If the clock says so.
+        If the time of ``clock`` is over.
     """
     names = [device.index for device in plan.candidate.chain.devices]
     schedule = plan.candidate.schedule(plan.pipeline)
@@ -211,17 +216,19 @@ def steps(
 
 
 def first_round(question: Robust, samples: int) -> int:
-    """Its samples."""
-    least = max(FIRST, question.least_samples)
+    """Number of samples of the first round."""
+    least = max(FIRST_SAMPLES, question.least_samples)
     return min(samples, -(-least // BLOCK) * BLOCK)
 
 
 def race(
     plans: Sequence[EvaluatedPlan], question: Robust, samples: int, seed: int, runs: Runs, clock: Clock | None = None
 ) -> None:
-    """Fill ``runs``, which may hold the first plan's first round already, so that nothing is lost on an interrupt.
+    """Sample plans in two rounds into ``runs``, which keeps finished samples on an interrupt.
 
-    The first plan, the fastest nominal, is always a finalist.
+    ``runs`` may already hold the first round of the first plan.
+
+    The first plan, with the fastest nominal step, is always a finalist.
     """
     few = first_round(question, samples)
     for plan in plans[len(runs) :]:
@@ -234,12 +241,12 @@ def race(
 
 
 def objective(run: Ints, question: Robust) -> Estimate:
-    """What plans are chosen by."""
+    """The estimate by which plans are chosen: the mean or the quantile."""
     return mean(run) if question.quantile is None else quantile(run, question.quantile)
 
 
 def behind(run: Ints, other: Ints) -> Estimate:
-    """By how much a plan's mean lies above another one's, over the steps that both have run under like disturbances."""
+    """Difference of two plans' means, over the samples that both have under the same perturbations."""
     common = min(len(run), len(other))
     return mean(run[:common] - other[:common])
 
@@ -255,21 +262,21 @@ def _finalists(runs: Runs, question: Robust) -> list[int]:
         else:
             error = math.sqrt(found[place].error ** 2 + found[best].error ** 2)
             apart = Estimate(found[place].value - found[best].value, error)
-        return apart.value <= CLEAR * apart.error
+        return apart.value <= CLEAR_ERRORS * apart.error
 
-    return list(dict.fromkeys([0, *[place for place in ranked if may_win(place)][:FINALISTS]]))
+    return list(dict.fromkeys([0, *[place for place in ranked if may_win(place)][:MOST_FINALISTS]]))
 
 
-def own_wires(space: Space) -> bool:
-    """Whether no plan of the space has transfers that share a wire.
+def no_shared_links(space: Space) -> bool:
+    """Return True if no plan of the space has transfers that share a link.
 
-    Within a node every pair of devices has its own. Two devices have no others that could share their cards.
+    Within a node every pair of devices has a link of its own. With two devices, no others share their cards.
     """
     return len(space.cluster.nodes) == 1 or len(space.cluster.devices) <= 2
 
 
 def _in_time(plans: Iterable[EvaluatedPlan], clock: Clock) -> Iterator[EvaluatedPlan]:
-    """As many as come in half of the time that is left."""
+    """Yield plans for half of the time left."""
     most = clock.left / 2
     for plan in plans:
         yield plan
@@ -277,15 +284,15 @@ def _in_time(plans: Iterable[EvaluatedPlan], clock: Clock) -> Iterator[Evaluated
             return
 
 
-def _room(plan: EvaluatedPlan, question: Robust, seconds: float) -> tuple[int, int]:
-    """Samples, and the most plans: fewer of both where every step of a plan like this one is run by itself."""
+def _affordable(plan: EvaluatedPlan, question: Robust, seconds: float) -> tuple[int, int]:
+    """Numbers of samples and of plans at most: fewer of both where steps need the event loop."""
     program = build_program(plan.candidate.schedule(plan.pipeline), plan.pipeline, True)
     if has_own_resources(program):
-        return question.wanted, MOST
-    events = min(EVENTS, int(min(seconds, EVENTS) * A_SECOND))
+        return question.wanted, MOST_PLANS
+    events = min(MOST_EVENTS, int(min(seconds, MOST_EVENTS) * EVENTS_PER_SECOND))
     affordable = events // max(len(program.actions), 1)  # steps
     samples = question.wanted
     if question.samples is None:
-        each = affordable // (2 * FINALISTS) // BLOCK * BLOCK
+        each = affordable // (2 * MOST_FINALISTS) // BLOCK * BLOCK
         samples = min(samples, max(each, question.least_samples))
-    return samples, min(MOST, max(FEWEST, affordable // 2 // first_round(question, samples)))
+    return samples, min(MOST_PLANS, max(LEAST_PLANS, affordable // 2 // first_round(question, samples)))

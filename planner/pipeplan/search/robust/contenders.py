@@ -1,16 +1,16 @@
-"""Plans to compare where times vary, beside those that the search tried.
+"""Additional plans to compare where times vary, besides those that the search found.
 
-A plan that takes v nominal takes at least v on average (docs/bounds.md, where no wires are shared). So what takes
-longer nominal than another plan does on average cannot have a smaller mean, and need not be sampled.
+A plan with nominal step v takes at least v on average, where no links are shared (docs/bounds.md). So a plan whose
+nominal step exceeds another plan's mean cannot have a smaller mean, and need not be sampled.
 
-Where any order may be chosen, other orders of a plan's actions are compared too: those of families, and some that leave
-room. An order without slack stands still as soon as one tensor is late. So orders are also written as if every
-tensor took longer than it does: a device that can do something else meanwhile does it first.
+Where any order may be chosen, other orders of a plan's actions are compared too: those of families, and some with
+slack. An order without slack waits as soon as one tensor is late. So orders are also made as if every tensor took
+longer than it does: a device that has other work meanwhile does it first.
 
 ::
 
-    tensors at once       F0 B0 F1 B1 …        each B as soon as it can be
-    tensors late          F0 F1 B0 F2 B1 …     one more in flight, if memory has room: late ones are not missed
+    tensors on time       F0 B0 F1 B1 …        each B as early as possible
+    tensors late          F0 F1 B0 F2 B1 …     one more in flight, if it fits in memory: hides late tensors
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from pipeplan.schedules import Family
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.scheduling import as_schedule, schedule_problem, splittable
 from pipeplan.search.scheduling.evaluator import Evaluator
-from pipeplan.search.scheduling.families import written
+from pipeplan.search.scheduling.families import family_schedules
 from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import FREE
@@ -37,47 +37,46 @@ from pipeplan_formulations.schedule.constructive import constructive
 
 Answer = TypeVar("Answer")
 
-PARTITIONS = 4
-"""Partitions, the fastest ones tried, that are looked at under every schedule of the space."""
-ACTIONS = 400_000
-"""Actions that may be simulated for that, over all plans."""
+MOST_PARTITIONS = 4
+"""Number of fastest partitions that are tried under every schedule of the space."""
+MOST_ACTIONS = 400_000
+"""Most actions simulated for that, over all plans."""
 
-LATER = (1, 2, 4)
-"""How much longer tensors are thought to be away, in spreads of the longest action."""
-SECONDS = 0.5
-"""For each of these."""
-LARGEST = 50_000
-"""Actions of a step, with backwards split, up to which that is tried."""
+ADDED_LAGS = (1, 2, 4)
+"""Additional lags of tensors for orders with slack, in multiples of the spread of the longest action."""
+SECONDS_PER_LAG = 0.5
+"""Seconds for each of these lags."""
+MOST_REORDERED_ACTIONS = 50_000
+"""Most actions of a step, with backwards split, for which orders with slack are tried."""
 
 
 def distinct(plans: Iterable[EvaluatedPlan]) -> list[EvaluatedPlan]:
-    """The plans, fastest first; of equal ones the first."""
+    """Return the plans without duplicates, fastest first; of equal plans the first."""
     found: dict[object, EvaluatedPlan] = {}
     for evaluated in plans:
         found.setdefault(_identity(evaluated), evaluated)
     return sorted(found.values(), key=lambda evaluated: evaluated.value)
 
 
-def relatives(space: Space, plans: list[EvaluatedPlan], limit: float = inf) -> Iterator[EvaluatedPlan]:
-    """The best partitions of these plans under the space's other schedules and micro-batch sizes that they fit.
+def related_plans(space: Space, plans: list[EvaluatedPlan], limit: float = inf) -> Iterator[EvaluatedPlan]:
+    """Yield the best partitions of these plans under the other schedules and micro-batch sizes that they fit.
 
-    A search looks for one best plan. As soon as it has one, it leaves out those that only promise as much. Among them
-    may be one that waits less where times vary: with more micro-batches in flight, or with smaller ones, whose
-    disturbances even out.
+    A search for one best plan skips plans whose bounds are not better. Among them may be one that waits less where
+    times vary: with more micro-batches in flight, or with smaller ones, whose perturbations average out.
 
     Parameters
     ----------
     limit : float
-        Nanoseconds: what cannot take less nominal is left out.
+        Nanoseconds: plans whose nominal steps exceed it are left out.
     """
     seen: set[object] = set()
-    left = ACTIONS
+    left = MOST_ACTIONS
     for evaluated in plans:
         boundaries, partition = evaluated.boundaries, _partition(evaluated)
         if partition in seen:
             continue
         seen.add(partition)
-        if len(seen) > PARTITIONS:
+        if len(seen) > MOST_PARTITIONS:
             return
         for candidate in _variants(space, evaluated):
             if candidate.problem.evaluate(boundaries) > limit:
@@ -89,7 +88,7 @@ def relatives(space: Space, plans: list[EvaluatedPlan], limit: float = inf) -> I
 
 
 def _variants(space: Space, evaluated: EvaluatedPlan) -> Iterator[Candidate]:
-    """The plan's own micro-batch size first, then the others that leave no replica without work."""
+    """Yield candidates with the plan's micro-batch size first, then with others that leave no replica idle."""
     chain = evaluated.candidate.chain
     others = [size for size in space.sizes if size != chain.micro_batch]
     for size in (chain.micro_batch, *others):
@@ -98,7 +97,7 @@ def _variants(space: Space, evaluated: EvaluatedPlan) -> Iterator[Candidate]:
 
 
 def _orders(space: Space, groups: StageDevices, size: int, boundaries: Boundaries) -> Iterator[Candidate]:
-    """Every family of the space that the partition fits, and 1F1B with as much in flight as fits."""
+    """Yield every family of the space that the partition fits, and 1F1B with as many micro-batches in flight as fit."""
     fitting = [candidate for candidate in space.candidates(groups, size) if candidate.fits(boundaries)]
     others = [candidate.with_max_in_flight(space.cluster, boundaries) for candidate in fitting]
     every = {(each.family.name, each.in_flight): each for each in (*fitting, *others) if each is not None}
@@ -106,7 +105,7 @@ def _orders(space: Space, groups: StageDevices, size: int, boundaries: Boundarie
 
 
 def _identity(evaluated: EvaluatedPlan) -> object:
-    """What two offers of one plan have in common. 1F1B's counts say what it writes, whatever family asks for them."""
+    """Key of equal plans. 1F1B's counts determine its lists, whatever family they come from."""
     candidate, family = evaluated.candidate, evaluated.candidate.family
     order: object = FREE if family.alternates and not family.two_lanes else family
     return _partition(evaluated), candidate.recompute(evaluated.boundaries), candidate.in_flight, order
@@ -118,21 +117,21 @@ def _partition(evaluated: EvaluatedPlan) -> object:
     return groups, chain.micro_batch, evaluated.boundaries
 
 
-def roomier(space: Space, plan: EvaluatedPlan, spread: float) -> Iterator[EvaluatedPlan]:
-    """The plan's partition under other orders that fit; nothing unless any order may be chosen there.
+def orders_with_slack(space: Space, plan: EvaluatedPlan, spread: float) -> Iterator[EvaluatedPlan]:
+    """Yield the plan's partition under other orders that fit; nothing unless any order may be chosen.
 
     Parameters
     ----------
     spread : float
-        Relative, of the times.
+        Relative spread of the times.
     """
     candidate, pipeline = plan.candidate, plan.pipeline
     if not space.any_order or candidate.family.two_lanes or len(set(candidate.replicas)) > 1:
         return
-    if 3 * candidate.micro_batches * candidate.depth > LARGEST:
+    if 3 * candidate.micro_batches * candidate.depth > MOST_REORDERED_ACTIONS:
         return
     seen = {candidate.schedule(pipeline).orders}
-    for schedule in _roomy_orders(pipeline, candidate.micro_batches, spread):
+    for schedule in _schedules_with_slack(pipeline, candidate.micro_batches, spread):
         if schedule.orders in seen or schedule.two_lanes:
             continue
         seen.add(schedule.orders)
@@ -141,29 +140,29 @@ def roomier(space: Space, plan: EvaluatedPlan, spread: float) -> Iterator[Evalua
             yield other
 
 
-def _roomy_orders(pipeline: Pipeline, micro_batches: int, spread: float) -> Iterator[Schedule]:
+def _schedules_with_slack(pipeline: Pipeline, micro_batches: int, spread: float) -> Iterator[Schedule]:
     split = [splittable(stage) for stage in pipeline.stages]
-    yield from written(pipeline, micro_batches, split)
+    yield from family_schedules(pipeline, micro_batches, split)
     problem = schedule_problem(pipeline, micro_batches, split, safe=True)
     longest = max(max(problem.forward), max(problem.backward), max(problem.weight))
-    for times in LATER:
+    for times in ADDED_LAGS:
         more = round(times * spread * longest)
         late = replace(
             problem,
             lag=tuple(lag + more for lag in problem.lag),
             lag_back=tuple(lag + more for lag in problem.lag_back),
         )
-        found = constructive(late, SECONDS) if more else None
+        found = constructive(late, SECONDS_PER_LAG) if more else None
         if found is not None:
             yield as_schedule(found[1], pipeline, micro_batches)
 
 
 def _with_lists(space: Space, candidate: Candidate, boundaries: Boundaries, schedule: Schedule) -> EvaluatedPlan | None:
-    """The plan with these lists, unless they need more memory than there is."""
+    """The plan with these action lists; None if they do not fit in memory."""
     counts = in_flight(schedule, candidate.depth)
     lists = replace(schedule, family=FAMILY)
     family = Family(
-        FAMILY, partial(_always, answer=lists), partial(_always, answer=counts), frozenset(), "an order with room"
+        FAMILY, partial(_always, answer=lists), partial(_always, answer=counts), frozenset(), "an order with slack"
     )
     other = replace(candidate, family=family, free=False)
     if not other.fits(boundaries):
@@ -173,7 +172,7 @@ def _with_lists(space: Space, candidate: Candidate, boundaries: Boundaries, sche
 
 
 def in_flight(schedule: Schedule, stages: int) -> tuple[int, ...]:
-    """For each stage the most micro-batches that a replica holds: from F to B, or to W."""
+    """Return for each stage the most micro-batches that a replica holds: from F to B, or to W."""
     most = [0] * stages
     for order in schedule.orders:
         held = Counter[int]()

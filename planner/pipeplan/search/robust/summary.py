@@ -1,33 +1,33 @@
-"""A robust choice told in words and as plain data."""
+"""A robust choice as text and as plain data."""
 
 from itertools import pairwise
 
 from pipeplan.core.units import format_time
-from pipeplan.search.robust.choice import Choice, Row
+from pipeplan.search.robust.choice import Choice, ComparedPlan
 from pipeplan.simulate.perturbed.statistics import Estimate
 
 SHOWN = 8
-"""Plans that are told; all of them are in the data."""
+"""Most plans in the text; all of them are in the data."""
 FEW = 8
-"""Stages whose numbers of layers are told."""
+"""Most stages of a plan whose numbers of layers are printed."""
 
 
 def in_words(choice: Choice) -> list[str]:
-    """The table, and what is proved of the mean."""
+    """Return the table of plans, and the bound on means, as lines."""
     question = choice.question
     lines = [
         f"chosen by the {question.words} of {choice.samples} steps whose times vary by {_percent(question.spread)}"
         f"{_slow(choice)}:",
         f"  {'nominal':>11}  {'mean':>20}  {f'quantile {question.shown:g}':>20}  {'behind':>17}  plan",
     ]
-    lines += [f"  {_row(row, number == 0)}" for number, row in enumerate(choice.rows[:SHOWN])]
-    if len(choice.rows) > SHOWN:
-        lines.append(f"  and {len(choice.rows) - SHOWN} more")
+    lines += [f"  {_row(row, number == 0)}" for number, row in enumerate(choice.compared[:SHOWN])]
+    if len(choice.compared) > SHOWN:
+        lines.append(f"  and {len(choice.compared) - SHOWN} more")
     return [*lines, _reach(choice), _bound(choice)]
 
 
 def as_json(choice: Choice) -> dict[str, object]:
-    """What ``pipeplan solve --json`` prints under ``robust``. Times are seconds."""
+    """Return the object that ``pipeplan solve --json`` prints under ``robust``. Times are seconds."""
     question = choice.question
     return {
         "spread": question.spread,
@@ -52,7 +52,7 @@ def as_json(choice: Choice) -> dict[str, object]:
                 "behind_s": row.behind.value / 1e9,
                 "behind_error_s": row.behind.error / 1e9,
             }
-            for row in choice.rows
+            for row in choice.compared
         ],
     }
 
@@ -62,7 +62,7 @@ def _slow(choice: Choice) -> str:
     return f", and devices from step to step by {_percent(spread)}" if spread else ""
 
 
-def _row(row: Row, chosen: bool) -> str:
+def _row(row: ComparedPlan, chosen: bool) -> str:
     behind = "chosen" if chosen else f"{_with_error(row.behind, row.value)}"
     return (
         f"{format_time(row.value):>11}  {_with_error(row.mean, row.value):>20}  "
@@ -76,21 +76,23 @@ def _with_error(estimate: Estimate, nominal: int) -> str:
     return f"{format_time(estimate.value)} ± {share:.2%}"
 
 
-def _plan(row: Row) -> str:
+def _plan(row: ComparedPlan) -> str:
     layers = [b - a for a, b in pairwise(row.evaluated.boundaries)]
-    told = f", layers {'-'.join(map(str, layers))}" if 1 < len(layers) <= FEW else ""
-    return f"{row.evaluated.label}{told}"
+    layers_text = f", layers {'-'.join(map(str, layers))}" if 1 < len(layers) <= FEW else ""
+    return f"{row.evaluated.label}{layers_text}"
 
 
 def _reach(choice: Choice) -> str:
-    count = len(choice.rows)
+    count = len(choice.compared)
     some = f", the fastest {count} of {count + choice.more}" if choice.more else ""
-    return f"  compared: what was tried and takes at most {format_time(choice.limit)} nominal{some}"
+    return f"  compared: plans found with nominal steps of at most {format_time(choice.limit)}{some}"
 
 
 def _bound(choice: Choice) -> str:
     if choice.mean_bound is None:
-        return "  no bound on means is proved: network cards are shared, and who goes first depends on the times"
+        return (
+            "  no bound on means is proved: network cards are shared, and the order of transfers depends on the times"
+        )
     return f"  no plan of the searched space takes less than {format_time(choice.mean_bound)} on average"
 
 

@@ -1,4 +1,4 @@
-"""The best schedule so far: what fits, by the validator's count, and is fastest, by the simulator."""
+"""`Evaluator`: the best schedule so far; the validator counts its memory, the simulator its step time."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,26 +13,29 @@ from pipeplan.simulate import makespan
 
 
 class Evaluator:
-    """Keeps the best of what it is offered.
+    """Incumbent of a search for schedules.
 
     Attributes
     ----------
     best : Schedule or None
+        The fastest schedule so far that fits.
     value : int or None
-        Its simulated nanoseconds.
+        Simulated step time of `best` in nanoseconds.
     kept : list of Schedule
-        All that fit, each once, those that it was offered first.
+        All schedules that fit, each once, in the order of submission.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._values: dict[object, int | None] = {}  # of all that it was offered
+        self._values: dict[object, int | None] = {}  # of every schedule submitted
         self.kept: list[Schedule] = []
         self.best: Schedule | None = None
         self.value: int | None = None
 
-    def offer(self, schedule: Schedule) -> int | None:
-        """Its time; None if it does not fit or is not `comparable`, and then it is ignored.
+    def submit(self, schedule: Schedule) -> int | None:
+        """Return a schedule's step time in nanoseconds; None if it does not fit or is not `comparable`.
+
+        A schedule without a time is ignored.
 
         Raises
         ------
@@ -41,10 +44,10 @@ class Evaluator:
         """
         same = schedule.orders, schedule.two_lanes
         if same not in self._values:
-            self._values[same] = self._evaluated(schedule)
+            self._values[same] = self._evaluate(schedule)
         return self._values[same]
 
-    def _evaluated(self, schedule: Schedule) -> int | None:
+    def _evaluate(self, schedule: Schedule) -> int | None:
         if not self.fits(schedule) or not self.comparable(schedule):
             return None
         value = makespan(schedule, self._pipeline)
@@ -54,7 +57,7 @@ class Evaluator:
         return value
 
     def fits(self, schedule: Schedule) -> bool:
-        """Whether every device has the memory."""
+        """Return True if the schedule keeps every device's memory limit."""
         pipeline = self._pipeline
         return all(
             peak_of_list(order, device, pipeline, schedule.two_lanes) <= pipeline.limits[device]
@@ -62,11 +65,12 @@ class Evaluator:
         )
 
     def comparable(self, schedule: Schedule) -> bool:
-        """Whether bounds over all orders hold for it too.
+        """Return True if bounds over all orders hold for the schedule too.
 
-        Where devices have one lane, two lanes of one stage with joined backwards are never faster than the one that
-        runs everything in the order of its start: at that rate, F and B in F + B, each ends no later on the one lane
-        than on its own. Not so where a device must wait while it sends, where one lane computes while the other sends.
+        Devices may have one lane while the schedule has two. With one stage per device and joined backwards, one lane
+        that runs all actions by their start times is then never slower. On two lanes F and B take F + B each, so each
+        action ends no later on the one lane. This fails where a device waits while it sends: there one of two lanes
+        computes while the other sends.
         """
         if not schedule.two_lanes or may_have_lanes(self._pipeline):
             return True
@@ -75,17 +79,17 @@ class Evaluator:
         return joined and alone and self._pipeline.overlap is not Overlap.NONE
 
     def polish(self) -> None:
-        """Small changes to the best one that lists from orders may want."""
+        """Submit small changes of the best schedule: earlier updates, and joined backwards."""
         for change in (_updated_early, _rejoined):
             if self.best is not None:
                 for trial in change(self.best, self._pipeline):
-                    self.offer(trial)
+                    self.submit(trial)
 
 
 def _updated_early(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]:
-    """Each stage updated at once after its last backward, where other stages of its device go on.
+    """Yield the schedule with each stage updated at once after its last backward.
 
-    Reductions stay where they are: they are collectives.
+    That helps where other stages of the same device still run. Reductions stay where they are: they are collectives.
     """
     if all(len(stages) <= 1 for stages in pipeline.stages_on):
         return
@@ -103,7 +107,10 @@ def _updated_early(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]
 
 
 def _rejoined(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]:
-    """I and W of a micro-batch in a row as one B, where that is faster by itself: of all stages, and of each one."""
+    """Yield schedules with adjacent I and W of a micro-batch joined to one B, on stages whose B is faster than I + W.
+
+    First on all such stages together, then on each of them alone.
+    """
     faster = {
         s
         for s, stage in enumerate(pipeline.stages)
@@ -114,6 +121,7 @@ def _rejoined(schedule: Schedule, pipeline: Pipeline) -> Iterator[Schedule]:
 
 
 def _joined(order: tuple[Action, ...], stages: set[int]) -> tuple[Action, ...]:
+    """One device's list with each W of these stages that directly follows its I joined with it."""
     found: list[Action] = []
     for action in order:
         before = action._replace(kind=Kind.INPUT_GRADIENT)

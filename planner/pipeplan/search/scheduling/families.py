@@ -1,9 +1,10 @@
-"""What the families would run on a pipeline: where a search for something better begins.
+"""Schedules of all families on a fixed pipeline: the starting points of a search.
 
-::
+A family numbers its devices by stage or by its own placement. Its lists move to those devices of the pipeline that run
+the same stages together::
 
-    family's devices     0  1  2  3        stage by stage, or as its placement says
-    pipeline's           2  0  1  3        the same stages together, under whatever numbers
+    family's devices       0  1  2  3
+    pipeline's devices     2  0  1  3
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,35 +18,37 @@ from pipeplan.schedules.family import closing
 from pipeplan.schedules.placed import Placement
 
 
-def written(pipeline: Pipeline, micro_batches: int, split: Sequence[bool]) -> Iterator[Schedule]:
-    """Every family's schedule of these stages where they lie, whether its memory is there or not.
+def family_schedules(pipeline: Pipeline, micro_batches: int, split: Sequence[bool]) -> Iterator[Schedule]:
+    """Yield every family's schedule of the pipeline's stages on their devices, without regard to memory limits.
 
-    Those that split backwards are left out unless all may be; two lanes, unless they suit the pipeline's overlap.
+    Families that split backwards are left out unless all backwards may be split. Families of two lanes are left out
+    unless they suit the pipeline's overlap.
     """
     replicas = pipeline.replicas
     by_stage = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(replicas, initial=0)))
-    if _renamed(by_stage, pipeline.placement) is not None:
+    if _device_map(by_stage, pipeline.placement) is not None:
         for family in FAMILIES.values():
             if not family.two_lanes or pipeline.overlap in family.suits:
-                yield from moved(family.write(replicas, micro_batches), by_stage, pipeline)
-        for counts in sorted(set(_free_counts(pipeline, micro_batches))):
-            yield from moved(one_forward_one_backward(replicas, micro_batches, counts), by_stage, pipeline)
+                yield from mapped(family.write(replicas, micro_batches), by_stage, pipeline)
+        for counts in sorted(set(_fitting_counts(pipeline, micro_batches))):
+            yield from mapped(one_forward_one_backward(replicas, micro_batches, counts), by_stage, pipeline)
     devices = len({device for homes in pipeline.placement for device in homes})
     chunks, rest = divmod(len(pipeline.stages), devices)
     for placed in PLACED.values() if not rest else ():
         fits = placed.chunks in (None, chunks) and not (placed.even and devices % 2)
         if fits and (all(split) or not placed.splits):
             homes = placed.placement(devices, chunks)
-            if _renamed(homes, pipeline.placement) is not None:
-                yield from moved(placed.write(devices, micro_batches, chunks), homes, pipeline)
+            if _device_map(homes, pipeline.placement) is not None:
+                yield from mapped(placed.write(devices, micro_batches, chunks), homes, pipeline)
 
 
-def moved(schedule: Schedule, homes: Placement, pipeline: Pipeline) -> Iterator[Schedule]:
-    """The schedule of a family that places stages on ``homes``, on the pipeline's devices; nothing if they differ.
+def mapped(schedule: Schedule, homes: Placement, pipeline: Pipeline) -> Iterator[Schedule]:
+    """Yield a schedule for the placement ``homes`` on the pipeline's devices; nothing if the placements differ.
 
-    Its lists end as found ones do: where several groups of stages are tied, families' own ends may wait for each other.
+    The lists get the reductions and updates of searched schedules (`closing`). Those of the families may deadlock where
+    several groups of stages are tied.
     """
-    names = _renamed(homes, pipeline.placement)
+    names = _device_map(homes, pipeline.placement)
     if names is not None:
         orders: list[tuple[Action, ...]] = [()] * pipeline.devices
         for device, order in enumerate(schedule.orders):
@@ -56,8 +59,8 @@ def moved(schedule: Schedule, homes: Placement, pipeline: Pipeline) -> Iterator[
         yield replace(schedule, orders=tuple(orders))
 
 
-def _renamed(homes: Placement, placement: Placement) -> dict[int, int] | None:
-    """For each device of the one the device of the other that runs the same replicas; None if there is none."""
+def _device_map(homes: Placement, placement: Placement) -> dict[int, int] | None:
+    """Map each device of ``homes`` to the device of ``placement`` that runs the same stages, or None."""
     if [len(own) for own in homes] != [len(own) for own in placement]:
         return None
     pairs = {(a, b) for own, other in zip(homes, placement, strict=True) for a, b in zip(own, other, strict=True)}
@@ -65,10 +68,11 @@ def _renamed(homes: Placement, placement: Placement) -> dict[int, int] | None:
     return names if len(names) == len(pairs) == len({b for _, b in pairs}) else None
 
 
-def _free_counts(pipeline: Pipeline, micro_batches: int) -> Iterator[tuple[int, ...]]:
-    """1F1B's counts where memory decides: as many as fit, and no more than hide what travels.
+def _fitting_counts(pipeline: Pipeline, micro_batches: int) -> Iterator[tuple[int, ...]]:
+    """Yield in-flight counts of 1F1B that fit in memory, up to all, to those that hide transfers, and to SNO's.
 
-    Never more than the stage before holds, which ends for stages of one width; for others 1F1B's own counts remain.
+    No stage holds more than the stage before it. That gives valid schedules if all stages have equally many replicas;
+    otherwise nothing is yielded.
     """
     if len(set(pipeline.replicas)) > 1:
         return

@@ -1,17 +1,17 @@
 """A fixed pipeline as an instance of the pipeline scheduling problem.
 
-::
+The instance holds one data-parallel replica of the pipeline. It is a relaxation of the simulator::
 
-    pipeline         instance                                       what the simulator has besides
-    stages           times, bytes and ends of one row's stages      updates of several stages on one device take turns,
-                                                                    reductions wait for those of tied stages
-    wires            those that a tensor of the row may wait for    tensors of other rows on them; those without bytes
-                     (`pipeplan.search.scheduling.routes`)                        wait, too
-    two lanes        two lanes, times as they are on two
+    pipeline          in the instance                         only in the simulator
+    stages            times, bytes and endings of one         updates of several stages on one device run one after
+                      replica's stages                        the other; reductions wait for those of tied stages
+    link resources    those that a tensor of the replica may  tensors of other replicas on them; tensors without bytes
+                      wait for (`search.scheduling.routes`)   wait, too
+    two lanes         two lanes, with the times of two lanes
 
-So the instance is a relaxation: what a schedule does in the simulator is a solution that takes no longer. Where nothing
-of the right column is there it says as much, if wires serve their tensors in the same order: first come, first served,
-as the simulator does and `evaluate` unless it is told another order.
+So every simulated schedule is a solution of the instance that takes no longer. Where nothing of the right column
+applies, both take equally long, if link resources serve their tensors in the same order. The simulator serves them
+first come, first served, and so does `evaluate` unless another order is given.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,13 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Kind
-from pipeplan.search.scheduling.routes import ways_of
-from pipeplan.search.scheduling.rows import Rows, hardest, rows_of, share
+from pipeplan.search.scheduling.replica_pipelines import (
+    ReplicaPipelines,
+    micro_batches_of,
+    replica_pipelines,
+    tightest_pipeline,
+)
+from pipeplan.search.scheduling.routes import routes_of
 from pipeplan.simulate.program import two_lane_duration
 from pipeplan_formulations.schedule import PipelineSchedule
 
@@ -33,7 +38,7 @@ NAMES: Mapping[Overlap, Literal["copy", "stream", "none"]] = {
     Overlap.STREAM: "stream",
     Overlap.NONE: "none",
 }
-"""What the formulation calls them."""
+"""The formulation's names of the overlaps."""
 
 
 def schedule_problem(
@@ -44,31 +49,32 @@ def schedule_problem(
     safe: bool = False,
     two_lanes: bool = False,
 ) -> PipelineSchedule:
-    """The orders of one row of a pipeline (`pipeplan.search.scheduling.rows`): that of the most micro-batches.
+    """The scheduling problem of one replica of a pipeline, the one with the most micro-batches (`replica_pipelines`).
 
-    No schedule of the pipeline that updates all stages, has so many lanes and splits the backwards of the stages in
-    ``split``, and of no others, takes less than the instance's best for its orders, and none needs less memory.
+    It covers the schedules that update all stages, have the given lanes, and split the backwards of the stages in
+    ``split`` and of no others. None of them takes less time than the instance states for its orders, or less memory.
 
     Parameters
     ----------
     pipeline : Pipeline
-        Its stages all have the same number of replicas; several stages on a device are welcome.
+        All stages have the same number of replicas. A device may run several stages.
     micro_batches : int
-        Of the whole step.
+        Number of micro-batches of the whole step, over all replicas.
     split : bool or sequence of bool
-        Whose backwards are split into I and W.
+        Stages whose backwards are split into I and W.
     safe : bool
         Stages of one device may have workspaces of different sizes. The instance counts the least of them, so that all
-        orders that fit the pipeline fit the instance; with ``safe`` the largest, so that it is the other way round.
+        orders that fit the pipeline fit the instance. With ``safe`` it counts the largest, so that all orders that fit
+        the instance fit the pipeline.
     two_lanes : bool
-        Whether devices run forwards beside everything else. Memory is then as the validator counts it, with a
-        workspace for each lane.
+        Whether devices run forwards beside all other actions. Memory then has a workspace per lane, as in the
+        validator.
 
     Raises
     ------
     InputError
-        If there is no micro-batch, ``split`` is not one a stage or names a stage whose I and W have no times, the
-        replicas are not rows that are alike, or devices with two lanes would wait while they send.
+        If there is no micro-batch, ``split`` does not have one entry per stage or names a stage whose I and W have no
+        times, the replicas are not alike, or devices with two lanes would wait while they send.
     """
     timed = in_two_lanes(pipeline) if two_lanes else pipeline
     return problem_of(timed, micro_batches, split, safe=safe, two_lanes=two_lanes)
@@ -77,31 +83,35 @@ def schedule_problem(
 def problem_of(
     pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool], *, safe: bool, two_lanes: bool
 ) -> PipelineSchedule:
-    """`schedule_problem` of a pipeline whose times are those on so many lanes."""
+    """`schedule_problem` of a pipeline whose times already are those on one lane, or on two."""
     if micro_batches < 1:
         raise InputError(f"a step needs at least one micro-batch, not {micro_batches}")
     if two_lanes and pipeline.overlap is Overlap.NONE:
-        raise InputError("devices that wait while they send have one lane; ask for two where overlap is not none")
-    stages, rows = pipeline.stages, rows_of(pipeline)
-    row = hardest(rows, pipeline, micro_batches)
+        raise InputError(
+            "devices that wait while they send have one lane; use two_lanes only where overlap is not none"
+        )
+    stages, pipelines = pipeline.stages, replica_pipelines(pipeline)
+    replica = tightest_pipeline(pipelines, pipeline, micro_batches)
     splits = _splits(stages, split)
-    own = share(rows, row, micro_batches)
+    own = micro_batches_of(pipelines, replica, micro_batches)
     returns = [Kind.INPUT_GRADIENT if cut else Kind.BACKWARD for cut in splits]
     forward = [stage.duration(Kind.FORWARD) for stage in stages]
     backward = [stage.duration(kind) for stage, kind in zip(stages, returns, strict=True)]
     weight = [stage.duration(Kind.WEIGHT_GRADIENT) if cut else 0 for stage, cut in zip(stages, splits, strict=True)]
     freed = [_freed(stage, cut) for stage, cut in zip(stages, splits, strict=True)]
+    # One transfer per boundary and direction; none between stages of one device.
     down, up = (
-        [ways[row] if rows.crosses(s) else Transfer() for s, ways in enumerate(every)]
+        [transfers[replica] if pipelines.crosses(s) else Transfer() for s, transfers in enumerate(every)]
         for every in (pipeline.transfers, pipeline.returns)
     )
-    onward, back = ways_of(pipeline.overlap, down, up, forward, backward)
+    onward, back = routes_of(pipeline.overlap, down, up, forward, backward)
+    # Where devices wait while they send, an action takes its own time and the time of the tensor that it sends.
     if pipeline.overlap is Overlap.NONE:
-        forward = [time + way.occupancy for time, way in zip(forward, (*down, Transfer()), strict=True)]
-        backward = [time + way.occupancy for time, way in zip(backward, (Transfer(), *up), strict=True)]
-    base, limit = _memory(pipeline, rows, row, own, safe, two_lanes)
+        forward = [time + sent.occupancy for time, sent in zip(forward, (*down, Transfer()), strict=True)]
+        backward = [time + sent.occupancy for time, sent in zip(backward, (Transfer(), *up), strict=True)]
+    base, limit = _memory(pipeline, pipelines, replica, own, safe, two_lanes)
     return PipelineSchedule(
-        device=rows.column,
+        device=pipelines.group_of,
         micro_batches=own,
         forward=tuple(forward),
         backward=tuple(backward),
@@ -115,7 +125,7 @@ def problem_of(
         freed_by_weight=tuple(stage.held - now for stage, now in zip(stages, freed, strict=True)),
         base=base,
         limit=limit,
-        two_lanes=(True,) * len(rows.columns) if two_lanes else (),
+        two_lanes=(True,) * len(pipelines.groups) if two_lanes else (),
         overlap=NAMES[pipeline.overlap] if onward.wires or back.wires else "copy",
         occupancy=onward.occupancy,
         occupancy_back=back.occupancy,
@@ -125,30 +135,32 @@ def problem_of(
 
 
 def may_have_lanes(pipeline: Pipeline) -> bool:
-    """Whether schedules of two lanes, as FBP's, are searched beside those of one: where tensors stream."""
+    """Return True if schedules of two lanes, as FBP's, are searched beside those of one: where tensors stream."""
     return pipeline.overlap is Overlap.STREAM
 
 
 def in_two_lanes(pipeline: Pipeline) -> Pipeline:
-    """The pipeline whose actions on one lane would take as long as its own do on two."""
+    """Return the pipeline with the durations that its actions have on two lanes."""
     stages = (stage.with_durations(partial(two_lane_duration, stage)) for stage in pipeline.stages)
     return replace(pipeline, stages=tuple(stages))
 
 
 def splittable(stage: Stage) -> bool:
-    """Whether the times of its I and W are known."""
+    """Return True if the times of a stage's I and W are known."""
     return stage.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT) > 0 or stage.total(Kind.BACKWARD) == 0
 
 
 def sums(pipeline: Pipeline, stage: int) -> bool:
-    """Whether a stage reduces gradients: with its replicas, or with stages that hold the same weights."""
+    """Return True if a stage reduces gradients: over its replicas, or with stages that hold the same weights."""
     return pipeline.replicas[stage] > 1 or any(stage in group for group in pipeline.tied)
 
 
 def _splits(stages: Sequence[Stage], split: bool | Sequence[bool]) -> tuple[bool, ...]:
     splits = (split,) * len(stages) if isinstance(split, bool) else tuple(split)
     if len(splits) != len(stages):
-        raise InputError(f"split has {len(splits)} entries for {len(stages)} stages; give one a stage, or one for all")
+        raise InputError(
+            f"split has {len(splits)} entries for {len(stages)} stages; give one per stage, or one for all"
+        )
     for s, (stage, cut) in enumerate(zip(stages, splits, strict=True)):
         if cut and not splittable(stage):
             raise InputError(
@@ -159,22 +171,25 @@ def _splits(stages: Sequence[Stage], split: bool | Sequence[bool]) -> tuple[bool
 
 
 def _freed(stage: Stage, cut: bool) -> int:
-    """Bytes that go with I, or with the joined B."""
+    """Bytes freed by I, or by the joined B."""
     if not cut:
         return stage.held
     return 0 if stage.held_after_input_gradient is None else stage.held - stage.held_after_input_gradient
 
 
 def _memory(
-    pipeline: Pipeline, rows: Rows, row: int, micro_batches: int, safe: bool, two_lanes: bool
+    pipeline: Pipeline, pipelines: ReplicaPipelines, replica: int, micro_batches: int, safe: bool, two_lanes: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Base and limit of each column; no limit above what all micro-batches take together, which is none."""
+    """Base and limit in bytes of each data-parallel group.
+
+    A limit above the bytes of all micro-batches together never binds, so it is cut down to these.
+    """
     base, limit = [], []
-    for column, devices in enumerate(rows.columns):
-        own = [pipeline.stages[s] for s in rows.hosted(column)]
+    for group, devices in enumerate(pipelines.groups):
+        own = [pipeline.stages[s] for s in pipelines.hosted(group)]
         workspace = (max if safe else min)(stage.workspace for stage in own)
         workspace += max(stage.forward_lane_workspace for stage in own) if two_lanes else 0
-        base.append(pipeline.runtime[devices[row]] + sum(stage.resident for stage in own) + workspace)
+        base.append(pipeline.runtime[devices[replica]] + sum(stage.resident for stage in own) + workspace)
         all_of_it = base[-1] + micro_batches * sum(stage.held for stage in own)
-        limit.append(min(pipeline.limits[devices[row]], all_of_it))
+        limit.append(min(pipeline.limits[devices[replica]], all_of_it))
     return tuple(base), tuple(limit)

@@ -1,4 +1,8 @@
-"""Which instances of a pipeline a search asks, and of which a solver's bound counts."""
+"""Scheduling instances that a search solves for one pipeline: relaxations, which give bounds, and exact ones.
+
+Orders of an exact instance fit the pipeline and take as long as the instance states. A relaxation is below all
+schedules of the pipeline, so a solver's bound on it holds for all of them.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -6,69 +10,70 @@ from dataclasses import dataclass, replace
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind
 from pipeplan.search.scheduling.instance import may_have_lanes, schedule_problem
-from pipeplan.search.scheduling.link_loads import wire_bound
+from pipeplan.search.scheduling.link_bound import link_bound
 from pipeplan.search.scheduling.lower_bound import relaxed_problem, schedule_lower_bound
 from pipeplan_formulations.schedule import PipelineSchedule
 
 APART = 0.02
-"""Relative difference of a backward's parts from the whole above which both are looked at by themselves."""
+"""Relative difference between I + W and B above which split and joined backwards get instances of their own."""
 
 
 @dataclass
-class Side:
-    """All schedules with so many lanes a device.
+class LaneMode:
+    """All schedules with one lane per device, or all with two.
 
     Attributes
     ----------
     two_lanes : bool
     least : PipelineSchedule
-        The instance that none of them undercuts.
+        The instance below all of these schedules.
     bound : int
-        What is proved of it.
+        Proven lower bound on their makespans, in nanoseconds.
     """
 
     two_lanes: bool
-    least: PipelineSchedule
+    relaxation: PipelineSchedule
     bound: int
 
 
 @dataclass(frozen=True)
-class Asked:
-    """An instance, and whether it is the one that no schedule of its side undercuts."""
+class Subproblem:
+    """An instance to solve. ``bounds``: it is a relaxation of all schedules of its lane mode."""
 
     problem: PipelineSchedule
-    side: Side
+    mode: LaneMode
     bounds: bool
 
 
-def sides(pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool]) -> list[Side]:
-    """Two lanes, where devices may have them, then one."""
+def lane_modes(pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool]) -> list[LaneMode]:
+    """The lane modes of a pipeline: two lanes, where devices may have them, then one."""
     found = []
     for two_lanes in (True, False) if may_have_lanes(pipeline) else (False,):
         least = relaxed_problem(pipeline, micro_batches, split, two_lanes=two_lanes)
-        bound = max(schedule_lower_bound(least), wire_bound(pipeline, micro_batches, split, two_lanes=two_lanes))
-        found.append(Side(two_lanes, least, bound))
+        bound = max(schedule_lower_bound(least), link_bound(pipeline, micro_batches, split, two_lanes=two_lanes))
+        found.append(LaneMode(two_lanes, least, bound))
     return found
 
 
-def asked(pipeline: Pipeline, micro_batches: int, side: Side) -> list[Asked]:
-    """The instance that no schedule undercuts and, where its orders may not fit or take longer than it says, those
-    whose orders do.
+def subproblems(pipeline: Pipeline, micro_batches: int, mode: LaneMode) -> list[Subproblem]:
+    """The relaxation of a lane mode and, where its orders may not fit or may take longer, exact instances.
 
-    Those come first: what they find is a start for the other one. So is what the latter says if its wires are always
-    free, a relaxation that is much easier where there are many micro-batches.
+    Exact instances come first: their solutions are starts for the relaxation. Another start is the relaxation with link
+    resources that are always free, which is much easier where there are many micro-batches.
     """
-    found = [Asked(problem, side, False) for problem in _true(pipeline, micro_batches, side)]
-    if side.least.sent:
-        found.append(Asked(side.least.unshared, side, True))
-    return [*found, Asked(side.least, side, True)]
+    found = [Subproblem(problem, mode, False) for problem in _exact_instances(pipeline, micro_batches, mode)]
+    if mode.relaxation.sent:
+        found.append(Subproblem(mode.relaxation.unshared, mode, True))
+    return [*found, Subproblem(mode.relaxation, mode, True)]
 
 
-def crowded(problem: PipelineSchedule, waits: int) -> PipelineSchedule:
-    """The problem without wires, each tensor away longer by so many of the times that it occupies its own."""
+def with_queueing(problem: PipelineSchedule, waits: int) -> PipelineSchedule:
+    """The problem without link resources; instead each tensor is in transit longer by ``waits`` times its occupancy."""
 
-    def longer(away: tuple[int, ...], occupancy: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(way + waits * time for way, time in zip(away, occupancy, strict=True)) if occupancy else away
+    def longer(transit: tuple[int, ...], occupancy: tuple[int, ...]) -> tuple[int, ...]:
+        if not occupancy:
+            return transit
+        return tuple(lag + waits * time for lag, time in zip(transit, occupancy, strict=True))
 
     return replace(
         problem.unshared,
@@ -77,9 +82,9 @@ def crowded(problem: PipelineSchedule, waits: int) -> PipelineSchedule:
     )
 
 
-def _true(pipeline: Pipeline, micro_batches: int, side: Side) -> Iterator[PipelineSchedule]:
-    """Instances whose orders take as long as they say and fit."""
-    least, lanes = side.least, side.two_lanes
+def _exact_instances(pipeline: Pipeline, micro_batches: int, mode: LaneMode) -> Iterator[PipelineSchedule]:
+    """Yield instances whose orders fit the pipeline and take as long as they state."""
+    least, lanes = mode.relaxation, mode.two_lanes
     safe = schedule_problem(pipeline, micro_batches, least.split, safe=True, two_lanes=lanes)
     whole, parts = 0, 0
     for s, stage in enumerate(pipeline.stages):

@@ -1,11 +1,11 @@
-"""From the formulation's orders to action lists, and back.
+"""Conversion of the formulation's orders to action lists, and back.
 
 ::
 
-    F_s(i), I_s(i), W_s(i)      orders of one row, micro-batches 0, 1, 2, …
-    sFm, sBm or sIm, sWm        lists of all rows: row j of r runs m = j, j + r, j + 2 r, …, then R and U
+    F_s(i), I_s(i), W_s(i)      orders of one replica, micro-batches 0, 1, 2, …
+    sFm, sBm or sIm, sWm        lists of all r replicas: replica j runs m = j, j + r, j + 2 r, …, then R and U
 
-Lists do not say in which order tensors pass their wires: first come, first served.
+Lists do not fix the order of tensors on link resources: these serve them first come, first served.
 """
 
 from collections import Counter
@@ -13,61 +13,61 @@ from collections import Counter
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.schedules.family import closing
-from pipeplan.search.scheduling.rows import rows_of, share
+from pipeplan.search.scheduling.replica_pipelines import micro_batches_of, replica_pipelines
 from pipeplan_formulations.schedule import Op, Orders, PipelineSchedule
 
 FAMILY = "found"
-"""What schedules are called that no family wrote."""
+"""Family name of searched schedules, which no family wrote."""
 
 
 def as_schedule(orders: Orders, pipeline: Pipeline, micro_batches: int, *, two_lanes: bool = False) -> Schedule:
-    """The schedule that runs such orders, one a column, on every row of a pipeline; what they say of wires is left out.
+    """Return the schedule that runs these orders, one per data-parallel group, on every replica of a pipeline.
 
-    A row that has one micro-batch less than the orders leaves out the last one: lists that end still do. As in all
-    families a device's reductions stand behind everything else, then its updates.
+    Orders of tensors on link resources are left out. A replica with one micro-batch less than the orders leaves out the
+    last one, which cannot deadlock. As in all families, a device's list ends with its reductions, then its updates.
 
     Raises
     ------
     InputError
-        If the replicas are not rows.
+        As `replica_pipelines`.
     """
-    rows = rows_of(pipeline)
+    pipelines = replica_pipelines(pipeline)
     splits = {op.stage for order in orders for op in order if op.kind == "W"}
     lists: list[tuple[Action, ...]] = [()] * pipeline.devices
-    for column, devices in enumerate(rows.columns):
-        order = orders[column]
-        for row, device in enumerate(devices):
-            own = share(rows, row, micro_batches)
+    for group, devices in enumerate(pipelines.groups):
+        order = orders[group]
+        for replica, device in enumerate(devices):
+            own = micro_batches_of(pipelines, replica, micro_batches)
             actions = (
-                Action(kind_of(op, op.stage in splits), op.stage, row + rows.count * op.micro_batch)
+                Action(kind_of(op, op.stage in splits), op.stage, replica + pipelines.count * op.micro_batch)
                 for op in order
                 if op.micro_batch < own
             )
-            lists[device] = (*actions, *closing(rows.hosted(column), pipeline.replicas, pipeline.tied))
+            lists[device] = (*actions, *closing(pipelines.hosted(group), pipeline.replicas, pipeline.tied))
     return Schedule(FAMILY, tuple(lists), two_lanes)
 
 
 def kind_of(op: Op, split: bool) -> Kind:
-    """What an operation is called in lists, by whether its stage splits its backwards."""
+    """Action kind of an operation, given whether its stage splits its backwards."""
     return Kind.BACKWARD if op.kind == "I" and not split else Kind(op.kind)
 
 
 def as_orders(schedule: Schedule, pipeline: Pipeline, problem: PipelineSchedule) -> Orders | None:
-    """The orders of a schedule's first row, for a problem that `schedule_problem` made of the pipeline.
+    """Return the orders of a schedule's first replica, for a problem that `schedule_problem` made of the pipeline.
 
-    The n-th action of each kind and stage becomes that of micro-batch n, which is no worse, and a joined backward of a
-    stage that the problem splits an I and a W in a row. None if the schedule splits one that the problem does not, or
-    runs on two lanes where the problem has one, or on one where it has two.
+    The n-th action of each kind and stage becomes that of micro-batch n, which is no worse. Where the problem splits a
+    backward that the schedule joins, it becomes an I followed by its W. Returns None if the schedule splits a backward
+    that the problem joins, or if the numbers of lanes differ.
 
     Raises
     ------
     InputError
-        If the replicas are not rows.
+        As `replica_pipelines`.
     """
     orders: list[tuple[Op, ...]] = []
     if schedule.two_lanes != any(problem.two_lanes):
         return None
-    for devices in rows_of(pipeline).columns:
+    for devices in replica_pipelines(pipeline).groups:
         seen: Counter[tuple[Kind, int]] = Counter()
         order: list[Op] = []
         for action in schedule.orders[devices[0]]:

@@ -1,16 +1,16 @@
 """Lower bounds on the makespan over all schedules of a pipeline, their backwards split or joined.
 
-A micro-batch's backward takes B where it is joined, I and W where it is split. Measured times need not add up, so the
-instance whose every schedule is no slower than one of either kind has
+A micro-batch's backward takes B where it is joined, I and W where it is split. Measured times need not add up. The
+relaxed instance, which bounds schedules of both kinds, has
 
     I' = min(I, B)        W' = min(W, B − I')        hence I' ≤ I, W' ≤ W, I' + W' ≤ B:
 
-a joined backward is I' and W' in a row, sends no earlier than I' ends and frees no earlier either.
+a joined backward is I' followed by W'. It sends no earlier than I' ends, and frees memory no earlier either.
 
-Not so where devices wait while they send: a joined B sends when all of it is done, and were its I' to wait for a wire
-as long, W' would come later. So the gradients of stages that may be split pass no wires there.
+That fails where devices wait while they send. A joined B sends after all of it is done. If its I' waited as long for a
+link resource, W' would come later. So there the gradients of stages that may be split occupy no link resources.
 
-Schedules of two lanes have an instance of their own, with times as they are on two lanes; what undercuts neither is the
+Schedules of two lanes have an instance of their own, with the times of two lanes. The bound over all schedules is the
 lesser of both.
 """
 
@@ -27,14 +27,14 @@ from pipeplan_formulations.schedule.precedence import heads
 def relaxed_problem(
     pipeline: Pipeline, micro_batches: int, split: bool | Sequence[bool] = True, *, two_lanes: bool = False
 ) -> PipelineSchedule:
-    """The instance whose optimum is a bound over all schedules that may split these stages and need not.
+    """The instance whose optimum bounds all schedules that split the backwards of none, some or all of these stages.
 
     Parameters
     ----------
     split : bool or sequence of bool
         The stages whose backwards may be split; those whose I and W have no times stay joined.
     two_lanes : bool
-        Over all schedules of two lanes, not of one.
+        Whether the bound is over schedules of two lanes; otherwise over those of one.
 
     Raises
     ------
@@ -53,9 +53,9 @@ def relaxed_problem(
 
 
 def schedule_lower_bound(problem: PipelineSchedule) -> int:
-    """`lower_bound`, and for each device all that it must run with its updates, one after the other.
+    """Nanoseconds: the greater of `lower_bound` and, over devices, all work of a device with its updates in sequence.
 
-    A formulation's endings occupy no device. Those of several stages on one do, that which runs their backwards.
+    The formulation's endings occupy no device. In the simulator, those of several stages on one device do.
     """
     bound = lower_bound(problem)
     if not problem.possible:
@@ -71,7 +71,7 @@ def schedule_lower_bound(problem: PipelineSchedule) -> int:
 
 
 def _least(stage: Stage) -> Stage:
-    """The stage whose split backward takes no longer than the joined one."""
+    """The stage with I' and W' of the relaxation, which together take no longer than B."""
     backward = stage.duration(Kind.BACKWARD)
     inputs = min(stage.duration(Kind.INPUT_GRADIENT), backward)
     weights = min(stage.duration(Kind.WEIGHT_GRADIENT), backward - inputs)
@@ -79,8 +79,8 @@ def _least(stage: Stage) -> Stage:
 
 
 def _sent_early(problem: PipelineSchedule) -> PipelineSchedule:
-    """No wires for what split stages send back."""
+    """The problem in which gradients that split stages send back occupy no link resources."""
     free = problem.split[1:]
     times = tuple(0 if own else time for own, time in zip(free, problem.occupancy_back, strict=False))
-    wires = tuple(() if own else way for own, way in zip(free, problem.wires_back, strict=False))
+    wires = tuple(() if own else used for own, used in zip(free, problem.wires_back, strict=False))
     return replace(problem, occupancy_back=times, wires_back=wires)

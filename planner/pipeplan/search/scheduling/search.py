@@ -1,10 +1,10 @@
-"""A schedule better than any family's for a fixed pipeline, and how much better one could be.
+"""Search for the best schedule of a fixed pipeline, with a proven lower bound on its makespan.
 
 ::
 
-    families, starts ──▶ judge (validator's memory, simulator's time) ◀── orders ── CP-SAT, patterns
-                           │ the best of them                                        ▲   │
-                           └────────────────── hint ─────────────────────────────────┘   └──▶ bound
+    families, starts ──▶ Evaluator (validator's memory, simulator's time) ◀── orders ── CP-SAT, patterns
+                           │ the best of them                                            ▲   │
+                           └────────────────── hint ─────────────────────────────────────┘   └──▶ bound
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.validate import validate_schedule
 from pipeplan.search.scheduling.evaluator import Evaluator
-from pipeplan.search.scheduling.families import written
-from pipeplan.search.scheduling.instances import Asked, Side, asked, crowded, sides
+from pipeplan.search.scheduling.families import family_schedules
+from pipeplan.search.scheduling.instances import LaneMode, Subproblem, lane_modes, subproblems, with_queueing
 from pipeplan.search.scheduling.lists import as_orders, as_schedule
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
@@ -24,40 +24,39 @@ from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.local_search import annealed
 from pipeplan_formulations.schedule.cyclic import solve as solve_by_pattern
 
-FEW = 1200
-"""Operations of a row up to which CP-SAT alone looks for their order."""
-MANY = 2500
-"""Operations of a row from which only patterns do."""
-LISTED = 0.1
-"""Part of the time for list schedulers, where they are asked by themselves."""
-SHAKEN = 0.3
-"""Part of it for small changes of what is best, where wires are shared; again of what CP-SAT leaves."""
-ENOUGH = 0.003
-"""Seconds for each operation after which they hardly find more."""
-WAITS = (1, 3)
-"""How many times what a tensor occupies wires for it is thought to wait for them, where list schedulers know no
-wires."""
-BUILT = 0.004
-"""Seconds that CP-SAT's model of many operations takes, for each of them."""
+MOST_EXACT = 1200
+"""Most operations of a replica for which CP-SAT alone searches orders."""
+MOST_SOLVED = 2500
+"""Most operations of a replica for which CP-SAT searches orders at all; beyond, only patterns are solved."""
+LIST_SHARE = 0.1
+"""Share of the time for list schedulers, where they run by themselves."""
+ANNEALING_SHARE = 0.3
+"""Share of the time for annealing the best schedule, where links are shared; once more of the time after CP-SAT."""
+LIST_SECONDS = 0.003
+"""Seconds per operation after which list schedulers hardly find more."""
+QUEUED = (1, 3)
+"""Assumed waits of a tensor for its links, in multiples of its occupancy: list schedulers do not model links."""
+BUILD_SECONDS = 0.004
+"""Seconds per operation that CP-SAT takes to build a large model."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best schedule of a pipeline that was found.
+class ScheduleResult:
+    """The best schedule that a search found for a pipeline, with a proven bound.
 
     Attributes
     ----------
     schedule : Schedule or None
-        That of a family, where nothing better was found.
+        A family's schedule, where nothing better was found.
     value : int or None
-        Its simulated nanoseconds.
+        Simulated step time in nanoseconds.
     bound : int
-        No schedule of the pipeline that keeps the memory limits takes less, in any order, on the lanes that its devices
+        Lower bound in nanoseconds on all schedules that keep the memory limits, in any order, on the lanes that devices
         may have (`pipeplan.search.scheduling.instance.may_have_lanes`).
     status : Status
-        What we have.
+        Whether the schedule is optimal or feasible, or none exists or is known.
     stop : Stop
-        Why the search ended.
+        Reason for the end of the search.
 
     Raises
     ------
@@ -87,33 +86,33 @@ class Found:
         return (self.value - self.bound) / self.value if self.value else 0.0
 
 
-def find(
+def find_schedule(
     pipeline: Pipeline,
     micro_batches: int,
     limits: Limits,
     split: bool | Sequence[bool] = True,
     starts: Sequence[Schedule] = (),
     cutoff: int | None = None,
-) -> Found:
-    """The best schedule of a pipeline within a time limit: any order, backwards split or joined, on the lanes that
-    devices may have.
+) -> ScheduleResult:
+    """Search for the best schedule of a pipeline within a time limit.
 
-    It is never worse than that of any family that fits where the stages lie, nor than a start.
+    The search covers all orders, backwards split or joined, on the lanes that devices may have. The result is never
+    worse than the schedule of a family that fits these stages and devices, nor than a start.
 
     Parameters
     ----------
     pipeline : Pipeline
-        Its stages all have the same number of replicas.
+        All stages have the same number of replicas.
     micro_batches : int
     limits : Limits
-        Time, and the gap at which to be content.
+        Time limit, and the relative gap at which the search ends.
     split : bool or sequence of bool
         The stages whose backwards may be split. Those whose I and W have no times stay joined.
     starts : sequence of Schedule
-        Schedules of the pipeline to begin from. Those that do not fit are ignored, and those with two lanes where
+        Schedules of the pipeline to start from. Those that do not fit are ignored. So are those with two lanes where
         devices have one and may be slower with it (`Evaluator.comparable`).
     cutoff : int, optional
-        Nanoseconds: the search ends where it is proved that no schedule takes less.
+        Nanoseconds: the search ends as soon as it has proved that no schedule takes less.
 
     Raises
     ------
@@ -127,7 +126,7 @@ def find(
         stop = search.run(starts)
     except KeyboardInterrupt:
         stop = Stop.INTERRUPT
-    return search.found(stop)
+    return search.result(stop)
 
 
 class _Search:
@@ -136,90 +135,92 @@ class _Search:
     ) -> None:
         self._pipeline, self._micro_batches = pipeline, micro_batches
         self._limits, self._clock, self._cutoff = limits, Clock(limits), cutoff
-        self._sides = sides(pipeline, micro_batches, split)
+        self._modes = lane_modes(pipeline, micro_batches, split)
         self._evaluator = Evaluator(pipeline)
 
     def run(self, starts: Sequence[Schedule]) -> Stop:
-        """Search until something says stop."""
+        """Search until the gap is closed, all subproblems are solved or the time is over."""
         for schedule in starts:
             stages, placement, tied = len(self._pipeline.stages), self._pipeline.placement, self._pipeline.tied
             validate_schedule(schedule, stages, self._micro_batches, placement, tied)
-        for schedule in (*starts, *written(self._pipeline, self._micro_batches, self._sides[0].least.split)):
-            self._evaluator.offer(schedule)
+        split = self._modes[0].relaxation.split
+        for schedule in (*starts, *family_schedules(self._pipeline, self._micro_batches, split)):
+            self._evaluator.submit(schedule)
         if not self._possible:
             return Stop.OPTIMALITY
-        every = (question for side in self._possible for question in asked(self._pipeline, self._micro_batches, side))
-        questions = [question for question in every if question.problem.possible]
-        while questions := [question for question in questions if self._promises(question.side)]:
-            if self._ask(questions.pop(0), self._clock.left * (1 - 1 / (len(questions) + 1))):
+        every = (each for mode in self._possible for each in subproblems(self._pipeline, self._micro_batches, mode))
+        open_problems = [each for each in every if each.problem.possible]
+        while open_problems := [each for each in open_problems if self._may_improve(each.mode)]:
+            if self._solve(open_problems.pop(0), self._clock.left * (1 - 1 / (len(open_problems) + 1))):
                 return Stop.INTERRUPT
         if self._close:
             return Stop.GAP
         return Stop.TIME if self._clock.left <= 0 else Stop.EXHAUSTED
 
-    def found(self, stop: Stop) -> Found:
-        """The answer as it stands."""
+    def result(self, stop: Stop) -> ScheduleResult:
+        """Return the best schedule and bound so far."""
         value, bound = self._evaluator.value, self._bound
         status = Status.FEASIBLE
         if value is None:
             status = Status.UNKNOWN if self._possible else Status.INFEASIBLE
         elif value == bound:
             status, stop = Status.OPTIMAL, Stop.OPTIMALITY
-        return Found(self._evaluator.best, value, bound, status, stop)
+        return ScheduleResult(self._evaluator.best, value, bound, status, stop)
 
-    def _ask(self, question: Asked, until: float) -> bool:
-        """Everybody about one instance, until so many seconds are left; whether somebody wants it to end."""
-        for answer in (self._list, self._shake, self._pattern, self._order, self._shake):
-            report = None if self._close else answer(question, until)
+    def _solve(self, subproblem: Subproblem, until: float) -> bool:
+        """Run all methods on a subproblem until ``until`` seconds are left; return True if the user interrupted."""
+        anneal = self._by_annealing
+        for method in (self._by_list_scheduling, anneal, self._by_pattern, self._by_solver, anneal):
+            report = None if self._close else method(subproblem, until)
             if report is not None:
-                if question.bounds:
-                    question.side.bound = max(question.side.bound, report.bound)
+                if subproblem.bounds:
+                    subproblem.mode.bound = max(subproblem.mode.bound, report.bound)
                 if report.solution is not None:
-                    self._offer(report.solution, question.side)
+                    self._submit(report.solution, subproblem.mode)
                 if report.stop is Stop.INTERRUPT:
                     return True
         return False
 
-    def _list(self, question: Asked, until: float) -> None:
-        """Orders of list schedulers: those that think of shared wires, and plain ones that `solve` would not make."""
-        problem = question.problem
-        variants = [crowded(problem, waits) for waits in WAITS] if problem.sent else []
-        if _operations(problem) > FEW:
+    def _by_list_scheduling(self, subproblem: Subproblem, until: float) -> None:
+        """Submit list schedules: with assumed waits for shared links, and plain ones where `solve` makes none."""
+        problem = subproblem.problem
+        variants = [with_queueing(problem, waits) for waits in QUEUED] if problem.sent else []
+        if _operations(problem) > MOST_EXACT:
             variants.append(problem)
-        seconds = min(LISTED * (self._clock.left - until), ENOUGH * _operations(problem))
+        seconds = min(LIST_SHARE * (self._clock.left - until), LIST_SECONDS * _operations(problem))
         for variant in variants:
             listed = constructive(variant, seconds / len(variants)) if seconds > 0 else None
             if listed is not None:
-                self._offer(listed[1], question.side)
+                self._submit(listed[1], subproblem.mode)
 
-    def _shake(self, question: Asked, until: float) -> None:
-        """The best known, changed by little: where wires are shared, CP-SAT may let them serve as lists cannot."""
-        problem, seconds = question.problem, SHAKEN * (self._clock.left - until)
+    def _by_annealing(self, subproblem: Subproblem, until: float) -> None:
+        """Anneal the best known orders where links are shared: CP-SAT may use link orders that no list has."""
+        problem, seconds = subproblem.problem, ANNEALING_SHARE * (self._clock.left - until)
         hint = self._hint(problem) if problem.sent and seconds > 0 else None
         if hint is not None:
-            _, orders = annealed(problem, hint, seconds, self._limits.seed, question.side.bound)
-            self._offer(orders, question.side)
+            _, orders = annealed(problem, hint, seconds, self._limits.seed, subproblem.mode.bound)
+            self._submit(orders, subproblem.mode)
 
-    def _pattern(self, question: Asked, until: float) -> Report[Orders] | None:
-        """Steps of many micro-batches repeat a stretch of a few."""
-        problem = question.problem
+    def _by_pattern(self, subproblem: Subproblem, until: float) -> Report[Orders] | None:
+        """Solve for a repeated pattern of a few micro-batches, for steps of many."""
+        problem = subproblem.problem
         count, seconds = _operations(problem), self._clock.left - until
-        if count <= FEW or seconds <= 0 or problem.sent:  # without its wires it was asked before
+        if count <= MOST_EXACT or seconds <= 0 or problem.sent:  # the instance without links was solved before
             return None
-        part = seconds / 2 if _orders_in(seconds / 2, count) else seconds
+        part = seconds / 2 if _solvable_in(seconds / 2, count) else seconds
         return solve_by_pattern(problem, replace(self._limits, time=part), self._hint(problem))
 
-    def _order(self, question: Asked, until: float) -> Report[Orders] | None:
-        """Every operation by itself."""
-        problem, seconds = question.problem, self._clock.left - until
+    def _by_solver(self, subproblem: Subproblem, until: float) -> Report[Orders] | None:
+        """Solve for an order of all operations."""
+        problem, seconds = subproblem.problem, self._clock.left - until
         count = _operations(problem)
-        if seconds <= 0 or not _orders_in(seconds, count):
+        if seconds <= 0 or not _solvable_in(seconds, count):
             return None
-        backend = "auto" if count <= FEW else "cpsat"  # of many, patterns were asked before
+        backend = "auto" if count <= MOST_EXACT else "cpsat"  # patterns were solved before where there are many
         return solve(problem, replace(self._limits, time=seconds), self._hint(problem), backend=backend)
 
     def _hint(self, problem: PipelineSchedule) -> Orders | None:
-        """The best known of the problem's orders."""
+        """The best known orders for the problem."""
         best: tuple[int, Orders] | None = None
         for schedule in self._evaluator.kept:
             orders = as_orders(schedule, self._pipeline, problem)
@@ -228,22 +229,22 @@ class _Search:
                 best = value, orders
         return None if best is None else best[1]
 
-    def _offer(self, orders: Orders, side: Side) -> None:
-        self._evaluator.offer(as_schedule(orders, self._pipeline, self._micro_batches, two_lanes=side.two_lanes))
+    def _submit(self, orders: Orders, mode: LaneMode) -> None:
+        self._evaluator.submit(as_schedule(orders, self._pipeline, self._micro_batches, two_lanes=mode.two_lanes))
         self._evaluator.polish()
 
-    def _promises(self, side: Side) -> bool:
-        """Whether there may be something better than what is known."""
-        return self._evaluator.value is None or side.bound < self._evaluator.value
+    def _may_improve(self, mode: LaneMode) -> bool:
+        """Return True if a lane mode may hold a schedule better than the incumbent."""
+        return self._evaluator.value is None or mode.bound < self._evaluator.value
 
     @property
-    def _possible(self) -> list[Side]:
-        """The sides on which there is a schedule at all."""
-        return [side for side in self._sides if side.least.possible]
+    def _possible(self) -> list[LaneMode]:
+        """The lane modes for which a schedule exists."""
+        return [mode for mode in self._modes if mode.relaxation.possible]
 
     @property
     def _bound(self) -> int:
-        return min(side.bound for side in self._possible or self._sides)
+        return min(mode.bound for mode in self._possible or self._modes)
 
     @property
     def _close(self) -> bool:
@@ -253,9 +254,9 @@ class _Search:
         return value is not None and value - self._bound <= self._limits.gap * value
 
 
-def _orders_in(seconds: float, count: int) -> bool:
-    """Whether CP-SAT has time for so many operations."""
-    return count <= FEW or (count <= MANY and seconds >= BUILT * count)
+def _solvable_in(seconds: float, count: int) -> bool:
+    """Return True if CP-SAT has time for ``count`` operations."""
+    return count <= MOST_EXACT or (count <= MOST_SOLVED and seconds >= BUILD_SECONDS * count)
 
 
 def _operations(problem: PipelineSchedule) -> int:

@@ -1,4 +1,4 @@
-"""`Candidate`: shape, number of micro-batches and schedule family, everything of a plan except its boundaries."""
+"""`Candidate`: device groups, number of micro-batches and schedule family: a plan without its stage boundaries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from pipeplan_formulations.partition import ChainPartition, Wire
 
 @dataclass(frozen=True)
 class Candidate:
-    """One shape and micro-batch size, the chain priced for them, and one family.
+    """Device groups and a micro-batch size, the chain priced for them, and a schedule family.
 
     Attributes
     ----------
@@ -33,13 +33,13 @@ class Candidate:
     family : Family
     objective : Objective
     cuts : array of bool, shape (n − 1,)
-        Where a stage may end.
+        Whether a stage may end after layer c.
     where : array of bool, shape (S, n)
-        Whether layer i may lie on stage s.
+        Whether layer i may be on stage s.
     free : bool
         Whether 1F1B may hold other numbers of micro-batches than the named families do.
     wires : tuple of Wire
-        What transfers share.
+        Link resources that transfers share.
     """
 
     chain: Chain
@@ -63,7 +63,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """For people: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, 1f1b-sno'``."""
+        """Description for users: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, 1f1b-sno'``."""
         many = counted(self.micro_batches, "micro-batch")
         return f"{counted(self.depth, 'stage')}{self._widths}, {many} of {self.chain.micro_batch}, {self._order}"
 
@@ -82,14 +82,14 @@ class Candidate:
 
     @property
     def samples(self) -> int:
-        """In one step."""
+        """Samples per step."""
         return self.micro_batches * self.chain.micro_batch
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
         """Most micro-batches that a replica of each stage holds.
 
-        An endless pipeline is filled however few there are in a step.
+        For the bottleneck objective the pipeline is endless, so it fills up even if a step has few micro-batches.
         """
         return in_flight(self.family, self.replicas, self.micro_batches, self.objective)
 
@@ -99,8 +99,8 @@ class Candidate:
         return partition_problem(self, self.in_flight, self.in_flight)
 
     @cached_property
-    def floor(self) -> int:
-        """A bound that costs nothing."""
+    def lower_bound(self) -> int:
+        """A lower bound in nanoseconds without any search."""
         return self.problem.lower_bound()
 
     @without_collector()
@@ -111,26 +111,26 @@ class Candidate:
     def certain(self, pipeline: Pipeline) -> Pipeline:
         """The pipeline with only those stages tied that are tied in every partition.
 
-        That is a relaxation, in which what follows what does not depend on where the layers lie, as inequalities over
-        all partitions need (`pipeplan.search.path_cuts`).
+        That is a relaxation. The precedence of its actions does not depend on the partition, as inequalities over all
+        partitions need (`pipeplan.search.path_cuts`).
         """
         ends = ((0, self.depth - 1),) if self.chain.ends_tied and self.depth > 1 else ()
         return replace(pipeline, tied=ends)
 
     def fits(self, boundaries: Boundaries) -> bool:
-        """Whether these boundaries keep every device's memory limit and every wish."""
+        """Return True if these boundaries keep every device's memory limit and every constraint."""
         return self.problem.feasible(boundaries)
 
     def holds(self, boundaries: Boundaries) -> bool:
-        """Whether these boundaries keep every device's memory limit."""
+        """Return True if these boundaries keep every device's memory limit."""
         return self.problem.holds(boundaries)
 
     def with_max_in_flight(
         self, cluster: Cluster, boundaries: Boundaries, among: InFlightBox | None = None
     ) -> "Candidate | None":
-        """The candidate with as many micro-batches in flight as fit; None if that is nothing new.
+        """Return the candidate with as many micro-batches in flight as fit; None if these are its own counts.
 
-        ``among``: the counts that are asked for; by default all.
+        ``among`` limits the counts; by default all between SNO's and SO's are allowed.
         """
         if not self.free or not self.family.alternates:
             return None
@@ -141,20 +141,20 @@ class Candidate:
             left = limit - pipeline.runtime[device] - stage.resident - stage.workspace
             rooms.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
             device += replicas
-        counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).filled(rooms)
+        counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).fill_memory(rooms)
         if counts == self.in_flight:
             return None
         other = replace(self, family=free_family(counts))
         return other if other.fits(boundaries) else None
 
     def recompute(self, boundaries: Boundaries) -> tuple[tuple[int, ...], ...]:
-        """For each stage the layers that it computes again in the backward so that it fits: the least time."""
+        """For each stage the layers to recompute in the backward so that it fits in memory, in the least time."""
         spans = enumerate(pairwise(boundaries))
         return tuple(self.problem.recompute(s, a, b) or () for s, (a, b) in spans)
 
 
 def _listed(numbers: Sequence[int], most: int = 8) -> str:
-    """``3-1-1``; long rows as runs: ``2x16-1x32``."""
+    """Numbers as ``3-1-1``; long sequences as runs: ``2x16-1x32``."""
     if len(numbers) <= most:
         return "-".join(map(str, numbers))
     runs = [(value, len(list(run))) for value, run in groupby(numbers)]
@@ -164,13 +164,13 @@ def _listed(numbers: Sequence[int], most: int = 8) -> str:
 
 
 def in_flight(family: Family, replicas: tuple[int, ...], micro_batches: int, objective: Objective) -> tuple[int, ...]:
-    """What a replica of each stage holds at most: in one step, or in an endless pipeline."""
+    """Most micro-batches that a replica of each stage holds: in one step, or in an endless pipeline."""
     many = micro_batches if objective is Objective.STEP else max(micro_batches, 2 * sum(replicas))
     return family.in_flight(replicas, many)
 
 
 def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tuple[int, ...]) -> ChainPartition:
-    """The problem of cutting the candidate's chain.
+    """Return the partition problem of the candidate's chain, in nanoseconds and bytes.
 
     Parameters
     ----------
@@ -179,6 +179,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         backward. A relaxation over several families has the least of one and the most of the other.
     """
     chain, two_lanes = candidate.chain, candidate.family.two_lanes
+    # Devices of one kind share one row of the byte tables.
     alike = len({group[0].kind.name for group in chain.groups}) == 1
     tables = chain.tables()
     tables["limit"] = np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0))

@@ -1,4 +1,4 @@
-"""User constraints: layers that stay together, cuts that are forbidden, layers with a place."""
+"""User constraints: layers kept together, forbidden stage boundaries, layers pinned to devices."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,34 +13,36 @@ Mask = NDArray[np.bool_]
 
 
 class Constraints:
-    """The job's wishes as masks over cuts and over layers on stages.
+    """The job's constraints as masks over stage boundaries and over layers on stages.
 
     Attributes
     ----------
     cuts : array of bool, shape (n − 1,)
-        Whether a stage may end behind layer c.
+        Whether a stage may end after layer c.
 
     Raises
     ------
     InputError
-        If a wish names a layer, a device or a kind that is not there, or contradicts another one.
+        If a constraint names an unknown layer, device or device kind, or contradicts another one.
     """
 
     def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
         self._index = {name: i for i, name in enumerate(model.names)}
         self._model, self._cluster, self._job = model, cluster, job
         self.cuts = np.ones(len(model.layers) - 1, np.bool_)
+        # Forbidden stage boundaries: after single layers, and between layers kept together.
         for name in job.no_cut_after:
             place = self._layer(name)
             if place == len(model.layers) - 1:
                 raise InputError(
-                    f"no_cut_after names {name!r}, the last layer of {model.name}, which ends the last stage whatever "
-                    "is planned; leave it out"
+                    f"no_cut_after names {name!r}, the last layer of {model.name}, which ends the last stage in "
+                    "every plan; leave it out"
                 )
             self.cuts[place] = False
         for names in job.together:
             places = [self._layer(name) for name in names]
             self.cuts[min(places) : max(places)] = False
+        # Pinned layers, with the name of their device or device kind.
         self._pins = [(self._layer(name), where) for name, where in job.pin]
         for _, where in self._pins:
             if not any(_is(device, where) for device in cluster.devices):
@@ -54,17 +56,18 @@ class Constraints:
 
     @property
     def any(self) -> bool:
-        """Whether anything is wished at all."""
+        """True if the job has any such constraint."""
         return bool(self._pins) or not self.cuts.all()
 
     def impossible(self, micro_batches: int) -> str | None:
-        """Why no plan can be as it is wished, whatever it costs, or None if nothing speaks against it.
+        """Message why no plan can meet the constraints, whatever its costs; None if some plan may.
 
         Parameters
         ----------
         micro_batches : int
-            The most that a step may have.
+            The most micro-batches that a step may have.
         """
+        # Too few devices or micro-batches for the least number of replicas.
         job, devices, layers = self._job, len(self._cluster.devices), len(self._model.layers)
         least = min(job.replicas, default=1)
         width = f"at least {least} replicas of each stage are asked for (replicas)"
@@ -75,6 +78,7 @@ class Constraints:
                 f"No plan fits: {width}, and a step has at most {micro_batches} micro-batches for them to share; ask "
                 "for fewer replicas, or for more and smaller micro-batches."
             )
+        # Too few layers, devices or allowed boundaries for the least number of stages.
         if not job.depths or min(job.depths) <= min(int(self.cuts.sum()) + 1, devices // least):
             return None
         depth = min(job.depths)
@@ -95,8 +99,8 @@ class Constraints:
         )
 
     def _check_pins(self) -> None:
-        """Refuse two pins of layers that one stage must hold to devices that cannot share a stage."""
-        block = np.concatenate(([0], np.cumsum(self.cuts)))  # layers of one number have no cut between them
+        """Refuse pins to devices that cannot share a stage, for two layers that must be on one stage."""
+        block = np.concatenate(([0], np.cumsum(self.cuts)))  # layers with equal numbers must be on one stage
         alone = self._job.replicas == (1,)  # else devices of one kind may share a stage
         places = {
             name: {device.index if alone else device.kind.name for device in self._cluster.devices if _is(device, name)}
@@ -108,15 +112,17 @@ class Constraints:
                     continue
                 if not places[place] & places[where]:
                     names = " and ".join(name for name in ("together", "no_cut_after") if getattr(self._job, name))
-                    one = "and replicas allows one device a stage" if alone else "of another kind, and a stage has one"
+                    one = (
+                        "and replicas allows one device per stage" if alone else "of another kind, and a stage has one"
+                    )
                     raise InputError(
                         f"layer {self._model.names[other]!r} is pinned to {place!r} and layer "
                         f"{self._model.names[layer]!r} to {where!r}, {one}, but {names} puts both into one stage; drop "
-                        "one of the wishes"
+                        "one of these constraints"
                     )
 
     def where(self, groups: StageDevices) -> Mask:
-        """Whether layer i may lie on stage s, shape (S, n): a pinned one on stages that its device takes part in."""
+        """Mask of shape (S, n): layer i may be on stage s. Pinned layers only on stages with their device or kind."""
         mask = np.ones((len(groups), len(self._index)), np.bool_)
         for layer, where in self._pins:
             mask[:, layer] = [any(_is(device, where) for device in group) for group in groups]
@@ -125,7 +131,7 @@ class Constraints:
     def _layer(self, name: str) -> int:
         if name not in self._index:
             near = hint(name, self._index)
-            raise InputError(f"a wish names layer {name!r}, which {self._model.name} does not have{near}")
+            raise InputError(f"a constraint names layer {name!r}, which {self._model.name} does not have{near}")
         return self._index[name]
 
 

@@ -1,14 +1,15 @@
-"""The shape of a pipeline before any layer is cut: for every stage, which kind of device, and how many of them.
+"""Device groups of a pipeline: the devices of each stage, before layers are assigned.
 
 ::
 
-    modes      (v100, 2)   (v100, 1)   (p100, 1)          a stage after another: kind and replicas
+    modes      (v100, 2)   (v100, 1)   (p100, 1)          per stage: kind and replicas
     devices    d0 d1       d2          d4                 packed: each kind's devices in the cluster's order
 
-Devices of one kind whose nodes have the same link are one *class*; within it they are interchangeable but for the nodes
-they lie in. Where a class fills more than one node and every stage has the same number of replicas r, a *tile* says how
-many replicas of one stage lie in one node: the node then holds that many replicas of several stages in a row, so that
-tensors stay in the node and gradients leave it, or the other way round. Tiles fill the nodes that they lie in.
+Devices of one kind whose nodes have the same link are one *class*. They are interchangeable except for their nodes.
+
+Where a class fills more than one node and every stage has r replicas, a *tile* is the number of replicas of one stage
+in one node. The node then holds that many replicas of several consecutive stages. With small tiles, activations stay in
+the node and gradients leave it; with large ones the other way round. Tiles fill their nodes.
 
 ::
 
@@ -35,23 +36,23 @@ class DeviceClass:
 
     @cached_property
     def per_node(self) -> int:
-        """The most of them that share a node."""
+        """Most devices of the class in one node."""
         return max(len(list(own)) for _, own in groupby(self.devices, key=lambda device: device.node))
 
     @cached_property
     def even(self) -> bool:
-        """Whether all its nodes hold as many of them."""
+        """True if all nodes of the class hold equally many of its devices."""
         return len(self.nodes) * self.per_node == len(self.devices)
 
     @cached_property
     def nodes(self) -> frozenset[int]:
-        """Those that it lies in."""
+        """Numbers of the nodes with devices of the class."""
         return frozenset(device.node for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What runs a stage: so many devices of a class (its number)."""
+    """Devices of a stage: the number of their class, and how many."""
 
     device_class: int
     replicas: int
@@ -61,7 +62,7 @@ Modes = tuple[Mode, ...]
 
 
 def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
-    """The classes, in order of their first device."""
+    """The device classes, in the order of their first devices."""
     found: dict[tuple[str, Link], list[Device]] = {}
     for device in cluster.devices:
         found.setdefault((device.kind.name, cluster.nodes[device.node].link), []).append(device)
@@ -69,10 +70,10 @@ def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
 
 
 def arrange(classes: tuple[DeviceClass, ...], modes: Modes, tile: int | None = None) -> StageDevices | None:
-    """Devices for the modes; None where the nodes do not hold the tiles. Without a tile, each class's next devices.
+    """Assign devices to modes; None if the nodes do not hold the tiles. Without a tile, stages take the next devices.
 
-    A class that leaves devices unused and reaches over several nodes begins in the middle of its first node, so that
-    the nodes behind are full.
+    A class that uses some of its devices, on several nodes, begins in the middle of its first node, so that its other
+    nodes are full.
     """
     if tile is not None:
         return _tiled(classes, modes, tile)
@@ -87,7 +88,7 @@ def arrange(classes: tuple[DeviceClass, ...], modes: Modes, tile: int | None = N
 
 
 def tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
-    """The tiles that equal stages of so many replicas may have; empty where packing is the only way.
+    """The tiles that stages with ``replicas`` replicas each may have; empty where packing is the only placement.
 
     A tile divides the replicas and every class's node.
     """
@@ -99,7 +100,7 @@ def tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
 
 
 def distinct_tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
-    """Those that differ from packing."""
+    """The `tiles` that differ from packing."""
 
     def packed(tile: int, each: DeviceClass) -> bool:
         return each.even and tile == min(replicas, each.per_node) and (replicas % tile == each.per_node % tile == 0)
@@ -107,19 +108,19 @@ def distinct_tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int
     return tuple(tile for tile in tiles(classes, replicas) if not all(packed(tile, each) for each in classes))
 
 
-def structures(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[StageDevices]:
-    """Every shape that the job allows: packed, and with each tile where all stages have the same replicas.
+def all_device_groups(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[StageDevices]:
+    """Yield the device groups that the job allows: packed, and with each tile if all stages have equal replicas.
 
-    A stage has no more replicas than there are micro-batches, and no fewer layers than one.
+    A stage has at most as many replicas as there are micro-batches, and at least one layer.
     """
     classes = device_classes(cluster)
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for modes in all_modes(cluster, job, layers, micro_batches):
         widths = {mode.replicas for mode in modes}
-        ways: list[int | None] = [None]
+        placements: list[int | None] = [None]
         if len(widths) == 1 and job.order is Order.SEARCH:
-            ways += tiles(classes, *widths)
-        for tile in ways:
+            placements += tiles(classes, *widths)
+        for tile in placements:
             groups = arrange(classes, modes, tile) if job.order is Order.SEARCH else _listed(cluster, modes)
             key = tuple(tuple(device.index for device in group) for group in groups or ())
             if groups is not None and key not in seen:
@@ -128,7 +129,7 @@ def structures(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> I
 
 
 def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[Modes]:
-    """Every row of modes that the job allows; each may still be laid out in several ways."""
+    """Yield every sequence of modes that the job allows; each may have several placements on devices."""
     classes = device_classes(cluster)
     deepest = max(job.depths, default=layers)
     given = job.order is Order.GIVEN
@@ -140,16 +141,17 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
     def allowed(modes: list[Mode]) -> bool:
         return not job.depths or len(modes) in job.depths
 
-    def hopeless(depth: int, left: list[int]) -> bool:
-        """Whether no depth that is wanted can be reached."""
+    def unreachable(depth: int, left: list[int]) -> bool:
+        """Return True if no requested depth can be reached."""
         most = depth + sum(room // narrowest for room in left)
         return bool(job.depths) and not any(depth < wanted <= most for wanted in job.depths)
 
     def extend(modes: list[Mode], left: list[int], used: int) -> Iterator[Modes]:
         if modes and allowed(modes):
             yield tuple(modes)
-        if len(modes) == min(layers, deepest) or hopeless(len(modes), left):
+        if len(modes) == min(layers, deepest) or unreachable(len(modes), left):
             return
+        # Add one stage: each class with devices left; in a given order only that of the next devices.
         for c, room in enumerate(left):
             if given:
                 ahead = listed[used:]
@@ -167,7 +169,7 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
 
 
 def _used(each: DeviceClass, count: int) -> tuple[Device, ...]:
-    """``count`` devices of a class: of the fewest nodes, the last of them full."""
+    """The first ``count`` devices of a class, shifted so that the last node is full: on the fewest nodes."""
     ends = [i + 1 for i, (a, b) in enumerate(pairwise(each.devices)) if a.node != b.node] + [len(each.devices)]
     if count <= ends[0]:
         return each.devices[:count]
@@ -176,7 +178,7 @@ def _used(each: DeviceClass, count: int) -> tuple[Device, ...]:
 
 
 def _listed(cluster: Cluster, modes: Modes) -> StageDevices:
-    """The cluster's devices one after the other."""
+    """Device groups of consecutive devices in the cluster's order."""
     groups, start = [], 0
     for mode in modes:
         groups.append(cluster.devices[start : start + mode.replicas])
@@ -185,7 +187,7 @@ def _listed(cluster: Cluster, modes: Modes) -> StageDevices:
 
 
 def _tiled(classes: tuple[DeviceClass, ...], modes: Modes, tile: int) -> StageDevices | None:
-    """None where a class's nodes do not hold the tiles, or the tiles do not fill them."""
+    """Device groups in tiles; None if a class's nodes do not hold the tiles, or the tiles do not fill them."""
     replicas = modes[0].replicas
     groups: list[tuple[Device, ...]] = []
     place = [0] * len(classes)  # stages of each class so far

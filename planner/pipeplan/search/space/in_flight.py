@@ -1,4 +1,4 @@
-"""In-flight counts of 1F1B: SNO's, SO's, and boxes of counts between them."""
+"""In-flight counts of 1F1B: those of SNO and SO, and boxes of counts between them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +17,11 @@ FREE = "1f1b"
 """The family whose in-flight counts are chosen."""
 
 FEW = 8
-"""Up to so many choices between SNO and SO are looked at one by one."""
+"""Most choices of counts between SNO and SO that are enumerated."""
 
 
 def free_family(in_flight: tuple[int, ...]) -> Family:
-    """1F1B with these counts, one a stage."""
+    """1F1B with these in-flight counts, one per stage."""
     return Family(
         FREE,
         partial(_write, in_flight=in_flight),
@@ -33,7 +33,7 @@ def free_family(in_flight: tuple[int, ...]) -> Family:
 
 @dataclass(frozen=True)
 class InFlightBox:
-    """In-flight counts that fall along the pipeline, each between ``low`` and ``high``.
+    """Non-increasing in-flight counts along the pipeline, each between ``low`` and ``high``.
 
     Attributes
     ----------
@@ -51,24 +51,24 @@ class InFlightBox:
 
     @staticmethod
     def of(replicas: Sequence[int], micro_batches: int) -> "InFlightBox":
-        """All that the search looks at: from SNO's counts to SO's."""
+        """The box of all counts that the search allows: from SNO's to SO's."""
         least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
         most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
         return InFlightBox(tuple(replicas), micro_batches, least, least, tuple(map(max, least, most)))
 
     @property
     def size(self) -> int:
-        """Rows of counts in the box, those included that do not fall."""
+        """Number of count vectors in the box, including those that are not non-increasing."""
         return prod(b - a + 1 for a, b in zip(self.low, self.high, strict=True))
 
     @property
     def few(self) -> bool:
-        """Whether they are looked at one by one."""
+        """Return True if the counts are enumerated."""
         return self.size <= FEW
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """Micro-batches of a replica of each stage."""
+        """Micro-batches per replica of each stage."""
         return tuple(-(-self.micro_batches // r) for r in self.replicas)
 
     def __contains__(self, counts: tuple[int, ...]) -> bool:
@@ -76,20 +76,20 @@ class InFlightBox:
         return inside and falls(self.replicas, self.shares, self.least, counts)
 
     def counts(self) -> Iterator[tuple[int, ...]]:
-        """Every row of counts."""
+        """Every non-increasing count vector of the box."""
         spans = (range(a, b + 1) for a, b in zip(self.low, self.high, strict=True))
         return (counts for counts in product(*spans) if falls(self.replicas, self.shares, self.least, counts))
 
-    def filled(self, rooms: Sequence[int]) -> tuple[int, ...]:
-        """For each stage as many micro-batches in flight as there is room for, at least the box's least.
+    def fill_memory(self, rooms: Sequence[int]) -> tuple[int, ...]:
+        """Return for each stage as many micro-batches in flight as fit in memory, at least the box's least.
 
         ::
 
             stage               0    1    2    3
-            fewest (SNO)        4    3    2    1      keep all devices busy if tensors travel in no time
-            most (SO)           7    5    3    1      hide tensors that travel while devices compute
+            fewest (SNO)        4    3    2    1      keep all devices busy if transfers take no time
+            most (SO)           7    5    3    1      hide transfers behind computation
             fit in memory       9    3    5    8      ``rooms``
-            chosen              7    3    2    1      non-increasing along the pipeline, as all counts that are tried
+            chosen              7    3    2    1      non-increasing along the pipeline, as all counts of the search
         """
         counts: list[int] = []
         allowed = UNLIMITED  # excess that the stages before leave
@@ -102,44 +102,45 @@ class InFlightBox:
         return tuple(counts)
 
     def split(self, stage: int, count: int) -> list["InFlightBox"]:
-        """Those with at most ``count`` on the stage, and those with more; empty ones are left out."""
+        """Split into counts of at most ``count`` on the stage and counts above; empty boxes are left out."""
         below = replace(self, high=_put(self.high, stage, count))
         above = replace(self, low=_put(self.low, stage, count + 1))
         return [box for part in (below, above) if (box := part.tight()) is not None]
 
     def halves(self) -> list["InFlightBox"]:
-        """The box cut in the middle of its widest range."""
+        """Split the box in the middle of its widest range."""
         stage = max(range(len(self.low)), key=lambda s: self.high[s] - self.low[s])
         return self.split(stage, (self.low[stage] + self.high[stage]) // 2)
 
     def tight(self) -> "InFlightBox | None":
-        """The box without ends that no row has which falls; None if nothing is left.
+        """Shrink the box to the ends that some non-increasing counts reach; None if it is empty.
 
-        No stage has more excess than those before it may have, unless SNO holds as many; and none has less than one
-        behind it has at least, if that holds more than SNO, unless it holds all of its micro-batches.
+        The excess of a stage is its count times its replicas, less the devices from this stage on. No stage has more
+        excess than the stages before it may have, unless SNO holds as many. No stage has less than the least excess of
+        a stage behind it that holds more than SNO, unless it holds all of its micro-batches.
         """
         units = list(accumulate(reversed(self.replicas)))[::-1]
         rows = list(zip(self.replicas, units, self.shares, self.least, self.low, self.high, strict=True))
         high: list[int] = []
-        allowed = UNLIMITED
+        allowed = UNLIMITED  # excess that the stages before leave
         for width, total, share, least, _, most in rows:
             high.append(min(most, max(least, (total + allowed) // width)))
             if high[-1] < share:
                 allowed = min(allowed, high[-1] * width - total)
         low: list[int] = []
-        asked = -UNLIMITED
+        needed = -UNLIMITED  # excess that the stages behind have at least
         for width, total, share, least, fewest, _ in reversed(rows):
-            low.insert(0, max(fewest, min(share, -(-(total + asked) // width))))
+            low.insert(0, max(fewest, min(share, -(-(total + needed) // width))))
             if low[0] > least:
-                asked = max(asked, low[0] * width - total)
+                needed = max(needed, low[0] * width - total)
         fits = all(a <= b for a, b in zip(low, high, strict=True))
         return replace(self, low=tuple(low), high=tuple(high)) if fits else None
 
 
 def between(replicas: Sequence[int], micro_batches: int) -> list[Family] | None:
-    """Every 1F1B family whose counts fall along the pipeline, none below SNO's or above SO's; None if there are many.
+    """Return the 1F1B families with non-increasing counts from SNO's to SO's; None if there are more than `FEW`.
 
-    More than `FEW` choices are many. What it means to fall is told in `allocation.non_increasing`.
+    `allocation.non_increasing` defines non-increasing counts for stages with unequal numbers of replicas.
     """
     box = InFlightBox.of(replicas, micro_batches)
     return [free_family(counts) for counts in box.counts()] if box.few else None
@@ -154,5 +155,5 @@ def _write(replicas: Sequence[int], micro_batches: int, *, in_flight: tuple[int,
 
 
 def held_at_most(replicas: Sequence[int], micro_batches: int, *, in_flight: tuple[int, ...]) -> tuple[int, ...]:
-    """In-flight counts of a replica of each stage, which never holds more than the micro-batches that it has."""
+    """In-flight counts per replica of each stage: at most the micro-batches of the replica."""
     return tuple(min(k, -(-micro_batches // r)) for k, r in zip(in_flight, replicas, strict=True))

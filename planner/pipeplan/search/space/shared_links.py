@@ -1,4 +1,4 @@
-"""Links that the transfers of a step share, as network cards of nodes that hold some replicas of a stage only.
+"""Links shared by the transfers of a step, such as network cards of nodes with some replicas of a stage only.
 
 ::
 
@@ -22,15 +22,16 @@ from pipeplan.costs.network import transfer
 from pipeplan_formulations.partition import Wire
 
 
-def wires(
+def shared_link_loads(
     cluster: Cluster, groups: StageDevices, micro_batches: int, occupancy: Callable[[int, Link], Array]
 ) -> tuple[Wire, ...]:
-    """The wires of every link that is not all inside one node, and of neighbouring links together.
+    """Load inequalities of links: for every boundary that leaves a node, and for pairs of consecutive boundaries.
 
     Parameters
     ----------
     occupancy : callable
-        ``occupancy(s, link)``: for each cut, how long a micro-batch's bytes between stages s and s + 1 keep it busy.
+        ``occupancy(s, link)``: for each layer boundary, nanoseconds that a micro-batch's transfer between stages
+        s and s + 1 occupies the link.
     """
     found: list[Wire] = []
     for back in (False, True):
@@ -41,29 +42,29 @@ def wires(
                 continue
             source, target = (b, a) if back else (a, b)
             busy = {
-                wire: np.sum([count * occupancy(s, link) for link, count in own.items()], axis=0)
-                for wire, own in _loads(cluster, source, target, micro_batches).items()
+                resource: np.sum([count * occupancy(s, link) for link, count in own.items()], axis=0)
+                for resource, own in _loads(cluster, source, target, micro_batches).items()
             }
             found.append(Wire(s, reduce(np.maximum, busy.values()), back=back))
             if cluster.overlap is not Overlap.STREAM:
                 pairs = {
-                    (before[wire].tobytes(), busy[wire].tobytes()): (before[wire], busy[wire])
-                    for wire in busy
-                    if wire in before
+                    (before[resource].tobytes(), busy[resource].tobytes()): (before[resource], busy[resource])
+                    for resource in busy
+                    if resource in before
                 }
                 found += [Wire(s - 1, first, second, back) for first, second in pairs.values()]
             before = busy
     return tuple(found)
 
 
-def surplus(cluster: Cluster, chain: Chain, link: int, turn: int) -> Array:
-    """For each cut, how much longer than the fastest one a pair of replicas keeps its wire busy.
+def surplus(cluster: Cluster, chain: Chain, link: int, period_index: int) -> Array:
+    """For each layer boundary, nanoseconds by which a pair of replicas occupies its link longer than the fastest pair.
 
-    ``turn``: the number of a micro-batch that they pass on, or its remainder by the turns of the link.
+    ``period_index``: the number of a micro-batch between the pair, or its remainder by the period of the boundary.
     """
     source, target = chain.groups[link], chain.groups[link + 1]
-    wire = cluster.link(source[turn % len(source)], target[turn % len(target)])
-    slower: Array = _occupancy(wire, chain.boundary[link].tobytes()) - chain.send[link]
+    own = cluster.link(source[period_index % len(source)], target[period_index % len(target)])
+    slower: Array = _occupancy(own, chain.boundary[link].tobytes()) - chain.send[link]
     return slower
 
 
@@ -75,11 +76,11 @@ def _occupancy(link: Link, sizes: bytes) -> Array:
 def _loads(
     cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], micro_batches: int
 ) -> dict[str, Counter[Link]]:
-    """For each wire, how many micro-batches pass it in a step, by the link that they take."""
-    turns = lcm(len(source), len(target))
+    """For each link resource the number of micro-batches that pass it in a step, by the link that they take."""
+    period = lcm(len(source), len(target))
     loads: dict[str, Counter[Link]] = {}
-    for m in range(min(turns, micro_batches)):
+    for m in range(min(period, micro_batches)):
         a, b = source[m % len(source)], target[m % len(target)]
-        for wire in transfer(cluster, a, b, 0).resources:
-            loads.setdefault(wire, Counter())[cluster.link(a, b)] += -(-(micro_batches - m) // turns)
+        for resource in transfer(cluster, a, b, 0).resources:
+            loads.setdefault(resource, Counter())[cluster.link(a, b)] += -(-(micro_batches - m) // period)
     return loads

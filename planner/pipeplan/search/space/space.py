@@ -1,4 +1,4 @@
-"""The searched space: its micro-batch sizes, schedule families and shapes of the pipeline."""
+"""`Space`: the micro-batch sizes, schedule families and device groups of a search."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -20,45 +20,45 @@ from pipeplan.search.evaluate import EvaluatedPlan, overflow
 from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.constraints import Constraints
-from pipeplan.search.space.device_groups import DeviceClass, all_modes, device_classes, structures
+from pipeplan.search.space.device_groups import DeviceClass, all_device_groups, all_modes, device_classes
 from pipeplan.search.space.in_flight import FREE, InFlightBox, between
-from pipeplan.search.space.shared_links import wires
+from pipeplan.search.space.shared_links import shared_link_loads
 from pipeplan_formulations.partition import Wire
 
 FEW = 300
-"""Shapes of one micro-batch size that are looked at one by one; more of them are bounded together, in aggregates."""
+"""Most device groups per micro-batch size that are enumerated; more are bounded together, in aggregate nodes."""
 ANY = "any"
-"""The schedule name that asks for every order, beside the families named (or those that suit the cluster)."""
+"""The schedule name for every order, in addition to the named families (or those that suit the cluster)."""
 LEANEST = "1f1b-sno"
-"""Of the families that `FREE` chooses from, the one with the fewest micro-batches in flight."""
+"""The family with the fewest micro-batches in flight among the choices of `FREE`."""
 MANY = 4_000
-"""With more shapes than this, heuristics have their turn after the search instead of before it,"""
+"""With more device groups than this, heuristics run after the search instead of before it,"""
 LONG = 2**15
-"""and with more devices x samples."""
+"""and with more devices x samples than this."""
 
 
 class Space:
-    """Everything that a search may choose from.
+    """All choices of a search.
 
     Attributes
     ----------
     sizes : tuple of int
         Micro-batch sizes.
     families : tuple of Family
-        By name; besides, where ``free`` is set, 1F1B with in-flight counts between SNO's and SO's.
+        The named families. Where ``free`` is set, also 1F1B with in-flight counts between SNO's and SO's.
     any_order : bool
-        Whether, on stages of one width, every order of one lane a device is searched too.
+        Whether every order of one lane per device is searched too, on stages with equal numbers of replicas.
 
     Raises
     ------
     InputError
-        If the questions make no sense together.
+        If parts of the job contradict each other.
     """
 
     def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
         self.model, self.cluster, self.job = model, cluster, job
         self.prices = Prices(model, cluster, job)
-        self.wishes = Constraints(model, cluster, job)
+        self.constraints = Constraints(model, cluster, job)
         kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
         sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
         self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
@@ -72,18 +72,18 @@ class Space:
         # An endless pipeline takes as long however many micro-batches are in flight: the fewest are best.
         names = tuple(dict.fromkeys(names if step else (LEANEST if name == FREE else name for name in names)))
         self.families = tuple(family(name) for name in names if name != FREE)
-        self._floors: dict[int, LowerBounds] = {}
+        self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
             self._check_micro_batches(count, kinds)
         _check_lanes(self.families, cluster)
 
     @property
     def impossible(self) -> str | None:
-        """Why no plan is as it is wished, whatever it costs; see `Constraints.impossible`."""
-        return self.wishes.impossible(self.job.batch // min(self.sizes))
+        """Message why no plan can meet the constraints, or None; see `Constraints.impossible`."""
+        return self.constraints.impossible(self.job.batch // min(self.sizes))
 
     def _check_micro_batches(self, count: int, kinds: list[DeviceKind]) -> None:
-        """Refuse a number of micro-batches for whose size there are no costs, naming both."""
+        """Refuse a number of micro-batches without costs for their size; the message names both."""
         size = self.job.batch // count
         try:
             for kind in kinds:
@@ -99,7 +99,7 @@ class Space:
 
     @property
     def phased(self) -> bool:
-        """Whether all families but 1F1B run all forwards first."""
+        """Return True if all families except 1F1B run all forwards first."""
         return all(each.phases for each in self.families if not each.alternates)
 
     @property
@@ -109,20 +109,20 @@ class Space:
         return (*(each.name for each in self.families), *chosen)
 
     @property
-    def row(self) -> StageDevices:
-        """What balancers cut: the deepest pipeline without replicas, on devices as listed; empty if none is asked."""
+    def single_device_groups(self) -> StageDevices:
+        """Device groups for partitioners: the deepest unreplicated pipeline on devices as listed; may be empty."""
         if self.job.replicas and 1 not in self.job.replicas:
             return ()
         return tuple((device,) for device in self.cluster.devices[: self.deepest])
 
     def outside(self, evaluated: EvaluatedPlan) -> str | None:
-        """Why a plan is no answer to the question, in words; None if it is one."""
+        """Message why a plan lies outside the space or does not fit; None if it is a valid answer."""
         candidate, boundaries = evaluated.candidate, evaluated.boundaries
         beyond = self.unasked(candidate, boundaries)
         return overflow(candidate, boundaries) if beyond is None and not candidate.holds(boundaries) else beyond
 
     def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
-        """The same but for memory: where a plan goes against what the job asks for."""
+        """Message why a plan lies outside the space, without regard to memory; None if it lies inside."""
         job, widths, size = self.job, candidate.replicas, candidate.chain.micro_batch
         if job.depths and candidate.depth not in job.depths:
             return f"it has {counted(candidate.depth, 'stage')}, asked for are {_listed(job.depths)}"
@@ -147,7 +147,7 @@ class Space:
         return None
 
     def _lists(self, candidate: Candidate) -> bool:
-        """Whether the candidate's schedule is one of those that are searched."""
+        """Return True if the candidate's schedule is in the space."""
         if candidate.family.name == FOUND:
             return self.any_order
         if candidate.family.name in {each.name for each in self.families}:
@@ -156,32 +156,32 @@ class Space:
             return False
         return candidate.in_flight in InFlightBox.of(candidate.replicas, candidate.micro_batches)
 
-    def shapes(self, size: int) -> Iterator[tuple[StageDevices, int]]:
-        """Every shape for a micro-batch size, with a bound on the step (or bottleneck) that costs next to nothing."""
+    def device_groups(self, size: int) -> Iterator[tuple[StageDevices, int]]:
+        """Yield all device groups for a micro-batch size, each with a cheap lower bound on the step (or bottleneck)."""
         count = self.job.batch // size
-        floors = self.floors(size)
-        for groups in structures(self.cluster, self.job, len(self.model.layers), count):
-            yield groups, floors.floor((group[0].kind.name, len(group)) for group in groups)
+        bounds = self.lower_bounds(size)
+        for groups in all_device_groups(self.cluster, self.job, len(self.model.layers), count):
+            yield groups, bounds.of_stages((group[0].kind.name, len(group)) for group in groups)
 
     @cached_property
     def classes(self) -> tuple[DeviceClass, ...]:
-        """Devices that are alike."""
+        """Classes of devices that are alike."""
         return device_classes(self.cluster)
 
-    def floors(self, size: int) -> "LowerBounds":
-        """Bounds that cost nothing, for a micro-batch size."""
-        if size not in self._floors:
-            self._floors[size] = LowerBounds(self, size)
-        return self._floors[size]
+    def lower_bounds(self, size: int) -> "LowerBounds":
+        """Cheap lower bounds for a micro-batch size."""
+        if size not in self._lower_bounds:
+            self._lower_bounds[size] = LowerBounds(self, size)
+        return self._lower_bounds[size]
 
     @cached_property
     def few(self) -> bool:
-        """Whether the shapes are so few that each is looked at by itself."""
+        """True if there are at most `FEW` device groups, so that each is a node of its own."""
         return not self._more_than(FEW)
 
     @cached_property
     def large(self) -> bool:
-        """Whether a heuristic's plan takes long to simulate."""
+        """True if plans of heuristics take long to simulate, or device groups are many."""
         return len(self.cluster.devices) * self.job.batch > LONG or self._more_than(MANY)
 
     def _more_than(self, most: int) -> bool:
@@ -189,13 +189,13 @@ class Space:
         return next(islice(modes, most, None), None) is not None
 
     def candidates(self, groups: StageDevices, size: int, free: bool = True) -> list[Candidate]:
-        """The shape at that size under every family.
+        """The candidates of these device groups and micro-batch size, one per family.
 
-        With ``free`` that includes 1F1B with the in-flight counts between SNO's and SO's, if these are few.
+        With ``free`` they include 1F1B with the in-flight counts between SNO's and SO's, if these are few.
         """
         count = self.job.batch // size
         chain = self.prices.chain(groups, size)
-        where = self.wishes.where(groups)
+        where = self.constraints.where(groups)
         families = list(self.families)
         if free and self.free:
             taken = {each.in_flight(chain.replicas, count) for each in families if each.alternates}
@@ -205,17 +205,19 @@ class Space:
             families = self._leanest_of_each_lane(families, chain.replicas, count)
         shared: tuple[Wire, ...] = ()
         if self.job.objective is Objective.STEP:
-            shared = wires(self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s]))
+            shared = shared_link_loads(
+                self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s])
+            )
         return [
-            Candidate(chain, count, each, self.job.objective, self.wishes.cuts, where, self.free, shared)
+            Candidate(chain, count, each, self.job.objective, self.constraints.cuts, where, self.free, shared)
             for each in families
         ]
 
     def _leanest_of_each_lane(self, families: list[Family], replicas: tuple[int, ...], count: int) -> list[Family]:
-        """What is worth a look on one stage.
+        """The families worth trying on a single stage: for each number of lanes the one that holds least.
 
-        Actions of one lane take as long in any order, so the fewest micro-batches in flight are best. On two lanes
-        either action takes as long as both, and more bytes are needed.
+        Actions of one lane take equally long in any order, so the fewest micro-batches in flight are best. On two lanes
+        each action takes as long as both, and more bytes are needed.
         """
 
         def holds(each: Family) -> tuple[int, bool]:
@@ -226,12 +228,14 @@ class Space:
 
 
 class LowerBounds:
-    """Bounds at one micro-batch size, from each layer's fastest kind of device.
+    """Lower bounds at one micro-batch size, from each layer's fastest kind of device.
 
-    Let x_s be the work of stage s as its layers would take on their fastest kind, M_s the micro-batches of its busiest
-    replica, ρ_s ≥ 1 how much slower its kind is at least. Equation (4) says Σ_{t<s} x_t + M_s ρ_s x_s ≤ T, so the work
-    of the stages up to s is at most C_s = C_{s−1} + (T − C_{s−1}) / (M_s ρ_s), and all of it at most
-    T (1 − Π (1 − 1 / (M_s ρ_s))).
+    Let x_s be the work of stage s on the fastest kind of each of its layers. Let M_s be the micro-batches of its
+    busiest replica, and ρ_s ≥ 1 the least factor by which its kind is slower. Equation (4) of the partition problem is
+    Σ_{t<s} x_t + M_s ρ_s x_s ≤ T. So the work of the stages up to s is at most
+    C_s = C_{s−1} + (T − C_{s−1}) / (M_s ρ_s), and all work at most T (1 − Π (1 − 1 / (M_s ρ_s))).
+
+    Index: (3), (4) → `of_stages`.
     """
 
     def __init__(self, space: Space, size: int) -> None:
@@ -249,8 +253,8 @@ class LowerBounds:
         self._count, self._samples = space.job.batch // size, space.job.batch
         self._bottleneck = space.job.objective is Objective.BOTTLENECK
 
-    def floor(self, stages: Iterable[tuple[str, int]]) -> int:
-        """Nanoseconds: no plan on these stages beats it. Each is a kind's name and a number of replicas."""
+    def of_stages(self, stages: Iterable[tuple[str, int]]) -> int:
+        """Lower bound in nanoseconds on all plans on these stages, each a kind's name and a number of replicas."""
         rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
         if self._bottleneck:  # (3): M_s ρ_s x_s ≤ N T
             return _rounded(self._total / sum(self._samples / (count * slow) for slow, count in rows))
@@ -258,25 +262,25 @@ class LowerBounds:
         alone = self._total + (min(count for _, count in rows) - 1) * self._largest / 2
         return _rounded(max(self._total / (1 - idle), alone))
 
-    def equal(self, units: Mapping[str, int], replicas: int) -> int:
-        """Nanoseconds: no plan on at most so many stages of each kind beats it, all with the same replicas."""
+    def of_equal_stages(self, units: Mapping[str, int], replicas: int) -> int:
+        """Lower bound in nanoseconds on plans with at most ``units`` stages of each kind, all with equal replicas."""
         stages = [(name, replicas) for name, count in units.items() for _ in range(count)]
         fastest = sorted(stages, key=lambda stage: self._slower[stage[0]])[: self._layers]
-        return self.floor(fastest)
+        return self.of_stages(fastest)
 
-    def together(self, cluster: Cluster) -> int:
-        """Nanoseconds if all devices shared the work of a step (or a sample) out evenly."""
+    def evenly_shared(self, cluster: Cluster) -> int:
+        """Nanoseconds if all devices shared the work of a step (or a sample) evenly: a lower bound on all plans."""
         speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
         return _rounded(self._total * self._count / speed / (self._samples if self._bottleneck else 1))
 
 
 def _rounded(nanoseconds: float) -> int:
-    """Down, far enough for the float arithmetic before it."""
+    """Round down, far enough to cover errors of the float arithmetic."""
     return int((1 - 1e-9) * nanoseconds)
 
 
 def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
-    """The families that suit the cluster; for the bottleneck, the one that holds least, as any order gives the same."""
+    """The families that suit the cluster; for the bottleneck, where all orders are equal, the one that holds least."""
     suited = [each for each in FAMILIES.values() if cluster.overlap in each.suits]
     if job.objective is Objective.BOTTLENECK:
         replicas = (1,) * len(cluster.devices)
@@ -285,7 +289,7 @@ def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
 
 
 def _check_lanes(families: tuple[Family, ...], cluster: Cluster) -> None:
-    """Two lanes on a device that stands still while it sends are a contradiction, and the bounds do not hold for it."""
+    """Refuse two lanes on devices that wait while they send: a contradiction, for which bounds do not hold."""
     for each in families:
         if each.two_lanes and cluster.overlap is Overlap.NONE:
             raise InputError(

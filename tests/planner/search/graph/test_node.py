@@ -1,4 +1,4 @@
-"""The bottleneck's questions: depths, micro-batch sizes, and what is said where time ends."""
+"""Graph nodes for the bottleneck: depths, micro-batch sizes, and nodes left open at the time limit."""
 
 from dataclasses import replace
 
@@ -16,8 +16,8 @@ from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Limits, Status
 
 
-def test_a_depth_that_is_asked_for_keeps_its_replicas() -> None:
-    """Two layers on two stages of four devices: either stage has two of them, as without the wish."""
+def test_a_requested_depth_keeps_its_replicas() -> None:
+    """Two layers on two stages of four devices: either stage has two of them, as without ``depths``."""
     model = model_of([100, 100], saved=[4, 4], output=[4, 4])
     cluster = equal_devices(4, link=Link(10**9))
     free, two = (solve(model, cluster, batch=4, objective="bottleneck", depths=depths) for depths in ((), (2,)))
@@ -26,7 +26,7 @@ def test_a_depth_that_is_asked_for_keeps_its_replicas() -> None:
 
 
 def test_several_depths_are_searched_at_once() -> None:
-    """Of one stage and three, three are better; two, which would be best, are not asked for."""
+    """Of one stage and three, three are better; two, which would be best, are not allowed."""
     model = model_of([10, 1, 1], [0, 0, 0])
     values = {
         depths: solve(model, equal_devices(3), batch=2, objective="bottleneck", depths=depths, replicas=(1, 2)).value
@@ -35,7 +35,7 @@ def test_several_depths_are_searched_at_once() -> None:
     assert values == {(1,): 6, (2,): 5, (3,): 10, (1, 3): 6}
 
 
-def test_micro_batch_sizes_compare_by_the_sample() -> None:
+def test_micro_batch_sizes_compare_per_sample() -> None:
     """Two samples at once take hardly longer than one, so larger micro-batches have the smaller load."""
     model = model_of([10, 10], [0, 0], sizes=(1, 2))
     costs = tuple(replace(cost, forward=12) for cost in model.profiles[1].costs)
@@ -44,8 +44,8 @@ def test_micro_batch_sizes_compare_by_the_sample() -> None:
     assert (result.plan.micro_batch, result.value, result.status) == (2, 6, Status.OPTIMAL)
 
 
-def test_a_question_stays_open_where_time_ends() -> None:
-    """Without time nothing is settled: the node is handed back, with a bound that is none too high."""
+def test_a_node_stays_open_at_the_time_limit() -> None:
+    """Without time nothing is proved: the node stays open, with a valid bound."""
     model, cluster = model_of([7, 2, 2, 9], [0] * 4), equal_devices(3)
     space = Space(model, cluster, Job(batch=4, objective="bottleneck"))
     (node,) = graph_nodes(space)

@@ -1,4 +1,4 @@
-"""A divided plan on its way out: file, validator, text, picture, program, and the executor that refuses it."""
+"""Plans with divided layers: file, validator, text, picture, program, and refusal by the executor."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ def result() -> Result:
 
 
 def test_the_middle_layer_is_divided(result: Result) -> None:
-    """Both stages hold a part of it, and the answer says how much."""
+    """Both stages hold a part of it, and the text has both shares."""
     left, right = result.plan.stages
     assert [name for name, _ in (*left.shares, *right.shares)] == ["layer1", "layer1"]
     assert sum(share for _, share in (*left.shares, *right.shares)) == pytest.approx(1)
@@ -55,28 +55,28 @@ def test_a_divided_plan_survives_its_file(result: Result, tmp_path: Path) -> Non
         ((("layer0", 0.5),), (("layer1", 0.5),)),
     ],
 )
-def test_parts_that_make_no_whole_are_refused(result: Result, shares: tuple) -> None:
-    """Parts that do not add up, stand alone, or are of layers that are not at the boundary."""
+def test_shares_that_do_not_sum_to_one_are_refused(result: Result, shares: tuple) -> None:
+    """Refused: shares that do not sum to one, single shares, and shares of layers away from the boundary."""
     stages = tuple(replace(stage, shares=own) for stage, own in zip(result.plan.stages, shares, strict=True))
     with pytest.raises(PlanError, match="whole layer"):
         validate_plan(replace(result.plan, stages=stages), MODEL, CLUSTER)
 
 
-def test_a_divided_layer_lies_nowhere_else(result: Result) -> None:
-    """A stage that holds the layer without saying which part is in several stages."""
+def test_a_divided_layer_has_no_whole_copy(result: Result) -> None:
+    """Refused: a stage that holds the layer without a share while other stages hold it too."""
     left, right = result.plan.stages
     with pytest.raises(PlanError, match="in several stages: layer1"):
         validate_plan(replace(result.plan, stages=(left, replace(right, shares=()))), MODEL, CLUSTER)
 
 
 def test_the_executor_refuses_divided_layers(result: Result) -> None:
-    """With the layer's name and what to do instead."""
+    """The error has the layer's name and an alternative."""
     with pytest.raises(PlanError, match=r"divides layer1 between neighbours.*without --intra-layer"):
         fit(result.plan, zoo.mlp)
 
 
 def test_a_divided_plan_is_drawn(result: Result, tmp_path: Path) -> None:
-    """The time line is one like any other."""
+    """The timeline is drawn like any other."""
     pytest.importorskip("matplotlib")
     save_gantt(tmp_path / "plan.svg", {"divided": result.timeline}, limits=result.plan.pipeline.limits)
     assert (tmp_path / "plan.svg").stat().st_size > 1000
@@ -88,8 +88,8 @@ def test_synchronous_devices_do_not_divide_layers() -> None:
         solve(load_model("vgg-16"), load_cluster("4-v100-nvlink"), batch=8, intra_layer=True)
 
 
-def test_wishes_about_whole_layers_are_refused() -> None:
-    """Instead of being forgotten."""
+def test_constraints_on_whole_layers_are_refused() -> None:
+    """Such constraints are refused, not ignored."""
     with pytest.raises(InputError, match="no_cut_after"):
         solve(MODEL, CLUSTER, batch=8, intra_layer=True, no_cut_after=("layer0",))
 

@@ -10,7 +10,7 @@ from pipeplan.search.intra_layer.evaluate import evaluate
 JOB = Job(4, micro_batches=(4,), schedules=("1f1b-as",))
 
 
-def test_a_divided_layer_is_paid_in_proportion() -> None:
+def test_a_divided_layer_costs_in_proportion() -> None:
     """A quarter of a layer takes a quarter of its time and bytes; its input passes whole, its output in part."""
     model = model_of([4000, 8000, 4000], output=[10, 40, 20], parameters=[8, 16, 8])
     line = one_line(model, line_cluster([board(), board()], bandwidth=10**9), JOB)
@@ -26,7 +26,7 @@ def test_a_divided_layer_is_paid_in_proportion() -> None:
 
 
 def test_whole_positions_are_ordinary_cuts() -> None:
-    """At a whole position nothing but the ordinary crossing bytes passes."""
+    """At a whole position only the ordinary crossing bytes are sent."""
     model = model_of([4000, 8000, 4000], output=[10, 40, 20])
     line = one_line(model, line_cluster([board(), board()]), JOB)
     assert [evaluate(line, (0.0, p, 3.0)).pipeline.transfers[0][0].size for p in (1.0, 2.0)] == [10, 40]

@@ -1,4 +1,4 @@
-"""Lines of unlike boards and of slow links: what balance alone would choose is not the best."""
+"""Lines of unlike boards and of slow links, where balanced partitions are not the best."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ JOB = Job(64, micro_batches=(64,), schedules=("1f1b-as",), depths=(4,), replicas
 
 
 def _orders(model: Model, cluster: Cluster, job: Job = JOB) -> dict[str, Line]:
-    """The line of every order of kinds."""
+    """The lines of all orders of device kinds."""
     return {" ".join(device.kind.name for device in line.chain.devices): line for line in lines(model, cluster, job)}
 
 
@@ -28,7 +28,7 @@ def _whole(line: Line, boundaries: tuple[int, ...]) -> int:
 
 
 def test_the_order_of_best_balance_is_not_the_best_order() -> None:
-    """Of ResNet-50 on two boards of either kind: neither for the balanced cut, nor once layers are divided.
+    """ResNet-50 on two boards of either kind: another order is better, with whole and with divided layers.
 
     The order whose best cut has the least largest load puts the small boards first; another one has a shorter step with
     its own best cut, and a third with divided layers: the last layers wait for their weights, for which a small board's
@@ -57,7 +57,7 @@ def test_divided_layers_beat_the_greedys_best_order() -> None:
 
 
 def test_cuts_that_links_cannot_carry_are_avoided() -> None:
-    """At 0.5 Gbit/s the balanced cut of VGG-16 sends longer than it works; the plan's cuts do not, and it is faster.
+    """At 0.5 Gbit/s the balanced partition of VGG-16 sends longer than it computes; the plan does not, and is faster.
 
     BaPipe merges layers into coarse blocks until every cut can be sent in time. Here that follows from the bound alone.
     """

@@ -1,4 +1,4 @@
-"""The plan that is chosen where times vary: by what, from which, and that it is the right one."""
+"""Choice of plans where times vary: by mean or quantile, among all plans found, checked by separate samples."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,19 +46,19 @@ def test_small_micro_batches_even_out_what_varies() -> None:
     assert (plain.plan.micro_batch, chosen.plan.micro_batch) == (4, 1)
     assert chosen.value > plain.value == chosen.bound
     assert chosen.robust is not None
-    means = {row.evaluated.candidate.chain.micro_batch: row.mean for row in chosen.robust.rows}
+    means = {row.evaluated.candidate.chain.micro_batch: row.mean for row in chosen.robust.compared}
     for size, mean in means.items():  # gradients are summed and parameters updated in next to no time
         assert mean.value == pytest.approx(by_hand(size, 16 // size, 0.3), rel=0.02)
     assert by_hand(1, 16, 0.3) < by_hand(4, 4, 0.3)
 
 
 def test_the_robust_choice_is_right_by_a_separate_large_sample() -> None:
-    """The chosen plan has the least mean of all compared in 20,000 other steps, but for three standard errors."""
+    """The chosen plan has the least mean of all compared in 20,000 other steps, within three standard errors."""
     result = solve(model_of([10_000] * 6), equal_devices(3), batch=12, depths=(3,), replicas=(1,), robust="20%")
     assert result.robust is not None
-    assert len(result.robust.rows) > 2
+    assert len(result.robust.compared) > 2
     found = []
-    for row in result.robust.rows:
+    for row in result.robust.compared:
         candidate, pipeline = row.evaluated.candidate, row.evaluated.pipeline
         found.append(step_times(candidate.schedule(pipeline), pipeline, Robust(0.2), samples=20_000, seed=12345))
     first, *others = found
@@ -79,18 +79,18 @@ def test_more_in_flight_waits_less_where_times_vary() -> None:
     assert plain.plan.schedule.family == "1f1b-sno"
     assert robust.plan.schedule.family == "1f1b-so"
     assert robust.robust is not None
-    gain = robust.robust.rows[1].behind
+    gain = robust.robust.compared[1].behind
     assert gain.value > 5 * gain.error > 0
 
 
-def test_where_any_order_is_searched_roomier_ones_take_part() -> None:
-    """Orders that are equally fast nominal stand beside the one that was found, and one of them is truly faster
+def test_where_any_order_is_searched_orders_with_slack_take_part() -> None:
+    """Orders with equal nominal steps are compared with the one that was found, and one of them is truly faster
     where times vary."""
     model = model_of([10_000, 12_000, 9_000, 11_000, 13_000, 8_000], saved=[10] * 6, output=[1] * 6)
     wishes: dict[str, Any] = {"batch": 12, "depths": (3,), "replicas": (1,), "schedules": ("any",), "time_limit": 10}
     result = solve(model, equal_devices(3, link=Link(10**6)), robust="10%", **wishes)
     assert result.robust is not None
-    assert len({row.evaluated.candidate.schedule(row.evaluated.pipeline).orders for row in result.robust.rows}) > 1
+    assert len({row.evaluated.candidate.schedule(row.evaluated.pipeline).orders for row in result.robust.compared}) > 1
     chosen, plain = result.robust.chosen, result.robust.nominal.evaluated
     steps = [
         step_times(each.candidate.schedule(each.pipeline), each.pipeline, Robust(0.1), samples=4000, seed=99)
@@ -102,7 +102,7 @@ def test_where_any_order_is_searched_roomier_ones_take_part() -> None:
 
 
 def answers(**how: Any) -> Result:
-    """An answer for the model with the large head."""
+    """The result for the model with the large head."""
     return solve(fat_head(), two_kinds_of_device(), batch=16, **how)
 
 
@@ -112,36 +112,36 @@ def test_a_seed_repeats_the_choice() -> None:
     def table(seed: int) -> object:
         choice = answers(robust="10%", seed=seed).robust
         assert choice is not None
-        return [(row.evaluated.label, row.mean, row.quantile, row.behind) for row in choice.rows]
+        return [(row.evaluated.label, row.mean, row.quantile, row.behind) for row in choice.compared]
 
     assert table(1) == table(1)
     assert table(1) != table(2)
 
 
-def test_without_a_spread_the_choice_is_the_undisturbed_one() -> None:
+def test_without_a_spread_the_choice_is_the_nominal_one() -> None:
     """Spread 0: value, plan and bound are those of the plain answer, and every estimate is the value without error."""
     plain, still = answers(), answers(robust=0.0)
     assert (plain.value, plain.bound, plain.status) == (still.value, still.bound, still.status)
     assert still.robust is not None
     assert still.robust.chosen.value == plain.value
-    for row in still.robust.rows:
+    for row in still.robust.compared:
         assert (row.mean.value, row.mean.error, row.quantile.value) == (row.value, 0, row.value)
 
 
 @pytest.mark.parametrize("how", [{"robust": Robust(0.2)}, {"robust": Robust(0.2, 0.1, quantile=0.9)}])
 def test_the_first_row_is_the_best_of_those_with_most_samples(how: dict[str, Any]) -> None:
-    """The chosen plan has the least mean or quantile, every row was fast enough nominal, and all is told."""
+    """The chosen plan has the least mean or quantile, every plan is within the nominal limit, and all are listed."""
     result = answers(**how)
     choice = result.robust
     assert choice is not None
     kind: Callable[[Any], float] = (
         (lambda row: row.mean.value) if choice.question.quantile is None else (lambda row: row.quantile.value)
     )
-    finalists = [row for row in choice.rows if row.samples == choice.samples]
-    assert choice.rows[0] == min(finalists, key=kind)
+    finalists = [row for row in choice.compared if row.samples == choice.samples]
+    assert choice.compared[0] == min(finalists, key=kind)
     assert choice.nominal in finalists
-    assert all(row.value <= choice.limit for row in choice.rows)
-    assert result.value == choice.rows[0].value == result.timeline.makespan == result.plan.step_time
+    assert all(row.value <= choice.limit for row in choice.compared)
+    assert result.value == choice.compared[0].value == result.timeline.makespan == result.plan.step_time
     assert choice.mean_bound == result.bound
     text = str(result)
     assert choice.question.words in text
@@ -149,16 +149,16 @@ def test_the_first_row_is_the_best_of_those_with_most_samples(how: dict[str, Any
 
 
 def test_no_mean_of_any_plan_lies_below_the_bound() -> None:
-    """What is proved of expected steps is seen in all samples, but for five standard errors."""
+    """All sampled means lie above the proven bound, within five standard errors."""
     choice = answers(robust=Robust(0.3, 0.2)).robust
     assert choice is not None
     assert choice.mean_bound is not None
-    assert all(row.mean.value + 5 * row.mean.error >= choice.mean_bound for row in choice.rows)
-    assert all(row.mean.value + 5 * row.mean.error >= row.value for row in choice.rows)
+    assert all(row.mean.value + 5 * row.mean.error >= choice.mean_bound for row in choice.compared)
+    assert all(row.mean.value + 5 * row.mean.error >= row.value for row in choice.compared)
 
 
 def test_no_bound_on_means_is_claimed_where_cards_are_shared() -> None:
-    """Three devices in two nodes share a card, and the answer says that nothing is proved."""
+    """Three devices in two nodes share a card; the answer says that no bound is proved."""
     kinds = {"unit": DeviceKind("unit")}
     nodes = (Node(("unit", "unit"), Link(10**9)), Node(("unit",), Link(10**9)))
     cluster = Cluster("2 + 1", kinds, nodes, Link(10**8, 5), Overlap.COPY)
@@ -169,15 +169,15 @@ def test_no_bound_on_means_is_claimed_where_cards_are_shared() -> None:
 
 
 def test_clearly_slower_plans_run_the_first_round_only() -> None:
-    """Finalists run all samples; a plan that is many errors behind does not, and the order of rows says so."""
+    """Finalists run all samples; a plan that is many errors behind does not, and ranks behind them."""
     choice = answers(robust=Robust(0.05, samples=2000)).robust
     assert choice is not None
     few = comparison.first_round(choice.question, 2000)
-    assert {row.samples for row in choice.rows} <= {few, 2000}
-    for row in choice.rows:
+    assert {row.samples for row in choice.compared} <= {few, 2000}
+    for row in choice.compared:
         if row.samples == few:
             assert row.behind.value > 0
-            assert row.mean.value > choice.rows[0].mean.value
+            assert row.mean.value > choice.compared[0].mean.value
 
 
 def test_an_interrupt_keeps_what_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_an_interrupt_keeps_what_was_compared(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(comparison, "steps", patched)
         result = answers(robust="10%")
         assert result.stop is (Stop.INTERRUPT if expected is None else Stop.OPTIMALITY)
-        assert (None if result.robust is None else len(result.robust.rows)) == expected
+        assert (None if result.robust is None else len(result.robust.compared)) == expected
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_an_interrupt_keeps_what_was_compared(monkeypatch: pytest.MonkeyPatch) -
         ({"robust": "5%", "intra_layer": True}, "whole layers"),
     ],
 )
-def test_questions_that_make_no_sense_say_which_would(how: dict[str, Any], match: str) -> None:
-    """Bad spreads, and jobs without steps."""
+def test_bad_spreads_and_jobs_without_steps_are_refused(how: dict[str, Any], match: str) -> None:
+    """The errors name valid values."""
     with pytest.raises(InputError, match=match):
         answers(**how)
 
@@ -234,6 +234,6 @@ def test_a_question_checks_itself(fields: dict[str, Any], match: str) -> None:
 
 
 def test_far_quantiles_draw_more_samples() -> None:
-    """Unless told otherwise, ten samples lie beyond the quantile at least."""
+    """By default at least ten samples lie beyond the quantile."""
     assert Robust(0.1, quantile=0.999).wanted == 10_000
     assert Robust(0.1).wanted == 1000

@@ -31,8 +31,8 @@ def question(tmp_path: Path) -> list[str]:
     return ["solve", str(path), "--devices", "3", "--batch", "16"]
 
 
-def test_json_tells_what_was_compared(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Beside the usual keys stands ``robust``: the question, the bound on means, all plans, the chosen one first."""
+def test_json_has_the_comparison(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The key ``robust`` holds the options, the bound on means and all plans, the chosen one first."""
     asked = ["--robust", "10%", "--slow-devices", "0.05", "--quantile", "0.9", "--samples", "300", "--seed", "3"]
     assert main([*question, "--json", *asked]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -55,16 +55,16 @@ def test_json_tells_what_was_compared(question: list[str], capsys: pytest.Captur
     assert chosen["quantile_s"] == min(plan["quantile_s"] for plan in robust["plans"] if plan["samples"] == 300)
 
 
-def test_without_robust_nothing_is_told_of_it(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Who does not ask gets the usual answer."""
+def test_without_robust_the_output_is_the_usual_one(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Without ``--robust`` neither text nor JSON mentions it."""
     assert main([*question, "--json"]) == 0
     assert "robust" not in json.loads(capsys.readouterr().out)
     assert main(question) == 0
     assert "vary" not in capsys.readouterr().out
 
 
-def test_the_table_tells_both_times(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """In words: nominal, mean and quantile of every plan, the chosen one marked, and what is proved."""
+def test_the_table_has_both_times(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The text has nominal step, mean and quantile of every plan, marks the chosen one, and states the bound."""
     assert main([*question, "--robust", "10%"]) == 0
     text = capsys.readouterr().out
     assert "chosen by the mean of 1000 steps whose times vary by 10%" in text
@@ -89,7 +89,7 @@ def test_the_table_tells_both_times(question: list[str], capsys: pytest.CaptureF
     ],
 )
 def test_errors_teach(options: list[str], match: str, question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2, nothing on standard output, and what to write instead."""
+    """Exit code 2, nothing on standard output, and a message with valid values."""
     assert main([*question, *options]) == 2
     output = capsys.readouterr()
     assert not output.out

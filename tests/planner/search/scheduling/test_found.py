@@ -1,4 +1,4 @@
-"""What a search for a schedule says of cases that can be checked by hand, and what it refuses."""
+"""Searched schedules of cases that can be checked by hand, and inputs that the search refuses."""
 
 from dataclasses import replace
 
@@ -14,8 +14,14 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.placed import vee
-from pipeplan.search.scheduling import as_schedule, find, relaxed_problem, schedule_lower_bound, schedule_problem
-from pipeplan.search.scheduling.link_loads import wire_bound
+from pipeplan.search.scheduling import (
+    as_schedule,
+    find_schedule,
+    relaxed_problem,
+    schedule_lower_bound,
+    schedule_problem,
+)
+from pipeplan.search.scheduling.link_bound import link_bound
 from pipeplan.simulate import makespan, simulate
 from pipeplan_formulations.common.report import Limits, Status, Stop
 
@@ -23,31 +29,31 @@ LIMITS = Limits(time=10, workers=1)
 
 
 def _equal(stages: int, held: int = 0, room: int = 0) -> Pipeline:
-    """F = I = W = 1 on a line of devices, free links; room for so many micro-batches where they hold something."""
+    """F = I = W = 1 on a line of devices with free links; memory for ``room`` micro-batches if it is given."""
     pipeline = placed(tuple((s,) for s in range(stages)), (Stage(1, 2, 1, 1, held=held),) * stages)
     return replace(pipeline, limits=(room * held,) * stages) if room else pipeline
 
 
 def test_equal_stages_are_proved_with_a_family() -> None:
     """On equal stages ZB-H1 takes 3 m + p − 1, and that is proved at once: no order of any kind is shorter."""
-    found = find(_equal(4), 8, LIMITS)
+    found = find_schedule(_equal(4), 8, LIMITS)
     assert found.value == found.bound == 3 * 8 + 4 - 1
     assert (found.status, found.stop) == (Status.OPTIMAL, Stop.OPTIMALITY)
     assert found.gap == 0
 
 
-def test_joined_backwards_are_asked_for() -> None:
-    """Without split backwards 1F1B's (m + p − 1)(F + B) is the best, and no schedule with a W is the answer."""
-    found = find(_equal(4), 8, LIMITS, split=False)
+def test_split_backwards_can_be_excluded() -> None:
+    """Without split backwards 1F1B's (m + p − 1)(F + B) is the best, and the result has no W."""
+    found = find_schedule(_equal(4), 8, LIMITS, split=False)
     assert found.value == found.bound == (8 + 4 - 1) * 3
     assert found.schedule is not None
     assert not any("W" in row for row in found.schedule.as_text())
 
 
 def test_little_memory_is_used_better_than_by_a_family() -> None:
-    """With room for two micro-batches on each of four devices, the found order beats every family that fits."""
+    """With room for two micro-batches on each of four devices, the searched order beats every family that fits."""
     pipeline = _equal(4, held=1, room=2)
-    found = find(pipeline, 8, LIMITS)
+    found = find_schedule(pipeline, 8, LIMITS)
     assert found.schedule is not None
     assert found.schedule.family == "found"
     validate_memory(found.schedule, pipeline)
@@ -55,32 +61,32 @@ def test_little_memory_is_used_better_than_by_a_family() -> None:
     with pytest.raises(PlanError):
         validate_memory(fitting, pipeline)
     assert found.value is not None
-    assert makespan(fitting, pipeline) < found.value < 8 * 4 * 3  # more memory is faster, one after the other slower
+    assert makespan(fitting, pipeline) < found.value < 8 * 4 * 3  # faster with more memory, slower in sequence
 
 
 def test_nothing_fits() -> None:
-    """Where a device cannot hold one micro-batch, nothing does, and that is proved."""
-    found = find(replace(_equal(3, held=2), limits=(1,) * 3), 4, LIMITS)
+    """A device that cannot hold one micro-batch proves the pipeline infeasible."""
+    found = find_schedule(replace(_equal(3, held=2), limits=(1,) * 3), 4, LIMITS)
     assert (found.schedule, found.value, found.gap) == (None, None, None)
     assert found.status is Status.INFEASIBLE
 
 
 def test_a_cutoff_ends_the_search() -> None:
-    """Once no schedule can be below the cutoff, the search ends, however far its own value is from the bound."""
+    """Once no schedule can be below the cutoff, the search ends, whatever its gap."""
     pipeline = _equal(6, held=1, room=2)
     whole = schedule_lower_bound(relaxed_problem(pipeline, 40))
-    found = find(pipeline, 40, Limits(time=60, workers=1), cutoff=whole)
+    found = find_schedule(pipeline, 40, Limits(time=60, workers=1), cutoff=whole)
     assert found.stop is Stop.GAP
     assert found.bound >= whole
 
 
 def test_a_start_is_never_lost() -> None:
-    """A schedule that no family writes is kept as it is, if nothing better is found in no time at all."""
+    """With a time limit of 0, a start that no family writes is returned unchanged."""
     pipeline = placed(vee(2), tuple(Stage(1 + s % 2, 3, 2, 1, held=1) for s in range(4)), latency=2)
     problem = schedule_problem(pipeline, 3)
-    best = find(pipeline, 3, LIMITS)
+    best = find_schedule(pipeline, 3, LIMITS)
     assert best.schedule is not None
-    again = find(pipeline, 3, Limits(time=0.0), starts=[best.schedule])
+    again = find_schedule(pipeline, 3, Limits(time=0.0), starts=[best.schedule])
     assert again.schedule == best.schedule
     assert again.value == best.value
     assert problem.stages == 4
@@ -92,46 +98,46 @@ def test_two_lanes_are_kept_where_they_may_be_compared() -> None:
     free = line(2, 2, 3, overlap=Overlap.STREAM, occupancy=4)
     blocked = replace(free, overlap=Overlap.NONE)
     for pipeline in (free, blocked):
-        found = find(pipeline, 3, LIMITS, split=False, starts=[fbp])
+        found = find_schedule(pipeline, 3, LIMITS, split=False, starts=[fbp])
         assert found.value is not None
         assert found.value <= makespan(FAMILIES["1f1b-so"].write((1, 1), 3), pipeline)
-    assert find(free, 3, LIMITS, split=False, starts=[fbp]).bound <= makespan(fbp, free)
+    assert find_schedule(free, 3, LIMITS, split=False, starts=[fbp]).bound <= makespan(fbp, free)
 
 
-def test_a_wire_that_all_share_bounds_the_step() -> None:
-    """Tensors of 9 ns on one card, two ways: 2 m of them stand between the first forward and the first stage's end."""
+def test_a_link_that_all_share_bounds_the_step() -> None:
+    """Tensors of 9 ns on one card, both ways: 2 m of them lie between the first forward and the first stage's end."""
     pipeline = line(2, 1, 2, occupancy=9, resource="card")
-    assert wire_bound(pipeline, 6, split=False) == 1 + 2 * 6 * 9 + 2
-    assert schedule_lower_bound(relaxed_problem(pipeline, 6, split=False)) == wire_bound(pipeline, 6, split=False)
-    found = find(pipeline, 6, LIMITS, split=False)
+    assert link_bound(pipeline, 6, split=False) == 1 + 2 * 6 * 9 + 2
+    assert schedule_lower_bound(relaxed_problem(pipeline, 6, split=False)) == link_bound(pipeline, 6, split=False)
+    found = find_schedule(pipeline, 6, LIMITS, split=False)
     assert found.value is not None
-    assert found.bound == wire_bound(pipeline, 6, split=False) <= found.value
+    assert found.bound == link_bound(pipeline, 6, split=False) <= found.value
 
 
 def test_reductions_of_tied_stages_do_not_wait_for_each_other() -> None:
-    """Stages 0 and 3, and 1 and 2, hold the same weights and lie crosswise on two devices: the lists end."""
+    """Stages 0 and 3, and 1 and 2, hold the same weights and lie crosswise on two devices: no deadlock."""
     pipeline = replace(
         placed(((0,), (1,), (0,), (1,)), (Stage(1, 2, 1, 1, update=1, reduce=1),) * 4), tied=((0, 3), (1, 2))
     )
-    found = find(pipeline, 3, LIMITS)
+    found = find_schedule(pipeline, 3, LIMITS)
     assert found.schedule is not None
     validate_schedule(found.schedule, 4, 3, pipeline.placement, pipeline.tied)
 
 
 @pytest.mark.parametrize(
     ("placement", "said"),
-    [(((0, 1), (2,)), "2-1 replicas"), (PLACED["chimera"].placement(2), "do not belong together")],
+    [(((0, 1), (2,)), "2-1 replicas"), (PLACED["chimera"].placement(2), "several data-parallel replicas")],
 )
-def test_replicas_that_are_not_rows_are_refused(placement: tuple[tuple[int, ...], ...], said: str) -> None:
-    """Stages of unequal widths, and rows that share devices, are told what to do."""
+def test_unequal_or_mixed_replicas_are_refused(placement: tuple[tuple[int, ...], ...], said: str) -> None:
+    """Unequal numbers of replicas, and replicas that share devices, are refused with advice."""
     with pytest.raises(InputError, match=said):
         schedule_problem(placed(placement, (Stage(1, 2, 1, 1),) * 2), 4)
 
 
-def test_rows_of_unequal_memory_are_refused() -> None:
-    """Neither row has the least memory everywhere."""
+def test_replicas_of_unequal_memory_are_refused() -> None:
+    """Neither replica has the least memory on every device."""
     pipeline = replace(placed(((0, 1), (2, 3)), (Stage(1, 2, held=1),) * 2), limits=(5, 6, 8, 7))
-    with pytest.raises(InputError, match="rows that are alike"):
+    with pytest.raises(InputError, match="replicas that are alike"):
         schedule_problem(pipeline, 4, split=False)
 
 
@@ -145,13 +151,13 @@ def test_unknown_halves_are_refused() -> None:
     with pytest.raises(InputError, match="at least one micro-batch"):
         schedule_problem(pipeline, 0)
     assert relaxed_problem(pipeline, 4).split == (False, True)
-    assert find(pipeline, 4, LIMITS).status is Status.OPTIMAL
+    assert find_schedule(pipeline, 4, LIMITS).status is Status.OPTIMAL
 
 
-def test_a_row_with_one_micro_batch_less_leaves_out_the_last() -> None:
-    """Three micro-batches on two rows: the second row runs one, and both reduce."""
+def test_a_replica_with_one_micro_batch_less_leaves_out_the_last() -> None:
+    """Three micro-batches on two replicas: the second one runs one, and both reduce."""
     pipeline = placed(((0, 1),), (Stage(1, 2, 1, 1, update=1, reduce=1),))
-    schedule = find(pipeline, 3, LIMITS).schedule
+    schedule = find_schedule(pipeline, 3, LIMITS).schedule
     assert schedule is not None
     problem = schedule_problem(pipeline, 3, split=False)
     orders = (tuple(op for i in range(2) for op in problem.operations(0) if op.micro_batch == i),)
@@ -159,13 +165,13 @@ def test_a_row_with_one_micro_batch_less_leaves_out_the_last() -> None:
 
 
 def test_an_unfit_start_is_refused() -> None:
-    """A start with other micro-batches is no schedule of this step."""
+    """A start with other micro-batches is refused."""
     with pytest.raises(PlanError):
-        find(_equal(2), 4, LIMITS, starts=[Schedule("odd", ((), ()))])
+        find_schedule(_equal(2), 4, LIMITS, starts=[Schedule("odd", ((), ()))])
 
 
 def test_the_picture_of_the_docs_is_what_runs() -> None:
-    """Its lists take 36 and 25 on three equal devices with room for two micro-batches, and 25 is what is found."""
+    """Its lists take 36 and 25 on three equal devices with memory for two micro-batches; the search finds 25."""
     text = (ROOT / "docs" / "schedules.md").read_text().partition("## Schedules that are found")[2]
     rows = [line.split()[2:] for line in text.splitlines() if line.startswith("device ")]
     pipeline = _equal(3, held=1, room=2)
@@ -177,5 +183,5 @@ def test_the_picture_of_the_docs_is_what_runs() -> None:
         assert timeline.makespan == takes
         for span in timeline.spans:
             assert drawn[span.device][span.start] == str(span.action)[1:]
-    found = find(pipeline, 6, LIMITS)
+    found = find_schedule(pipeline, 6, LIMITS)
     assert found.value == found.bound == 25

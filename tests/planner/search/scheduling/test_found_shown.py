@@ -1,4 +1,4 @@
-"""A found schedule leaves the house like any other: as torch's CSV, as text, as a picture."""
+"""Export of searched schedules: as torch's CSV, as text, as a picture."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.io.export.torch_csv import read_torch_csv, torch_csv_text, write_torch_csv
 from pipeplan.report.plot.colours import STYLES
 from pipeplan.schedules.placed import Placement, loop, vee
-from pipeplan.search.scheduling import find
+from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.simulate import simulate
 from pipeplan_formulations.common.report import Limits
@@ -20,7 +20,7 @@ MICRO_BATCHES = 6
 
 
 def _pipeline(placement: Placement) -> Pipeline:
-    """Unequal stages, room for two micro-batches of each."""
+    """Unequal stages, each with memory for two micro-batches."""
     stages = tuple(Stage(2 + s % 3, 6, 3 + s % 2, 3 - s % 2, update=1, held=1) for s in range(len(placement)))
     pipeline = placed(placement, stages, latency=1)
     chunks = len(placement) // pipeline.devices
@@ -29,7 +29,7 @@ def _pipeline(placement: Placement) -> Pipeline:
 
 def _found(placement: Placement) -> tuple[Schedule, Pipeline]:
     pipeline = _pipeline(placement)
-    schedule = find(pipeline, MICRO_BATCHES, Limits(time=2, workers=1)).schedule
+    schedule = find_schedule(pipeline, MICRO_BATCHES, Limits(time=2, workers=1)).schedule
     assert schedule is not None
     assert schedule.family == FAMILY
     return schedule, pipeline
@@ -51,13 +51,13 @@ def test_torch_accepts_a_found_schedule(placement: Placement, tmp_path: Path) ->
 
 
 def test_a_found_schedule_is_read_back_from_text() -> None:
-    """As plan files keep it."""
+    """The text of plan files reads back to the same schedule."""
     schedule, _ = _found(vee(3))
     assert Schedule.from_text(schedule.family, schedule.as_text()) == schedule
 
 
 def test_both_halves_of_a_backward_are_drawn_apart() -> None:
-    """Input and weight gradients have boxes of their own colours, and legend and lanes say what is idle."""
+    """Input and weight gradients have boxes of their own colours; legend and lanes show idle time."""
     pytest.importorskip("matplotlib")
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_hex
