@@ -1,4 +1,4 @@
-"""pipeplan: give it a model and a cluster; it returns a training plan with a proof of how good it is, and runs it.
+"""pipeplan: plans for distributed training of a model on a cluster, each with a proven bound, and their execution.
 
 >>> import pipeplan
 >>> model = pipeplan.load_model("gpt2-small")

@@ -1,4 +1,4 @@
-"""The main door: a model, a cluster and a job in; a plan with its proof out."""
+"""`solve()`: find the best plan for a model, a cluster and a job, with a proven bound."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,14 +32,14 @@ from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Sta
 from pipeplan_formulations.common.signals import interruptible, listening, nearly_done
 
 FOR_HEURISTICS = 0.2
-"""Share of the time in which heuristics may begin."""
+"""Share of the time limit in which heuristics may begin."""
 FOR_CHOICE = 0.3
-"""Share of the time in which plans are compared where times vary."""
+"""Share of the time limit in which plans are compared where times vary."""
 FOR_FAMILIES = 0.35
-"""Share of the time in which schedule families are searched alone, where any order is wanted: the best of them is where
-other orders begin."""
+"""Share of the time limit in which only schedule families are searched, where any order is allowed: the best of them is
+the start of the search for other orders."""
 FOR_REASONS = 0.05
-"""Share of the time that may be spent besides on why no plan fits."""
+"""Share of the time limit that may be spent in addition on the reasons why no plan fits."""
 
 
 @listening()
@@ -57,11 +57,12 @@ def solve(
     robust: Robust | float | str | None = None,
     on_progress: OnProgress = lambda *_: None,
     example_inputs: Any = None,
-    **wishes: Any,
+    **options: Any,
 ) -> Result:
-    """The best plan for one training step, and how far from the best it can at most be.
+    """Find the best plan for one training step, with a proven bound on its distance from the optimum.
 
-    SIGINT (Ctrl-C) and SIGTERM end the search; the best plan so far is the answer. A second one ends at once.
+    SIGINT (Ctrl-C) and SIGTERM end the search and return the best plan so far. A second signal ends the process at
+    once.
 
     Parameters
     ----------
@@ -69,53 +70,53 @@ def solve(
         A module is profiled first, on ``example_inputs``.
     cluster : Cluster
     batch : int
-        Samples of one step. Only with ``objective='bottleneck'`` may it be left out.
+        Samples of one step. It is optional with ``objective='bottleneck'`` only.
     job : Job, optional
-        Instead of ``batch`` and ``wishes``.
+        Instead of ``batch`` and ``options``.
     time_limit : float
-        Seconds of search; the answer then carries the bound reached.
+        Seconds of search; the result holds the bound reached by then.
     gap : float
         Relative gap at which to stop.
     backend : {'cpsat', 'cbc', 'exact'}
-        Who solves the partition problems.
+        Solver of the partition problems.
     robust : Robust, float or str, optional
-        Times vary by so much (``0.05``, ``'5%'``, or more of it in a `Robust`): after the search, the plans tried are
-        compared in sampled steps, and that of the least mean or quantile is the answer. The bound stays that of the
-        nominal step.
+        Relative spread of times (``0.05``, ``'5%'``, or a `Robust` with more options). After the search, the plans
+        tried are compared in sampled steps, and the one with the least mean or quantile is returned. The bound remains
+        that of the nominal step.
     on_progress : callable
-        ``on_progress(incumbent, bound, open)`` in nanoseconds, whenever something improved.
+        ``on_progress(incumbent, bound, open)`` in nanoseconds, called after every improvement.
     example_inputs : tensor or tuple of tensors, optional
         For a torch module: one batch, whose first axis counts samples.
-    **wishes
+    **options
         Other fields of `Job`, like ``optimizer='adam'`` or ``memory=16 * 2**30``.
 
     Raises
     ------
     InfeasibleError
-        If no plan fits; the text says what would.
+        If no plan fits; the text names changes that would.
     UndecidedError
         If the search was stopped before it had a plan.
     InputError
-        If the questions make no sense together.
+        If the arguments are invalid or contradict each other.
     """
     limits = asked_limits(time_limit, gap, backend, workers, seed)
     clock = Clock(limits)
     if job is None:
-        if batch is None and not (isinstance(model, Model) and wishes.get("objective") == Objective.BOTTLENECK):
+        if batch is None and not (isinstance(model, Model) and options.get("objective") == Objective.BOTTLENECK):
             raise InputError("say how many samples a step has: batch=N")
         try:
-            job = Job(batch=default_batch(model) if batch is None else batch, **wishes)
-        except TypeError as error:  # a word that Job does not know
-            unknown = next((name for name in wishes if name not in Job.__dataclass_fields__), None)
+            job = Job(batch=default_batch(model) if batch is None else batch, **options)
+        except TypeError as error:  # not a field of Job
+            unknown = next((name for name in options if name not in Job.__dataclass_fields__), None)
             if unknown is None:
                 raise
             known = tuple(Job.__dataclass_fields__)
             listed = ", ".join(known)
             raise InputError(
-                f"solve() knows no {unknown!r}{hint(unknown, known)}; wishes are fields of Job: {listed}"
+                f"solve() has no option {unknown!r}{hint(unknown, known)}; options are the fields of Job: {listed}"
             ) from error
-    elif batch is not None or wishes:
-        beside = ", ".join([*(["batch"] if batch is not None else []), *wishes])
+    elif batch is not None or options:
+        beside = ", ".join([*(["batch"] if batch is not None else []), *options])
         raise InputError(f"job and {beside} are both given; write everything into the job, or leave the job out")
     require_question(None, cluster, job)
     question = None if robust is None else as_robust(robust)
@@ -141,7 +142,7 @@ def solve(
                 search.push(node)
             for late in any_orders(space):
                 search.defer(late)
-        if space.large:  # heuristics' plans are late there, and would close little
+        if space.large:  # there, plans of heuristics come late and improve little
             search.run(reserve=search.limits.time * FOR_HEURISTICS)
         with interruptible():
             rows = baselines(
@@ -156,7 +157,7 @@ def solve(
         if search.stop is not Stop.INTERRUPT:
             search.resume()
             search.run()
-    except KeyboardInterrupt:  # Ctrl-C hands back the best plan so far
+    except KeyboardInterrupt:  # Ctrl-C returns the best plan so far
         search.stop = Stop.INTERRUPT
     except BeyondIntegersError as error:
         raise InputError(
@@ -215,7 +216,7 @@ def _check_robust(job: Job) -> None:
             "a robust choice compares perturbed steps, and the bottleneck has none; ask for the objective 'step'"
         )
     if job.intra_layer:
-        raise InputError("a robust choice knows plans of whole layers only; leave out robust or intra_layer")
+        raise InputError("a robust choice supports plans of whole layers only; leave out robust or intra_layer")
 
 
 def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> Model:

@@ -19,7 +19,7 @@ from pipeplan.core.model import Layer, Model, Tie, Work
 from pipeplan.core.pipeline import Pipeline, Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind, Schedule
-from pipeplan.core.shared_weights import with_sums
+from pipeplan.core.shared_weights import with_reductions
 from pipeplan.core.timeline import Timeline
 from pipeplan.costs.pricing import assemble, price
 from pipeplan.io.cluster_file import read_cluster, write_cluster
@@ -194,7 +194,7 @@ def test_copies_of_shared_weights_and_shares_of_updates_are_recovered(width: int
     model = replace(plain, ties=(Tie(("l0", "l2"), 10**6),))
     cluster = equal_devices(2 * width, link=Link(10**8, 20_000))
     homes = tuple(tuple(range(width * s, width * (s + 1))) for s in range(2))
-    schedule = with_sums(FAMILIES["1f1b-sno"].write((width, width), 4), [(0, 1)])
+    schedule = with_reductions(FAMILIES["1f1b-sno"].write((width, width), 4), [(0, 1)])
     plan = plan_of(model, cluster, [1], homes, schedule, zero1)
     timeline = simulate(schedule, real(plan.pipeline, [1.5, 1.5], 2.0, 1.8, 30_000))
     seen = observed([as_recorded(timeline, 30_000)], [timeline.makespan], tied=plan.pipeline.tied)

@@ -10,7 +10,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Schedule
-from pipeplan.core.shared_weights import tied_stages, with_sums
+from pipeplan.core.shared_weights import tied_stages, with_reductions
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.frontend.profile.ties import Held, held_by
 from pipeplan_executor.runtime.program.order import find_replicas
@@ -36,7 +36,7 @@ def plan_for(
     spans = [tuple(names[a:b]) for a, b in pairwise(boundaries)]
     described = describe("test", module, names, held_by(module, names) if held is None else held)
     tied = tied_stages((tie.layers for tie in described.ties), spans)
-    schedule = with_sums(schedule, tied)
+    schedule = with_reductions(schedule, tied)
     homes = find_replicas(schedule)
     ways = tuple((Transfer(),) * lcm(len(a), len(b)) for a, b in pairwise(homes))
     return Plan(

@@ -16,9 +16,9 @@ from pipeplan.simulate import makespan
 from pipeplan.simulate.perturbed.factors import Factors
 from pipeplan.simulate.perturbed.lockstep import last_ends
 from pipeplan.simulate.perturbed.replay import replayed
-from pipeplan.simulate.perturbed.sequence import alone_on_wires, follows
+from pipeplan.simulate.perturbed.sequence import has_own_resources, topological_groups
 from pipeplan.simulate.perturbed.times import Times, perturbed
-from pipeplan.simulate.program import number
+from pipeplan.simulate.program import build_program
 
 SEEDS = st.integers(0, 10**6)
 WIDE = Robust(0.4, 0.3)
@@ -34,10 +34,10 @@ def steps(case: Case, samples: int, seed: int = 0) -> list[int]:
 def test_all_samples_at_once_equal_the_event_loop(seed: int) -> None:
     """Where no wires are shared, lockstep and the event loop give the same nanoseconds, sample by sample."""
     case = random_case(seed, shared_wires=False)
-    program = number(case.schedule, case.pipeline, True)
-    assert alone_on_wires(program)
+    program = build_program(case.schedule, case.pipeline, True)
+    assert has_own_resources(program)
     times = perturbed(program, Factors(WIDE.spread, WIDE.device_spread, seed, 0), range(case.pipeline.devices))
-    assert last_ends(program, follows(program), times)[:5].tolist() == replayed(program, times, 5).tolist()
+    assert last_ends(program, topological_groups(program), times)[:5].tolist() == replayed(program, times, 5).tolist()
 
 
 @given(SEEDS)
@@ -66,8 +66,8 @@ def test_the_step_is_a_convex_function_of_the_times(seed: int) -> None:
     """(Jensen, exactly) Where no wires are shared, steps of several disturbances take no less in sum than the step of
     the summed times: the sum of times is their mean, scaled."""
     case = random_case(seed, shared_wires=False)
-    program = number(case.schedule, case.pipeline, True)
-    order = follows(program)
+    program = build_program(case.schedule, case.pipeline, True)
+    order = topological_groups(program)
     times = perturbed(program, Factors(WIDE.spread, WIDE.device_spread, seed, 0), range(case.pipeline.devices))
     assert last_ends(program, order, times).sum() >= last_ends(program, order, summed(times))[0]
 
@@ -81,7 +81,7 @@ def summed(times: Times) -> Times:
 def test_times_are_rounded_up_and_slow_devices_slow_all_they_compute() -> None:
     """What a device computes takes its own factor times the device's, a transfer only its own, all rounded up."""
     pipeline = line(2, 1000, 2000, occupancy=100, latency=7)
-    program = number(FAMILIES["1f1b-sno"].write((1, 1), 3), pipeline, True)
+    program = build_program(FAMILIES["1f1b-sno"].write((1, 1), 3), pipeline, True)
     factors = Factors(0.2, 0.3, 5, 0)
     times = perturbed(program, factors, (4, 6))
     slow, own = factors.of_device(6), factors.of_actions(6, Kind.BACKWARD, 3)
@@ -98,7 +98,7 @@ def test_times_are_rounded_up_and_slow_devices_slow_all_they_compute() -> None:
 def test_a_collective_takes_as_long_on_every_replica(seed: int) -> None:
     """Replicas that reduce together end together in every perturbed step."""
     case = random_case(seed)
-    program = number(case.schedule, case.pipeline, True)
+    program = build_program(case.schedule, case.pipeline, True)
     times = perturbed(program, Factors(0.4, 0.4, seed, 0), range(case.pipeline.devices))
     for together in program.collectives:
         if len({program.durations[i] for i in together}) == 1:

@@ -267,6 +267,6 @@ def test_quantities_come_back(value: int) -> None:
 def test_folding_spreads_to_the_same_layers(model: Model) -> None:
     """Groups spread out to exactly the layers that were folded."""
     spread = [
-        layer for entry in fold(model.layers) for layer in (entry.spread() if isinstance(entry, Group) else [entry])
+        layer for entry in fold(model.layers) for layer in (entry.expand() if isinstance(entry, Group) else [entry])
     ]
     assert spread == list(model.layers)

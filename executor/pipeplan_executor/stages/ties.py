@@ -13,7 +13,7 @@ from torch import nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
-from pipeplan.core.shared_weights import holders, joined
+from pipeplan.core.shared_weights import merge_overlapping, stages_holding
 from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.ties import shared_parameters
 
@@ -49,12 +49,12 @@ def find_copies(plan: Plan, row: Row, module: nn.Module) -> tuple[Copies, ...]:
     found: dict[tuple[int, ...], list[dict[int, str]]] = {}
     for shared in shared_parameters(module, row.parameters):
         layers = [row.names[number] for number, _ in shared]
-        stages = holders(layers, spans)
+        stages = stages_holding(layers, spans)
         if len(stages) > 1 and module.get_parameter(shared[0][1]).requires_grad:
             names = [full for _, full in shared]
             named = {s: next(n for n, layer in zip(names, layers, strict=True) if layer in spans[s]) for s in stages}
             found.setdefault(stages, []).append(named)
-    wanted = joined(found)
+    wanted = merge_overlapping(found)
     if plan.pipeline.tied != wanted:
         raise PlanError(
             f"the plan sums gradients of shared weights between stages {plan.pipeline.tied or 'none'}, and the model's "

@@ -1,1 +1,1 @@
-"""Published heuristics: partitioners cut a chain, planners choose replicas and devices too."""
+"""Published heuristics: partitioners choose stage boundaries, planners choose replicas and devices too."""

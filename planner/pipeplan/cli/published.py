@@ -52,7 +52,7 @@ def run_published(options: Namespace) -> int:
             backend=backend,
         )
     if report.status is Status.INFEASIBLE:
-        from pipeplan.io.published.room import why_nothing_fits
+        from pipeplan.io.published.least_memory import why_nothing_fits
 
         raise InfeasibleError(why_nothing_fits(case, backend))
     if report.solution is None:

@@ -1,11 +1,11 @@
-"""`Cluster`: devices of some kinds, in nodes, joined by links.
+"""`Cluster`: devices in nodes, their kinds, and the links between them.
 
 ::
 
     node 0                     node 1
     ┌───────────────┐          ┌───────────────┐
     │ d0 ═ d1 ═ d2  │──card────card── d3 ═ d4  │      ═  the node's own link, one per pair of devices
-    └───────────────┘  network └───────────────┘      ─  the network, one card a node, shared by its devices
+    └───────────────┘  network └───────────────┘      ─  the network, one card per node, shared by its devices
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from pipeplan.core.figures import LARGEST, MOST_DEVICES, real, whole
 
 
 class Overlap(StrEnum):
-    """What a device does while it sends.
+    """Overlap of a device's computation with its sends.
 
-    ``NONE``: it waits (a synchronous device without overlap). ``COPY``: it computes; a tensor leaves when its action
+    ``NONE``: the device waits (synchronous, without overlap). ``COPY``: it computes; a tensor leaves when its action
     has ended. ``STREAM``: it computes, and a tensor leaves while it is being made (BaPipe's asynchronous accelerators).
     """
 
@@ -31,13 +31,13 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceKind:
-    """One kind of device.
+    """One kind of device: its memory, its speed and its price.
 
     Attributes
     ----------
     name : str
     memory : int or None
-        Bytes a plan may use; None is no limit.
+        Bytes that a plan may use; None is no limit.
     peak : mapping of str to int
         Floating-point operations per second, by number format (``'float32'``, ``'bfloat16'`` …).
     bandwidth : int or None
@@ -45,13 +45,13 @@ class DeviceKind:
     efficiency : float
         Fraction of the peaks that an analytic estimate assumes to be reached.
     overhead : int
-        Nanoseconds that every layer costs besides (kernel launches), in an analytic estimate.
+        Nanoseconds added to every layer (kernel launches), in an analytic estimate.
     timed_as : str or None
-        The kind whose profile this one uses; None is its own name.
+        Name of the kind whose profile this one uses; None is its own name.
     speed : float
-        How many times as fast as the profile of ``timed_as``, or as the estimate from its figures, says.
+        Speed relative to the profile of ``timed_as``, or to the estimate from this kind's own figures.
     runtime : int
-        Bytes that the runtime takes on a device before any layer is there.
+        Bytes that the runtime takes on a device before any layer is loaded.
     price : float or None
         Per device and hour, in any currency that all kinds of a cluster share.
     on_chip : int or None
@@ -90,10 +90,10 @@ class DeviceKind:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Bytes per second (None: free) and nanoseconds before the first byte arrives.
+    """Bandwidth in bytes per second (None: transfers are free) and latency in nanoseconds.
 
-    ``collective_efficiency`` is the share of the bandwidth that each member of a ring all-reduce reaches, where that
-    was measured: libraries copy and add between one round and the next. Above 1 where the network itself adds.
+    ``collective_efficiency`` is the share of the bandwidth that each rank of a ring all-reduce reaches, where that was
+    measured. It is below 1 because libraries copy and add between rounds, and above 1 where the network itself adds.
     """
 
     bandwidth: int | None = None
@@ -112,7 +112,7 @@ class Link:
 
     @property
     def in_collectives(self) -> "Link":
-        """The link as the rounds of a collective find it."""
+        """The link at the bandwidth that the rounds of a collective reach."""
         if self.bandwidth is None or self.collective_efficiency == 1.0:
             return self
         return Link(max(min(round(self.bandwidth * self.collective_efficiency), LARGEST), 1), self.latency)
@@ -120,7 +120,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Devices that share a box: the kind of each, and the link between any two of them."""
+    """Devices of one machine: the kind of each, and the link between any two of them."""
 
     kinds: tuple[str, ...]
     link: Link = Link()
@@ -136,7 +136,7 @@ class Device:
 
     @property
     def label(self) -> str:
-        """For tables: ``'d3 v100 (node 1)'``."""
+        """Label for tables: ``'d3 v100 (node 1)'``."""
         return f"d{self.index} {self.kind.name} (node {self.node})"
 
 
@@ -180,7 +180,7 @@ class Cluster:
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """Every device, node by node."""
+        """All devices, in order of nodes."""
         pairs = [(self.kinds[kind], number) for number, node in enumerate(self.nodes) for kind in node.kinds]
         return tuple(Device(index, kind, node) for index, (kind, node) in enumerate(pairs))
 
@@ -193,7 +193,7 @@ class Cluster:
 
     @staticmethod
     def uniform(count: int, kind: DeviceKind, link: Link | None = None, overlap: Overlap = Overlap.COPY) -> "Cluster":
-        """``count`` equal devices in one node."""
+        """Return a cluster of ``count`` equal devices in one node."""
         whole(count, "the number of devices", 1, MOST_DEVICES)
         node = Node(kinds=(kind.name,) * count, link=link or Link())
         return Cluster(name=f"{count} x {kind.name}", kinds={kind.name: kind}, nodes=(node,), overlap=overlap)

@@ -1,6 +1,6 @@
-"""Suspension of Python's garbage collector while very many small objects are made that all stay.
+"""Suspension of Python's garbage collector while very many small objects are made and kept.
 
-It looks through all of them again and again, and takes more time than whoever makes them.
+The collector scans all of them repeatedly, which takes more time than making them.
 """
 
 import gc
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Nothing is collected meanwhile; as a decorator, during a call."""
+    """Disable the garbage collector inside a ``with`` block; as a decorator, during a call."""
     if not gc.isenabled():
         yield
         return

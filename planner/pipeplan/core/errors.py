@@ -1,4 +1,4 @@
-"""Errors that pipeplan raises on purpose. Each says what was wrong, with numbers, and what to change."""
+"""Errors that pipeplan raises on purpose. Each message states the fault, with numbers, and the change to make."""
 
 
 class PipeplanError(Exception):
@@ -10,13 +10,13 @@ class InputError(PipeplanError):
 
 
 class InfeasibleError(PipeplanError):
-    """No plan fits the limits; the text says what would (command-line exit code 1)."""
+    """No plan fits the limits; the text names changes that would (command-line exit code 1)."""
 
 
 class UndecidedError(PipeplanError):
     """The search was stopped before it had a plan, or a proof that there is none.
 
-    ``bound`` (nanoseconds) was proved by then; ``stop`` says what stopped it.
+    ``bound`` is the bound proved by then, in nanoseconds; ``stop`` is the reason of the stop.
     """
 
     def __init__(self, stop: str, bound: int, needed: float | None = None) -> None:

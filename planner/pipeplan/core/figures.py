@@ -1,4 +1,4 @@
-"""Checks of numbers given to the Python API: whole or finite, within limits, and named where they are not."""
+"""Checks of numbers given to the Python API: integers or finite floats, within limits."""
 
 from math import inf, isfinite
 from numbers import Integral, Real
@@ -6,23 +6,23 @@ from numbers import Integral, Real
 from pipeplan.core.errors import InputError
 
 LARGEST = 2**62
-"""The largest time (nanoseconds), size (bytes) or rate (per second), so that solvers' 64-bit integers hold it: 146
-years, 4 EiB."""
+"""The largest time (nanoseconds), size (bytes) or rate (per second): 146 years, 4 EiB. It fits the 64-bit integers of
+the solvers."""
 MOST_LAYERS = 10**5
-"""Layers of a model."""
+"""Largest number of layers of a model."""
 MOST_DEVICES = 2**16
-"""Devices of a cluster."""
+"""Largest number of devices of a cluster."""
 MOST_SAMPLES = 2**31
-"""Samples of a batch."""
+"""Largest number of samples of a batch."""
 
 
 def whole(value: object, what: str, least: int = 0, most: int = LARGEST) -> int:
-    """The value as an integer.
+    """Return the value as an integer.
 
     Raises
     ------
     InputError
-        If it is none, or lies outside the limits; the text uses ``what``.
+        If it is not an integer, or lies outside the limits; the text names it ``what``.
     """
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise InputError(f"{what} must be a whole number, not {shown(value)}")
@@ -34,12 +34,12 @@ def whole(value: object, what: str, least: int = 0, most: int = LARGEST) -> int:
 
 
 def real(value: object, what: str, least: float = 0.0, most: float = inf, *, above: bool = False) -> float:
-    """The value as a finite float; with ``above`` it must exceed ``least``.
+    """Return the value as a finite float; with ``above`` it must exceed ``least``.
 
     Raises
     ------
     InputError
-        If it is none, or lies outside the limits; the text uses ``what``.
+        If it is not a finite number, or lies outside the limits; the text names it ``what``.
     """
     if not isinstance(value, Real) or isinstance(value, bool):
         raise InputError(f"{what} must be a number, not {shown(value)}")
@@ -56,7 +56,7 @@ def real(value: object, what: str, least: float = 0.0, most: float = inf, *, abo
 
 
 def shown(value: object) -> str:
-    """A value for people: numbers of very many digits are cut short."""
+    """Format a value for messages; long numbers and long texts are abbreviated."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return f"a number beyond {'-' if value < 0 else ''}10^30"
     text = repr(value)

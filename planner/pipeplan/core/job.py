@@ -1,4 +1,4 @@
-"""`Job`: batch, schedules and other options of a question, and constraints on its answer."""
+"""`Job`: batch, schedules and other options of a planning problem, and constraints on its plans."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,14 +13,17 @@ OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
 
 
 class Objective(StrEnum):
-    """``STEP``: time of one synchronous step. ``BOTTLENECK``: the largest stage load of an endless pipeline."""
+    """Objective to minimise.
+
+    ``STEP``: time of one synchronous step. ``BOTTLENECK``: the largest stage load of an endless pipeline.
+    """
 
     STEP = "step"
     BOTTLENECK = "bottleneck"
 
 
 class Recompute(StrEnum):
-    """Activations computed again in the backward: of no layer, of those that it takes to fit, or of every layer."""
+    """Layers whose activations are recomputed in the backward: none, those needed for the plan to fit, or all."""
 
     NONE = "none"
     CHOOSE = "choose"
@@ -28,9 +31,10 @@ class Recompute(StrEnum):
 
 
 class Order(StrEnum):
-    """``SEARCH``: any order of unlike devices. ``GIVEN``: stages take devices as they are listed, d0 first.
+    """Order of devices along the pipeline.
 
-    With ``GIVEN`` no device is left out but those behind the last stage. To leave one out, take it off the list.
+    ``SEARCH``: any order of unlike devices. ``GIVEN``: stages take devices as they are listed, d0 first. With ``GIVEN``
+    only devices after the last stage stay unused. To leave another one out, remove it from the cluster.
     """
 
     SEARCH = "search"
@@ -38,55 +42,54 @@ class Order(StrEnum):
 
 
 def default_batch(model: Model) -> int:
-    """One micro-batch of the smallest profiled size: enough for a bottleneck, which knows no steps."""
+    """Return the smallest profiled micro-batch size: enough for the bottleneck objective, which has no steps."""
     return min((profile.micro_batch for profile in model.profiles), default=1)
 
 
 @dataclass(frozen=True)
 class Job:
-    """Batch, optimiser, limits and wishes.
+    """Batch, optimiser, limits and constraints of a planning problem.
 
     Attributes
     ----------
     batch : int
         Samples in one step, over all micro-batches.
     micro_batches : tuple of int
-        Numbers of micro-batches to consider; empty is every one that the profiles allow.
+        Numbers of micro-batches to consider; empty is every number that the profiles allow.
     optimizer : str
         A key of `OPTIMIZER_STATE`.
     schedules : tuple of str
-        Schedule families to consider; empty is every one that suits the cluster. ``'any'`` adds every order at all,
-        with backwards split or not, on stages of one width.
+        Schedule families to consider; empty is every family that suits the cluster. ``'any'`` adds every order of
+        actions, with joined or split backwards, on stages with equal numbers of replicas.
     depths : tuple of int
         Numbers of stages to consider; empty is 1 up to the number of devices.
     memory : int or None
-        Bytes a device may use, where that is less than the device has.
+        Bytes that a device may use, where that is less than the device has.
     objective : Objective
     extrapolate : bool
         Allow micro-batch sizes outside the measured ones (costs grow linearly with the size).
     replicas : tuple of int
-        Numbers of devices that may share a stage; empty is every one, ``(1,)`` is no replication.
+        Numbers of devices that may share a stage; empty is every number, ``(1,)`` is no replication.
     equal_replicas : bool
-        One number of replicas for all stages.
+        Require the same number of replicas for all stages.
     recompute : Recompute
     zero1 : bool
-        Replicas share the optimiser's state out among them (Rajbhandari et al., ZeRO, 2020, stage 1).
+        Shard the optimiser's state over the replicas of a stage (Rajbhandari et al., ZeRO, 2020, stage 1).
     order : Order
-        Of devices along the pipeline; see `Order`.
+        Order of devices along the pipeline.
     together : tuple of tuple of str
-        Layers that one stage must hold: every layer from the first of them to the last.
+        Groups of layers; one stage must hold every layer from the first of a group to its last.
     no_cut_after : tuple of str
         Layers that may not be the last of their stage.
     pin : tuple of (str, str)
-        A layer and where it must lie: a kind of device, or one device, like ``'d3'``.
+        A layer and its required place: a kind of device, or one device, like ``'d3'``.
     intra_layer : bool
-        A layer at the end of a stage may be divided between neighbours (devices whose tensors leave while they are
-        made, only).
+        Allow a layer at the end of a stage to be divided between neighbours (only with `Overlap.STREAM`).
 
     Raises
     ------
     InputError
-        If a field is none of what it may be, or two of them contradict each other whatever the model and the cluster.
+        If a field has an invalid value, or two of them contradict each other whatever the model and the cluster.
     """
 
     batch: int
@@ -145,7 +148,7 @@ class Job:
 
 
 def _several(values: Any, name: str) -> tuple[Any, ...]:
-    """A list or tuple as a tuple."""
+    """Return a list or tuple as a tuple."""
     if not isinstance(values, list | tuple):
         raise InputError(f"{name} takes several values, like a tuple, not {shown(values)}")
     return tuple(values)
@@ -160,7 +163,7 @@ def _names(values: Any, name: str) -> tuple[str, ...]:
 
 
 def _pins(pins: tuple[Any, ...]) -> tuple[tuple[str, str], ...]:
-    """Each layer with its place, once.
+    """Return each pinned layer with its place, without duplicates.
 
     Raises
     ------

@@ -1,13 +1,13 @@
-"""`Model`: layers in topological order, and what each of them costs.
+"""`Model`: layers in topological order, and the costs of each.
 
 ::
 
     layers    l0 ──▶ l1 ──▶ l2 ──▶ l3 ──▶ l4          index order is a topological order
                 │                   ▲
-                └───────────────────┘                   an edge may jump
+                └───────────────────┘                   an edge may skip layers
     cuts          0      1      2      3               cut c lies between layer c and layer c + 1
 
-What crosses cut c is the output of every layer ≤ c that some layer > c reads, each counted once.
+The bytes over cut c are the outputs of all layers ≤ c that some layer > c reads, each counted once.
 """
 
 import hashlib
@@ -24,21 +24,21 @@ from pipeplan.core.wording import hint
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """What one layer costs on one kind of device, for one micro-batch.
+    """Costs of one layer on one kind of device, for one micro-batch.
 
     Attributes
     ----------
     forward, backward : int
         Nanoseconds. ``backward`` is the joined one (input and weight gradients together).
     input_gradient, weight_gradient : int
-        Nanoseconds of the split backward. Their sum is seldom ``backward``: it may be more or less.
+        Nanoseconds of the split backward. Their sum may be more or less than ``backward``.
     saved : int
-        Bytes that stay alive from this layer's forward to its backward, its output included, its input and its
-        parameters not (they belong to the layer that made them).
+        Bytes kept from this layer's forward to its backward. Its output is included. Its input is not (it counts for
+        the layer that made it), and neither are its parameters.
     output : int
         Bytes of the output.
     workspace : int
-        Peak of the bytes that live only while the layer computes.
+        Peak of the bytes that are allocated only while the layer computes.
     update : int
         Nanoseconds of the optimiser step on this layer's parameters.
     """
@@ -55,7 +55,7 @@ class LayerCost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one layer does for one sample, whatever device it runs on: the input of the analytic estimate.
+    """Operations and bytes of one layer for one sample, independent of the device; input of the analytic estimate.
 
     Floating-point operations count a multiply-add as two; ``output`` and ``saved`` are bytes (see `LayerCost`).
     """
@@ -69,20 +69,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: the smallest thing that a plan moves.
+    """One layer: the smallest unit that a plan assigns to a stage.
 
     Attributes
     ----------
     name : str
         A module path for a torch model, a node id for an imported graph.
     parameters : int
-        Bytes of trainable parameters; what it shares with an earlier layer (see `Tie`) counts there.
+        Bytes of trainable parameters; weights shared with an earlier layer (see `Tie`) count there.
     inputs : tuple of str
         The layers whose outputs this one reads; empty for a layer that reads only the batch.
     work : Work or None
         Present where an analytic estimate is possible.
     kind : str
-        What the layer is, for people: a module class, an operator.
+        Description for reports: a module class, an operator.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Tie:
     Attributes
     ----------
     layers : tuple of str
-        At least two, in the model's order. What they share counts as the first one's.
+        At least two, in the model's order. The shared weights count for the first one.
     parameters : int
         Bytes of the weights that they share.
     """
@@ -110,7 +110,7 @@ class Tie:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a profile's numbers come from."""
+    """Origin of a profile's numbers."""
 
     how: Literal["measured", "imported", "analytic"]
     source: str
@@ -120,7 +120,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The cost of every layer on one kind of device at one micro-batch size."""
+    """Costs of every layer on one kind of device at one micro-batch size."""
 
     device: str
     micro_batch: int
@@ -139,14 +139,14 @@ _FIGURES = tuple(each.name for each in fields(LayerCost))
 
 @dataclass(frozen=True)
 class Model:
-    """Layers in topological order, the profiles known of them, and which of them share weights.
+    """Layers in topological order, their profiles, and the ties of layers that share weights.
 
     Raises
     ------
     InputError
-        If there are more than `MOST_LAYERS`, a figure is no whole number of nought or more, names repeat, an input is
-        not an earlier layer, a profile has not one cost for each layer, or a tie names layers that are not there or
-        shares more than its first layer has.
+        If there are more than `MOST_LAYERS`, a figure is not an integer ≥ 0, names repeat, an input is not an earlier
+        layer, a profile does not have one cost for each layer, or a tie names unknown layers or shares more bytes than
+        its first layer has.
     """
 
     name: str
@@ -205,18 +205,18 @@ class Model:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of what a plan relies on: the layers' names, parameters, edges and ties (not their costs)."""
+        """Hash of the layers' names, parameters, edges and ties (not their costs), on which a plan relies."""
         body: list[object] = [(layer.name, layer.parameters, layer.inputs) for layer in self.layers]
         body += [(tie.layers, tie.parameters) for tie in self.ties]
         return hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
 
     def as_dict(self) -> dict[str, object]:
-        """Plain data, for files and tests."""
+        """Return plain data, for files and tests."""
         return asdict(self)
 
 
 def tie_faults(layers: tuple[Layer, ...], ties: tuple[Tie, ...]) -> Iterator[str]:
-    """What is wrong with ties of these layers, one sentence each."""
+    """Yield a sentence for each fault of the ties between these layers."""
     place = {layer.name: i for i, layer in enumerate(layers)}
     shared: dict[str, int] = {}
     for tie in ties:

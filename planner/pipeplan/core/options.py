@@ -8,23 +8,23 @@ from pipeplan.core.model import Model
 from pipeplan_formulations.common.report import Limits
 
 BACKENDS = ("cpsat", "cbc", "exact")
-"""Who may solve partition problems."""
+"""Solvers of partition problems."""
 LONGEST = 1e8
-"""Seconds that a search may take at most: three years."""
+"""Largest time limit of a search, in seconds: three years."""
 MOST_WORKERS = 1024
 SEEDS = 2**31 - 1
-"""The largest seed that the solvers take."""
+"""The largest seed that the solvers accept."""
 WORKERS, SEED = 2, 0
-"""Unless told otherwise."""
+"""Defaults."""
 
 
 def require_question(model: object, cluster: object, job: object) -> None:
-    """Refuse what is no `Model` (None is left unchecked), `Cluster` or `Job`, like the name of one.
+    """Refuse arguments that are not a `Model` (None is allowed), a `Cluster` and a `Job`, like the name of one.
 
     Raises
     ------
     InputError
-        Saying how to get one.
+        With the call that makes one.
     """
     for value, kind, way in (
         (model, Model, "pipeplan.load_model(name or path) reads one"),
@@ -38,12 +38,12 @@ def require_question(model: object, cluster: object, job: object) -> None:
 def asked_limits(
     time_limit: float, gap: float = 0.0, backend: str = "cpsat", workers: int = WORKERS, seed: int = SEED
 ) -> Limits:
-    """The limits, checked.
+    """Check the limits of a search and return them.
 
     Raises
     ------
     InputError
-        If one of them is no number, is not finite or lies outside its range, or there is no such backend.
+        If one of them is not a number, is not finite or lies outside its range, or the backend is unknown.
     """
     seconds = real(time_limit, "the time limit (seconds)", most=LONGEST)
     share = real(gap, "the relative gap (0.01 stops within 1 %)", most=1.0)

@@ -1,4 +1,4 @@
-"""How much times vary, and by what a plan is then chosen."""
+"""`Robust`: the spread of varying times, and the statistic by which plans are then chosen."""
 
 import re
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown, whole
 
 SAMPLES = 1000
-"""Perturbed steps of each plan, unless told otherwise."""
+"""Default number of perturbed steps of each plan."""
 SHOWN = 0.95
 """The quantile that is shown where plans are chosen by their mean."""
 BEYOND = 10
-"""Samples that must lie beyond a quantile, so that it does not rest on a few of them."""
+"""Samples that must lie beyond a quantile, so that its estimate does not depend on a few of them."""
 MOST = 10**6
-"""Samples that can be asked for."""
+"""Largest number of samples."""
 WIDEST = 1.0
 """The largest relative spread."""
 
@@ -23,24 +23,24 @@ _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(%?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Robust:
-    """A question about plans whose times vary.
+    """Spread of times and the statistic by which plans are chosen.
 
     Attributes
     ----------
     spread : float
         Standard deviation of the time of an action or a transfer, over its mean: 0.05 is 5 %.
     device_spread : float
-        The same of a factor that each device draws once a step: how much slower or faster it is today.
+        The same for a factor that each device draws once per step and that scales all its times.
     quantile : float or None
         Choose by this quantile of the step time; None chooses by its mean.
     samples : int or None
-        Perturbed steps of each plan. None is `SAMPLES`, or as many as the quantile needs; fewer where every one of them
-        must be simulated by itself and takes long.
+        Perturbed steps of each plan. None is `SAMPLES`, or as many as the quantile needs; fewer where each must be
+        simulated separately and takes long.
 
     Raises
     ------
     InputError
-        If a number makes no sense; the text says which would.
+        If a number lies outside its range; the text gives the range.
     """
 
     spread: float
@@ -72,43 +72,43 @@ class Robust:
 
     @property
     def shown(self) -> float:
-        """The quantile that is told beside the mean."""
+        """The quantile that is reported beside the mean."""
         return SHOWN if self.quantile is None else self.quantile
 
     @property
     def least_samples(self) -> int:
-        """With fewer the quantile would rest on less than `BEYOND` of them."""
+        """Smallest number of samples of which `BEYOND` lie beyond the quantile."""
         return ceil(BEYOND / self._beyond - 1e-9)
 
     @property
     def wanted(self) -> int:
-        """How many samples are drawn where they cost little."""
+        """Number of samples to draw, where each is cheap."""
         return max(SAMPLES, self.least_samples) if self.samples is None else self.samples
 
     @property
     def words(self) -> str:
-        """``'mean'`` or ``'quantile 0.95'``."""
+        """Name of the statistic: ``'mean'`` or ``'quantile 0.95'``."""
         return "mean" if self.quantile is None else f"quantile {self.quantile:g}"
 
     @property
     def _beyond(self) -> float:
-        """The part of all samples on the smaller side of the quantile."""
+        """Fraction of all samples on the smaller side of the quantile."""
         return min(self.shown, 1 - self.shown)
 
 
-def as_robust(wish: "Robust | float | str") -> Robust:
-    """A question from what a user writes: ``Robust(…)``, ``0.05`` or ``'5%'``.
+def as_robust(value: "Robust | float | str") -> Robust:
+    """Convert ``Robust(…)``, ``0.05`` or ``'5%'`` to a `Robust`.
 
     Raises
     ------
     InputError
-        If it is neither.
+        If it is none of these.
     """
-    return wish if isinstance(wish, Robust) else Robust(parse_share(wish, "robust"))
+    return value if isinstance(value, Robust) else Robust(parse_share(value, "robust"))
 
 
 def parse_share(text: str | float, name: str) -> float:
-    """``'5%'`` or ``'0.05'`` as 0.05.
+    """Parse ``'5%'`` or ``'0.05'`` to 0.05.
 
     Raises
     ------

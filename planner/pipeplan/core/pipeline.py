@@ -1,17 +1,17 @@
-"""Stages on devices, with their times, memory and transfers: what a schedule runs on.
+"""`Pipeline`: stages on devices, with their times, memory and transfers; a schedule runs on it.
 
 ::
 
     stage 0 ──transfers[0]──▶ stage 1 ──transfers[1]──▶ stage 2
             ◀──returns[0]────         ◀──returns[1]────
 
-A stage may have several *replicas*, each on a device of its own. They share out the micro-batches: micro-batch m runs
-on replica m mod r. Who sends to whom therefore repeats after the least common multiple of two neighbours' replicas:
+A stage may have several *replicas*, each on a device of its own. Micro-batch m runs on replica m mod r. The pairs of
+sender and receiver therefore repeat after the least common multiple of two neighbours' numbers of replicas:
 
 ::
 
     stage 0, r = 2      d0 ── 0 2 4 …     m = 0: d0 ▶ d2   1: d1 ▶ d3   2: d0 ▶ d4
-                        d1 ── 1 3 5 …     m = 3: d1 ▶ d2   4: d0 ▶ d3   5: d1 ▶ d4   then again from the front
+                        d1 ── 1 3 5 …     m = 3: d1 ▶ d2   4: d0 ▶ d3   5: d1 ▶ d4   then again from the first
     stage 1, r = 3      d2 d3 d4
 """
 
@@ -26,7 +26,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.schedule import Kind
 
 Times: TypeAlias = int | tuple[int, ...]
-"""Nanoseconds of an action: the same for every token slice of a micro-batch, or one number per slice."""
+"""Nanoseconds of an action: one number for all token slices of a micro-batch, or one number per slice."""
 
 _FIELDS: Mapping[Kind, str] = {
     Kind.FORWARD: "forward",
@@ -40,28 +40,28 @@ _FIELDS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Times (nanoseconds) and memory (bytes) of one replica of a stage, per micro-batch unless said otherwise.
+    """Times (nanoseconds) and memory (bytes) of one replica of a stage, per micro-batch unless stated otherwise.
 
     Attributes
     ----------
     forward, backward, input_gradient, weight_gradient : int or tuple of int
-        Of each token slice, where sequences are cut into slices: one number for all of them, or one per slice. Read by
-        `duration`, `least` and `total`.
+        Times of each token slice, where sequences are cut into slices: one number for all slices, or one per slice.
+        Read by `duration`, `least` and `total`.
     update : int
-        Once a step.
+        Time of the optimiser step, once per step.
     reduce : int
-        Once a step: how long the summing of gradients takes, among replicas and with stages that hold copies of the
-        same weights, once all of them have come to it.
+        Time of summing gradients, once per step: over replicas, and over stages that hold copies of the same weights.
+        It counts from the moment when all of them have reached it.
     resident : int
-        Bytes that stay for the whole step: parameters, gradients, optimiser state.
+        Static bytes, for the whole step: parameters, gradients, optimiser state.
     held : int
-        Bytes that a micro-batch keeps from its forward on (saved tensors and the received input).
+        Activation bytes of a micro-batch from its forward on (saved tensors and the received input).
     held_after_input_gradient : int or None
-        What of ``held`` is still there between input and weight gradient; None if all of it is.
+        The part of ``held`` that is kept between input and weight gradient; None if all of it is.
     workspace : int
-        Bytes that live only while an action of this stage runs.
+        Bytes allocated only while an action of this stage runs.
     forward_workspace : int or None
-        Those of a forward, where a backward needs more since it computes layers again; None if it is the same.
+        The same for a forward, where a backward needs more because it recomputes layers; None if both are equal.
     """
 
     forward: Times
@@ -78,26 +78,26 @@ class Stage:
 
     @property
     def slices(self) -> int:
-        """Number of token slices whose times are told apart; 1 where all take the same."""
+        """Number of token slices with separate times; 1 where all take the same time."""
         own = (self.forward, self.backward, self.input_gradient, self.weight_gradient)
         return max([1, *(len(times) for times in own if isinstance(times, tuple))])
 
     def duration(self, kind: Kind, slice: int = 0) -> int:
-        """Nanoseconds of an action."""
+        """Return the nanoseconds of an action."""
         times: Times = getattr(self, _FIELDS[kind])
         return times if isinstance(times, int) else times[slice]
 
     def least(self, kind: Kind) -> int:
-        """Nanoseconds of the shortest action of a kind."""
+        """Return the nanoseconds of the shortest action of a kind."""
         return min(self.duration(kind, part) for part in range(self.slices))
 
     def total(self, *kinds: Kind) -> int:
-        """Nanoseconds of these kinds for one micro-batch: the sum over all slices whose times are told apart."""
+        """Return the nanoseconds of these kinds for one micro-batch, summed over all slices with separate times."""
         many = self.slices
         return sum(self.duration(kind, k) for kind in kinds for k in range(many if kind.per_micro_batch else 1))
 
     def with_durations(self, duration: Callable[[Kind, int], int]) -> "Stage":
-        """The same stage, where an action takes ``duration(kind, slice)`` nanoseconds."""
+        """Return the same stage with actions of ``duration(kind, slice)`` nanoseconds."""
         many = self.slices
 
         def times(kind: Kind) -> Times:
@@ -114,17 +114,17 @@ class Stage:
         )
 
     @property
-    def beside(self) -> int:
+    def forward_lane_workspace(self) -> int:
         """Bytes that a forward needs while a backward runs on the other lane."""
         return self.workspace if self.forward_workspace is None else self.forward_workspace
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One tensor's way between the devices of two neighbouring stages.
+    """One tensor's transfer between the devices of two neighbouring stages.
 
-    ``occupancy`` nanoseconds each of ``resources`` is busy (one direction of a link, or the network cards of two
-    nodes, which all transfers through them share in turn); ``latency`` more until the tensor is there.
+    Each of ``resources`` is busy for ``occupancy`` nanoseconds. A resource is one direction of a link, or the network
+    card of a node, which serves its transfers one after another. The tensor arrives ``latency`` nanoseconds later.
     """
 
     size: int = 0
@@ -135,21 +135,21 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Everything about a plan that the simulator needs, but for the order of actions.
+    """Everything about a plan that the simulator needs, except the order of actions.
 
     Attributes
     ----------
     stages : tuple of Stage
     placement : tuple of tuple of int
-        The devices (0 … devices − 1) of each stage, one a replica.
+        The devices (0 … devices − 1) of each stage, one per replica.
     transfers, returns : tuple of tuple of Transfer
-        One tuple a boundary: activations forward, gradients back. Micro-batch m takes entry m mod length, and the
+        One tuple per boundary: activations forward, gradients back. Micro-batch m takes entry m mod length, and the
         length is the least common multiple of the replicas on both sides. A transfer inside one device costs nothing.
     overlap : Overlap
     runtime : tuple of int
-        Bytes, one a device, that its runtime takes.
+        Bytes that the runtime takes, one number per device.
     limits : tuple of int
-        Bytes, one a device (`pipeplan.costs.chain.UNLIMITED` for none).
+        Bytes that may be used, one number per device (`pipeplan.costs.chain.UNLIMITED` for no limit).
     tied : tuple of tuple of int
         Disjoint groups of stages that hold copies of the same weights: the reductions of a group are one collective.
     """
@@ -180,7 +180,7 @@ class Pipeline:
 
     @cached_property
     def stages_on(self) -> tuple[tuple[int, ...], ...]:
-        """The stages of which each device has a replica."""
+        """Stages of which each device has a replica."""
         found: list[list[int]] = [[] for _ in range(self.devices)]
         for stage, devices in enumerate(self.placement):
             for device in devices:
@@ -188,6 +188,6 @@ class Pipeline:
         return tuple(map(tuple, found))
 
     def device_of(self, stage: int, micro_batch: int) -> int:
-        """The device on which a stage runs a micro-batch."""
+        """Return the device on which a stage runs a micro-batch."""
         devices = self.placement[stage]
         return devices[micro_batch % len(devices)]

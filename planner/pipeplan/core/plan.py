@@ -9,7 +9,7 @@ from pipeplan.core.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """Bytes of a stage's device at the peak, by what holds them."""
+    """Bytes of a stage's device at the peak, by purpose."""
 
     weights: int = 0
     gradients: int = 0
@@ -20,7 +20,7 @@ class MemoryParts:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Sum of all parts, in bytes."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.workspace + self.runtime
 
 
@@ -37,12 +37,12 @@ class PlanStage:
     forward, backward : int
         Nanoseconds for one micro-batch.
     in_flight : int
-        Most micro-batches whose activations the stage holds at a time.
+        Largest number of micro-batches whose activations the stage holds at a time.
     memory : MemoryParts
     recompute : tuple of str
         Layers whose activations are recomputed in the backward.
     shares : tuple of (str, float)
-        Layers that neighbours divide, and the part of each that lies here; every other layer lies here whole.
+        Layers divided between neighbouring stages, and the fraction of each on this stage; other layers are whole.
     """
 
     layers: tuple[str, ...]
@@ -56,13 +56,13 @@ class PlanStage:
 
     @property
     def replicas(self) -> int:
-        """How many devices share this stage's micro-batches."""
+        """Number of devices that share this stage's micro-batches."""
         return len(self.devices)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything the executor needs, and what was promised.
+    """A training plan: everything that the executor needs, the simulated step time and the proven bound.
 
     Attributes
     ----------
@@ -79,11 +79,11 @@ class Plan:
     ranks : tuple of int
         Index of each rank's device in the cluster.
     step_time, bound : int
-        Nanoseconds: simulated, and proven to be beaten by no plan of the searched space.
+        Nanoseconds: the simulated time, and a proven lower bound over all plans of the searched space.
     pipeline : Pipeline
         Times, memory and transfers from which ``step_time`` was simulated.
     zero1 : bool
-        Whether the replicas of a stage share out the optimiser's state (ZeRO stage 1).
+        Whether the optimiser's state is sharded over the replicas of a stage (ZeRO stage 1).
     """
 
     model: str
@@ -108,7 +108,7 @@ class Plan:
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """``(0, …, n)``: where the stages begin and end in the row of all layers; a divided one counts on its left."""
+        """Stage boundaries ``(0, …, n)`` in the sequence of all layers; a divided layer counts for its first stage."""
         edges, seen = [0], set[str]()
         for stage in self.stages:
             seen.update(stage.layers)
@@ -116,19 +116,19 @@ class Plan:
         return tuple(edges)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON, whole or not at all."""
+        """Write the plan as JSON, atomically."""
         from pipeplan.io.plan_file import write_plan
 
         write_plan(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> "Plan":
-        """Read what `save` writes.
+        """Read a plan that `save` wrote.
 
         Raises
         ------
         InputError
-            Naming every field that is wrong, or every claim that the file's own tables contradict.
+            Naming every invalid field, or every claim that the file's own tables contradict.
         """
         from pipeplan.io.plan_file import load_plan
 

@@ -1,11 +1,12 @@
-"""The centre of pipeplan: a schedule is a list of actions for each device.
+"""`Schedule`: a list of actions for each device, and the actions.
 
 ::
 
     stage 1   .  0F0 ...          device 0:  0F0 0F1 0B0 0F2 0B1 0B2 0U
                                   device 1:  1F0 1B0 1F1 1B1 1F2 1B2 1U      (one forward, one backward)
 
-Families write one, solvers find one, the simulator times it, the validator checks it, the executor runs it.
+Schedule families and solvers produce schedules. The simulator computes their times, the validator checks them, and the
+executor runs them.
 """
 
 import re
@@ -19,7 +20,7 @@ from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES, Part
 
 
 class Kind(StrEnum):
-    """What an action does."""
+    """Kind of an action: forward, backward (joined or split), reduction, update."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -32,12 +33,12 @@ class Kind(StrEnum):
 
     @property
     def per_micro_batch(self) -> bool:
-        """False for the reduction and the update, which a stage does once a step."""
+        """False for the reduction and the update, which run once per step."""
         return self not in (Kind.REDUCE, Kind.UPDATE)
 
     @property
     def part(self) -> Part:
-        """The kind as which dependencies count it: a joined backward is an input gradient to other stages."""
+        """Kind by which dependencies are stated: a joined backward is an input gradient to other stages."""
         return _PARTS[self]
 
 
@@ -51,7 +52,7 @@ _ACTION = re.compile(r"(\d+)([FBIWRU])(\d+)?(?:\.(\d+))?")
 
 
 class Action(NamedTuple):
-    """One thing a device does: ``2F5`` is the forward of micro-batch 5 on stage 2, ``2F5.1`` of its token slice 1."""
+    """One action of a device: ``2F5`` is the forward of micro-batch 5 on stage 2, ``2F5.1`` of its token slice 1."""
 
     kind: Kind
     stage: int
@@ -66,7 +67,7 @@ class Action(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Action":
-        """Read what ``str`` writes."""
+        """Parse the text of an action, as ``str`` writes it."""
         match = _ACTION.fullmatch(text.strip())
         if match is None or (match[3] is None and Kind(match[2]).per_micro_batch):
             raise InputError(f"{text!r} is not an action; write stage, kind and micro-batch, like 2F5, or 2U")
@@ -75,17 +76,17 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """For every device, the order of its actions.
+    """The order of actions on every device.
 
     Attributes
     ----------
     family : str
-        Who wrote it (``'gpipe'``, ``'1f1b-so'`` …).
+        Name of its generator (``'gpipe'``, ``'1f1b-so'`` …).
     orders : tuple of tuple of Action
-        One tuple a device.
+        One tuple per device.
     two_lanes : bool
-        A device runs forwards on one lane and all other actions on a second one at the same time, each lane in
-        list order (BaPipe's FBP); a runtime with one lane may run the list as it stands.
+        A device runs forwards on one lane and, concurrently, all other actions on a second one, each lane in list
+        order (BaPipe's FBP). A runtime with one lane may run the list unchanged.
     """
 
     family: str
@@ -103,13 +104,13 @@ class Schedule:
         return 1 + max((a.micro_batch for a in self.actions() if a.kind.per_micro_batch), default=-1)
 
     def actions(self) -> Iterator[Action]:
-        """Every action, device by device."""
+        """Yield every action, device by device."""
         for order in self.orders:
             yield from order
 
     @property
     def homes(self) -> tuple[tuple[int, ...], ...]:
-        """The devices in whose lists each stage appears, in the order of their numbers."""
+        """Devices in whose lists each stage appears, ascending."""
         found: list[list[int]] = [[] for _ in range(self.stages)]
         for device, order in enumerate(self.orders):
             for stage in {action.stage for action in order}:
@@ -117,17 +118,17 @@ class Schedule:
         return tuple(map(tuple, found))
 
     def as_text(self) -> tuple[str, ...]:
-        """One line of actions a device, for files and people."""
+        """Return one line of actions per device, for files and messages."""
         return tuple(" ".join(map(str, order)) for order in self.orders)
 
     @classmethod
     def from_text(cls, family: str, lines: Iterable[str], two_lanes: bool = False) -> "Schedule":
-        """Read what `as_text` writes."""
+        """Parse the lines that `as_text` writes."""
         return cls(family, tuple(tuple(map(Action.parse, line.split())) for line in lines), two_lanes)
 
 
 def find_readers(actions: Iterable[Action]) -> dict[Action, Action]:
-    """The action that reads the tensor of each action, for those of both that are given and lie on different stages."""
+    """Map each action to the action on another stage that reads its tensor, where both are given."""
     cells = {(a.kind.part, a.stage, a.micro_batch, a.slice): a for a in actions if a.kind.per_micro_batch}
     found = {}
     for (kind, stage, micro_batch, part), reader in cells.items():

@@ -1,9 +1,9 @@
-"""Sentences on the space over which a bound holds, and on what lies outside it.
+"""Description of the search space over which a bound holds, and of what lies outside it.
 
 ::
 
     Space ──▶ pipeplan.search.scope ──▶ Searched ──▶ in_words()     "1 to 4 stages of contiguous layers; …"
-                                     └──────▶ not_searched   "several stages per device": where it is true, only
+                                     └──────▶ not_searched   "several stages per device": only where it is true
 """
 
 from dataclasses import dataclass, replace
@@ -17,18 +17,18 @@ DIVIDED = (
     "{whole}, weights streamed for every micro-batch; and layers divided between neighbours of an unreplicated line, "
     "weights on chip where they fit"
 )
-"""What a stage may hold."""
+"""Layers that a stage may hold."""
 
 ALONE = "one device per stage"
 PACKED = "devices of one kind per stage, packed in the cluster's order"
 TILED = "devices of one kind and one kind of node per stage, packed in the cluster's order or in equal tiles of nodes"
 LISTED = "devices of one kind per stage, taken in the listed order"
-"""Which devices share a stage."""
+"""Devices that may share a stage."""
 
 FALLING = "1f1b holds any numbers of micro-batches from SNO's to SO's that fall along the pipeline"
 OWN = "each schedule holds what its family says"
 ALL_COUNTS = "any number of micro-batches in flight where any order is searched"
-"""How many micro-batches a stage holds."""
+"""Numbers of micro-batches that a stage holds."""
 
 WRITTEN = "as each family writes its lists"
 ANY_ORDER = (
@@ -36,7 +36,7 @@ ANY_ORDER = (
     "where all stages have the same number of replicas"
 )
 ENDLESS = "which only says how much a stage holds: the order does not change its load"
-"""Which orders of forwards and backwards."""
+"""Orders of forwards and backwards."""
 
 RECOMPUTED = {
     Recompute.NONE: "no recomputation",
@@ -76,7 +76,7 @@ OTHER_SIZES = "micro-batches of other or unequal sizes"
 UNPROFILED_SIZES = "micro-batches of sizes that no profile covers (--extrapolate searches them), or unequal ones"
 CHECKPOINTS = "recomputation that keeps less than every layer's output"
 OFFLOADING = "offloading to host memory"
-"""What is not searched; `pipeplan.search.scope` says when each is true, and makes those with numbers."""
+"""Plans that are not searched; `pipeplan.search.scope` selects the true ones, and adds those with numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +88,17 @@ class Searched:
     micro_batch_sizes : tuple of int
     schedules : tuple of str
     opened : int
-        Nodes of the search that were advanced.
+        Number of search nodes that were expanded.
     recompute, order : str
-        As the job asks.
+        The job's options.
     depths, widths : str
         Numbers of stages, and of devices per stage: ``'1 to 4'``.
     partitions, replicas, in_flight, schedules_reach : str
-        What a stage may hold, which devices share one, how many micro-batches it holds, in which order it works.
+        Layers that a stage may hold, devices that may share it, micro-batches that it holds, orders of its actions.
     unlike : bool
-        Whether there are devices of several classes, whose order is a choice.
+        Whether the devices are of several classes, so that their order is a choice.
     wishes : tuple of str
-        Options that narrow the space further.
+        Constraints that narrow the space further.
     not_searched : tuple of str
     """
 
@@ -118,7 +118,7 @@ class Searched:
     not_searched: tuple[str, ...] = ()
 
     def in_words(self) -> str:
-        """One sentence without its full stop."""
+        """Describe the searched space in one sentence without its full stop."""
         stages = "1 stage" if self.depths == "1" else f"{self.depths} stages"
         shared = self.replicas if self.replicas == ALONE else f"{self.widths} {self.replicas}"
         parts = [f"{stages} of {self.partitions}", shared]
@@ -134,18 +134,18 @@ class Searched:
         return "; ".join(parts)
 
     def without(self, sentence: str) -> "Searched":
-        """The same with one more sentence about what is not searched."""
+        """Return the same description with one more sentence in ``not_searched``."""
         return replace(self, not_searched=(*self.not_searched, sentence))
 
     def lines(self) -> list[str]:
-        """What the bound holds for, and what it does not speak of, wrapped for people."""
+        """Return wrapped lines on the searched space and on what lies outside it."""
         return [
             *wrapped(f"searched (the bound holds for these plans): {self.in_words()}"),
             *wrapped(f"not searched (may be faster): {'; '.join(self.not_searched)}"),
         ]
 
     def as_json(self) -> dict[str, object]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "depths": self.depths,
             "micro_batch_sizes": list(self.micro_batch_sizes),

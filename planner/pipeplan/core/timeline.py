@@ -1,4 +1,4 @@
-"""`Timeline`: when every action and transfer runs, and what every device holds."""
+"""`Timeline`: start and end of every action and transfer, and the memory of every device over time."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pipeplan.core.schedule import Action
 
 
 class Span(NamedTuple):
-    """An action on a device, in nanoseconds. ``lane`` is 0, or 1 for the second lane of a two-lane device."""
+    """Start and end of an action, in nanoseconds. ``lane`` is 0, or 1 for the second lane of a two-lane device."""
 
     device: int
     lane: int
@@ -19,10 +19,11 @@ class Span(NamedTuple):
 
 
 class TransferSpan(NamedTuple):
-    """A tensor on its way from one stage to a neighbour.
+    """The transfer of a tensor from one stage to a neighbour, in nanoseconds.
 
-    Its first byte leaves at ``start``, its last one at ``end``, and it is there at ``arrival``. Its wires are busy from
-    ``start`` on for the transfer's occupancy, which ends at ``end`` but where a streamed tensor waits for its action.
+    Its first byte leaves at ``start``, its last one at ``end``, and it arrives at ``arrival``. Its link resources are
+    busy from ``start`` on for the transfer's occupancy. That ends at ``end``, except where a streamed tensor waits for
+    its action.
     """
 
     source: int
@@ -35,7 +36,7 @@ class TransferSpan(NamedTuple):
 
 
 class Step(NamedTuple):
-    """From ``time`` on, a device holds ``held`` bytes."""
+    """A change of a device's memory: it holds ``held`` bytes from ``time`` on."""
 
     time: int
     held: int
@@ -43,7 +44,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """A schedule on paper.
+    """A simulated schedule: spans of actions and transfers, memory over time, a critical path.
 
     Attributes
     ----------
@@ -52,10 +53,10 @@ class Timeline:
     transfers : tuple of TransferSpan
         In order of start; transfers inside one device are absent.
     memory : tuple of tuple of Step
-        One line a device.
+        One tuple per device.
     critical : tuple of Span or TransferSpan
-        A longest path: each item could not start before the one ahead of it had ended (or, where tensors stream,
-        before it had started); the last one ends at ``makespan``.
+        A longest path. Each item starts when its predecessor has ended (where tensors stream: has started); the last
+        one ends at ``makespan``.
     """
 
     spans: tuple[Span, ...]
@@ -70,11 +71,11 @@ class Timeline:
 
     @cached_property
     def peaks(self) -> tuple[int, ...]:
-        """Most bytes that each device holds."""
+        """Largest number of bytes that each device holds."""
         return tuple(max((step.held for step in line), default=0) for line in self.memory)
 
     def busy(self, device: int) -> int:
-        """Nanoseconds in which a device runs at least one action."""
+        """Return the nanoseconds in which a device runs at least one action."""
         return self._busy.get(device, 0)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Quantities with units: ``80GiB``, ``300GB/s``, ``5us`` parsed to integers, and formatted.
+"""Parse quantities with units (``80GiB``, ``300GB/s``, ``5us``) to integers, and format them.
 
 Inside pipeplan a time is an integer of nanoseconds, a size an integer of bytes, a rate an integer per second.
 """
@@ -24,14 +24,14 @@ def _split(text: str | int | float, meaning: str, example: str) -> tuple[float, 
 
 
 def _whole(text: str | int | float, value: float) -> int:
-    """The quantity in its inner unit."""
+    """Round a quantity in its internal unit; refuse one that is too large."""
     if not isfinite(value) or value > LARGEST:
         raise InputError(f"{shown(text)} is too large; in bytes, nanoseconds or per second it may be at most {LARGEST}")
     return round(value)
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes of ``'16GiB'``, ``'100MB'``, ``'512B'`` or a plain integer."""
+    """Parse bytes from ``'16GiB'``, ``'100MB'``, ``'512B'`` or a plain integer."""
     number, unit = _split(text, "size", "16GiB, 100MB or 512B")
     prefix = unit.removesuffix("B")
     if prefix not in _PREFIX:
@@ -40,7 +40,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_time(text: str | int) -> int:
-    """Nanoseconds of ``'5us'``, ``'1.5ms'``, ``'2s'`` or a plain integer of nanoseconds."""
+    """Parse nanoseconds from ``'5us'``, ``'1.5ms'``, ``'2s'`` or a plain integer of nanoseconds."""
     number, unit = _split(text, "time", "5us, 1.5ms or 2s")
     if unit and unit not in _TIME:
         raise InputError(f"{text!r} is not a time; write it like 5us, 1.5ms or 2s")
@@ -48,7 +48,7 @@ def parse_time(text: str | int) -> int:
 
 
 def parse_bandwidth(text: str | int) -> int:
-    """Bytes per second of ``'300GB/s'``, ``'10Gbit/s'`` or a plain integer of bytes per second."""
+    """Parse bytes per second from ``'300GB/s'``, ``'10Gbit/s'`` or a plain integer of bytes per second."""
     number, unit = _split(text, "bandwidth", "300GB/s or 10Gbit/s")
     body = unit.removesuffix("/s")
     if unit and body == unit and not unit.endswith("bps"):
@@ -67,7 +67,7 @@ def parse_bandwidth(text: str | int) -> int:
 
 
 def parse_rate(text: str | int | float) -> int:
-    """Operations per second of ``'125TFLOP/s'``, ``'125TFLOPS'`` or a plain number."""
+    """Parse operations per second from ``'125TFLOP/s'``, ``'125TFLOPS'`` or a plain number."""
     number, unit = _split(text, "rate", "125TFLOP/s")
     prefix = re.sub(r"(FLOP/s|FLOPS|FLOP)$", "", unit)
     if prefix not in _DECIMAL:
@@ -76,7 +76,7 @@ def parse_rate(text: str | int | float) -> int:
 
 
 def format_bytes(value: int) -> str:
-    """A size for people: ``'1.50 GiB'``."""
+    """Format bytes: ``'1.50 GiB'``."""
     for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(value) >= factor:
             return f"{value / factor:.2f} {unit}"
@@ -84,7 +84,7 @@ def format_bytes(value: int) -> str:
 
 
 def format_time(value: int | float) -> str:
-    """A time for people, from nanoseconds: ``'12.3 ms'``."""
+    """Format nanoseconds: ``'12.3 ms'``."""
     for unit, factor in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if abs(value) >= factor:
             return f"{value / factor:.4g} {unit}"

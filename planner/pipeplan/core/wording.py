@@ -1,42 +1,42 @@
-"""Words in messages: suggestions for mistyped names, the first few of many, plurals, wrapped lines."""
+"""Text of messages: suggestions for mistyped names, abbreviated lists, plurals, wrapped lines."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from textwrap import wrap
 
 WIDTH = 120
-"""Columns of lines for people."""
+"""Columns of wrapped lines."""
 
 
 def near(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Known names that look like ``name``, best first; upper and lower case count as the same letter."""
+    """Return known names similar to ``name``, best first, ignoring case."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     return tuple(by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6))
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'memory'?"``, or nothing where no known name looks like it."""
+    """Return ``"; did you mean 'memory'?"``, or an empty text where no known name is similar."""
     matches = near(name, known)
     return f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ""
 
 
 def some(names: Sequence[str], shown: int = 3) -> str:
-    """The first ones, and how many more there are."""
+    """Join the first names, and count the others."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
 def counted(number: int, thing: str) -> str:
-    """``'1 stage'``, ``'4 stages'``, ``'2 micro-batches'``."""
+    """Return a number with its noun: ``'1 stage'``, ``'4 stages'``, ``'2 micro-batches'``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"
 
 
 def wrapped(text: str) -> list[str]:
-    """A sentence as lines for people."""
+    """Wrap a sentence to lines of `WIDTH` columns."""
     return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def listed(numbers: Sequence[int], most: int = 8) -> str:
-    """``'1 to 8'``, ``'1, 2, 4 or 8'``, ``'1, 2, 3, 4, 6, 8, … or 512'``."""
+    """Format a set of numbers: ``'1 to 8'``, ``'1, 2, 4 or 8'``, ``'1, 2, 3, 4, 6, 8, … or 512'``."""
     row = sorted(set(numbers))
     if len(row) > 2 and row[-1] - row[0] == len(row) - 1:
         return f"{row[0]} to {row[-1]}"

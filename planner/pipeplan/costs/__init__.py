@@ -1,1 +1,1 @@
-"""Times and bytes: of layers, memory, links and collectives, and as tables of a chain."""
+"""Cost models: times and bytes of layers, memory, links and collectives, and tables of them for a chain."""

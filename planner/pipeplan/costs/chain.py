@@ -1,7 +1,8 @@
-"""A model priced on a row of stages, for one micro-batch size: what balancers cut and formulations minimise.
+"""`Chain`: cost tables of a model's layers on a sequence of stages, for one micro-batch size.
 
-Row s of each table belongs to stage s, which one device runs or several replicas of one kind share; times and bytes are
-those of one replica. Column i belongs to layer i; cut c lies between layers c and c + 1.
+Partitioners and formulations read it. Row s of each table belongs to stage s, which runs on one device or on several
+replicas of one kind; times and bytes are those of one replica. Column i belongs to layer i; cut c lies between layers c
+and c + 1.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ Boundaries = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SharedWeights:
-    """Weights that several layers of a chain share; they are part of the first one's numbers.
+    """Weights that several layers of a chain share; they are included in the first layer's numbers.
 
     Attributes
     ----------
@@ -34,10 +35,10 @@ class SharedWeights:
     optimizer, update : array, shape (S,)
         Bytes of optimiser state and nanoseconds of the optimiser step of a copy on each stage's device.
     reduced : array, shape (S,)
-        Nanoseconds that they are of what the first layer's gradients add to the stage's own all-reduce.
+        Nanoseconds that these weights contribute to the all-reduce of the first layer's own stage.
     together : array, shape (S,)
-        Nanoseconds of the all-reduce over all replicas of the stages with copies, this one among them: the least over
-        the stages that may be the others.
+        Nanoseconds of the all-reduce over all replicas of the stages with copies, if this stage is one of them: the
+        minimum over the choices of the other stages.
     """
 
     layers: tuple[int, ...]
@@ -53,25 +54,25 @@ class SharedWeights:
         return 2 * self.parameters + self.optimizer
 
     def copied(self, a: int, b: int) -> bool:
-        """Whether a stage on the layers a … b − 1 has a copy of its own, beside that of the first layer's stage."""
+        """Return whether a stage on layers a … b − 1 has a copy besides the one of the first layer's stage."""
         return bool(copied(self.layers, a, b))
 
     def left(self, a: int, b: int) -> bool:
-        """Whether a stage on the layers a … b − 1 has the first layer, and another stage a copy."""
+        """Return whether a stage on layers a … b − 1 has the first layer while another stage has a copy."""
         return bool(left(self.layers, a, b))
 
     def home(self, together: Array) -> Array:
-        """What the sum costs the first layer's stage beyond its own all-reduce, given its nanoseconds there."""
+        """Return the nanoseconds that the joint all-reduce adds to the first layer's stage."""
         found: Array = np.maximum(together - self.reduced, 0)
         return found
 
     def as_tie(self) -> Tie:
-        """The same as the partition problem knows it."""
+        """Convert to a tie of the partition problem."""
         rows = (self.resident, self.update, self.together, self.home(self.together))
         return Tie(self.layers, *(tuple(row.tolist()) for row in rows))
 
     def select(self, rows: list[int]) -> "SharedWeights":
-        """On some of the stages, where others may share."""
+        """Return the costs on some of the stages; any other of them may hold a copy."""
         least = np.full(len(rows), self.together.min())
         return SharedWeights(
             self.layers, self.parameters, self.optimizer[rows], self.update[rows], self.reduced[rows], least
@@ -80,16 +81,16 @@ class SharedWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Chain(LayerTables):
-    """Layers on the devices of S stages, times in nanoseconds, sizes in bytes; `SHAPES` has the shape of each array.
+    """Costs of layers on the devices of S stages, in nanoseconds and bytes; `SHAPES` has the shape of each array.
 
     Attributes
     ----------
     names : tuple of str
         Layer names.
     groups : tuple of tuple of Device
-        The row: the devices of ``groups[s]`` are the replicas of stage s, all of one kind.
+        Device groups: the devices of ``groups[s]`` are the replicas of stage s, all of one kind.
     micro_batch : int
-        Samples.
+        Samples of a micro-batch.
     input_gradient, weight_gradient : array
         Parts of ``backward``.
     parameters, gradients : array
@@ -97,21 +98,21 @@ class Chain(LayerTables):
     optimizer : array
         Bytes of optimiser state that a replica keeps.
     resident : array
-        The sum of these three.
+        Static bytes: the sum of these three.
     forward_workspace : array
         The part of ``workspace`` that the layer's forward needs (see `pipeplan.core.pipeline.Stage`).
     boundary : array
-        Bytes that cross each cut on each link, in either direction, as the kind of device before the link has them.
+        Bytes over each cut on each link, in either direction, as the kind of device before the link has them.
     send, latency : array
-        In either direction; the least over pairs of replicas.
+        Transfer time and latency in either direction; the least over pairs of replicas.
     turns : tuple of (int, tuple of int)
-        For each link: after how many micro-batches L it is the same replicas' turn again, and for which remainders of
-        a micro-batch's number by L the busiest wire of the link is used.
+        For each link the number L of micro-batches after which the pairs of replicas repeat, and the remainders modulo
+        L of the micro-batches that use the link's busiest resource.
     limit, runtime : array
-        Bytes a device has (`UNLIMITED` where it has no limit), and bytes its runtime takes of them.
+        Bytes that a device has (`UNLIMITED` where it has no limit), and the bytes of them that its runtime takes.
     overlap : Overlap
     forward_flops : array, shape (n,)
-        Per micro-batch; the forward times of the first device where the model knows no FLOPs.
+        Per micro-batch; the forward times of the first device where the model has no FLOPs.
     shared : tuple of SharedWeights
     """
 
@@ -148,17 +149,17 @@ class Chain(LayerTables):
 
     @property
     def stages(self) -> int:
-        """S: the length of the row."""
+        """S: the number of stages."""
         return len(self.groups)
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """r of each stage."""
+        """Number of replicas of each stage."""
         return tuple(len(group) for group in self.groups)
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Every device of the row, stage by stage, replica by replica."""
+        """All devices, stage by stage, replica by replica."""
         return tuple(device for group in self.groups for device in group)
 
     @property
@@ -167,26 +168,26 @@ class Chain(LayerTables):
         return any((shared.layers[0], shared.layers[-1]) == (0, self.layers - 1) for shared in self.shared)
 
     def copies(self, a: int, b: int) -> tuple[SharedWeights, ...]:
-        """What a stage on the layers a … b − 1 has copies of, beside those of other stages."""
+        """Return the shared weights of which a stage on layers a … b − 1 holds a copy besides the original."""
         return tuple(shared for shared in self.shared if shared.copied(a, b))
 
     def stays(self, s: int, a: int, b: int) -> int:
-        """Bytes that stay on a replica of stage s with the layers a … b − 1, copies of shared weights included."""
+        """Return the static bytes of a replica of stage s with layers a … b − 1, copies of shared weights included."""
         return int(self.resident[s, a:b].sum()) + sum(int(shared.resident[s]) for shared in self.copies(a, b))
 
     def link_counts(self, micro_batches: int) -> Array:
-        """Micro-batches that pass the busiest wire of each link in a step, shape (S − 1,)."""
+        """Return the micro-batches that use the busiest resource of each link in a step, shape (S − 1,)."""
         counts = [sum(-(-(micro_batches - m) // turn) for m in busiest) for turn, busiest in self.turns]
-        return np.maximum(np.array(counts, np.int64), 1)  # where that wire's turn does not come, another one's does
+        return np.maximum(np.array(counts, np.int64), 1)  # with few micro-batches another resource of the link is used
 
     def head(self, stages: int) -> "Chain":
-        """The same chain on the first ``stages`` stages of the row."""
+        """Return the same chain on the first ``stages`` stages."""
         return self.select(tuple(range(stages)))
 
     def select(self, rows: tuple[int, ...]) -> "Chain":
-        """The same chain on some stages of the row. Between two that were not neighbours lies the slower way.
+        """Return the same chain on some of the stages. Between former non-neighbours the slowest link counts.
 
-        A guess, for balancers: what a plan costs is priced on the devices that it takes.
+        This is an estimate for partitioners: a plan itself is priced on its own devices.
         """
         kept = list(rows)
         hops = [slice(a, b) for a, b in pairwise(kept)]
@@ -203,5 +204,5 @@ class Chain(LayerTables):
 
 
 def _carried(turns: tuple[int, tuple[int, ...]]) -> float:
-    """Share of the micro-batches that the busiest wire carries."""
+    """Return the share of the micro-batches that use the busiest resource."""
     return len(turns[1]) / turns[0]

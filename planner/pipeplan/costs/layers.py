@@ -1,14 +1,14 @@
 """Layer costs on a kind of device at a micro-batch size: measured, interpolated, or estimated; optimiser memory.
 
-Profiles come first. Between two measured sizes every figure is interpolated linearly; outside them planning refuses,
-unless told to extrapolate in proportion. A kind without a profile is estimated by the roofline: an operation takes the
-longer of its arithmetic and its memory traffic (Williams, Waterman, Patterson, Roofline, CACM 2009).
+Profiles come first. Between two measured sizes every figure is interpolated linearly; outside them an error is raised,
+unless extrapolation in proportion is allowed. A kind without a profile is estimated by the roofline: an operation takes
+the longer of its arithmetic and its memory traffic (Williams, Waterman, Patterson, Roofline, CACM 2009).
 
-`streamed_times` are for devices with memory on the chip. A device whose on-chip memory holds a stage's parameters and
-gradients reads and writes them there; only activations pass its memory. Otherwise both stream through memory for every
-micro-batch, and a pass takes the longer of its arithmetic and its traffic. Gradients count because every micro-batch
-adds to them; the optimiser's state is touched once a step and stays in memory. Whether BaPipe counts gradients too is
-not known to us.
+`streamed_times` is for devices with on-chip memory. A device whose on-chip memory holds a stage's parameters and
+gradients reads and writes them there; only activations use its main memory. Otherwise both stream through main memory
+for every micro-batch, and a pass takes the longer of its arithmetic and its traffic. Gradients count because every
+micro-batch adds to them; the optimiser's state is used once per step and stays in main memory. Whether BaPipe counts
+gradients too is not known to us.
 """
 
 from collections.abc import Sequence
@@ -28,17 +28,17 @@ ITEM_SIZE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def item_size(dtype: str) -> int:
-    """Bytes of one number of the format ``dtype``."""
+    """Return the bytes of one number of the format ``dtype``."""
     if dtype not in ITEM_SIZE:
         raise InputError(f"number format {dtype!r} is not known; choose from {', '.join(ITEM_SIZE)}")
     return ITEM_SIZE[dtype]
 
 
 def optimizer_bytes(parameters: int, dtype: str, optimizer: str) -> int:
-    """Bytes of optimiser state for ``parameters`` bytes of parameters.
+    """Return the bytes of optimiser state for ``parameters`` bytes of parameters.
 
-    Each state tensor is kept in single precision or better. Parameters in a 16-bit format get a single-precision
-    master copy too, so that Adam in mixed precision comes to 2 + 2 + 12 = 16 bytes a parameter
+    Each state tensor is kept in single precision or better. Parameters in a 16-bit format also get a single-precision
+    master copy, so that Adam in mixed precision takes 2 + 2 + 12 = 16 bytes per parameter
     (Rajbhandari et al., ZeRO, 2020, section 3.1).
     """
     size = item_size(dtype)
@@ -48,7 +48,7 @@ def optimizer_bytes(parameters: int, dtype: str, optimizer: str) -> int:
 
 
 MOST_SIZES = 12
-"""Most micro-batch sizes that are considered for a model without profiles."""
+"""Largest number of micro-batch sizes that are considered for a model without profiles."""
 
 
 def layer_costs(
@@ -60,7 +60,7 @@ def layer_costs(
     optimizer: str = "sgd",
     weights_on_chip: bool = False,
 ) -> tuple[LayerCost, ...]:
-    """One cost a layer, in nanoseconds and bytes.
+    """Return one cost per layer, in nanoseconds and bytes.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ def layer_costs(
     optimizer : str
         For the analytic update time.
     weights_on_chip : bool
-        Parameters and their gradients need no memory traffic in forward and backward. A profile does not tell what
-        they cost, so that it stays as it is.
+        Parameters and their gradients need no memory traffic in forward and backward. This applies to estimates only: a
+        profile does not separate that traffic.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def layer_costs(
 
 
 def profiles_for(model: Model, kind: DeviceKind) -> dict[int, Profile]:
-    """The model's profiles that time this kind, by micro-batch size."""
+    """Return the model's profiles for this kind, by micro-batch size."""
     name = kind.timed_as or kind.name
     return {profile.micro_batch: profile for profile in model.profiles if profile.device == name}
 
@@ -97,7 +97,7 @@ def profiles_for(model: Model, kind: DeviceKind) -> dict[int, Profile]:
 def available_micro_batches(
     model: Model, kinds: Sequence[DeviceKind], batch: int, *, extrapolate: bool = False
 ) -> tuple[int, ...]:
-    """Micro-batch sizes that divide the batch and that every kind's profile allows, ascending.
+    """Return the micro-batch sizes that divide the batch and that every kind's profile allows, ascending.
 
     Between measured sizes, divisors count too. Where no kind has a profile, and where extrapolation is allowed, these
     are powers of two and measured sizes, at most `MOST_SIZES` of them, largest dropped first.
@@ -125,7 +125,7 @@ def available_micro_batches(
 
 
 def _divisors(number: int, low: int, high: int) -> list[int]:
-    """Those from ``low`` to ``high``, ascending. Each has a counterpart, one of the two up to the square root."""
+    """Return the divisors from ``low`` to ``high``, ascending; long ranges search pairs up to the square root."""
     if high - low <= isqrt(number):
         return [size for size in range(low, min(high, number) + 1) if number % size == 0]
     pairs = [{size, number // size} for size in range(1, isqrt(number) + 1) if number % size == 0]
@@ -158,7 +158,7 @@ def _mix(low: LayerCost, high: LayerCost, share: float) -> LayerCost:
 
 
 def _in_proportion(cost: LayerCost, factor: float) -> LayerCost:
-    """Everything but the update, which does not depend on the micro-batch."""
+    """Scale everything except the update, which does not depend on the micro-batch."""
     scaled = {f.name: round(factor * getattr(cost, f.name)) for f in fields(LayerCost) if f.name != "update"}
     return LayerCost(**scaled, update=cost.update)
 
@@ -179,9 +179,10 @@ def _slower(costs: tuple[LayerCost, ...], speed: float) -> tuple[LayerCost, ...]
 def _estimated(
     layer: Layer, model: Model, kind: DeviceKind, micro_batch: int, optimizer: str, on_chip: bool
 ) -> LayerCost:
-    """The roofline of each pass: it reads parameters and what it needs of the activations, and writes its result.
+    """Estimate a layer's cost by the roofline of each pass.
 
-    An optimiser step reads and writes every parameter and its state, and reads the gradient.
+    A pass reads parameters and the activations that it needs, and writes its result. An optimiser step reads and writes
+    every parameter and its state, and reads the gradient.
     """
     if layer.work is None:
         profiled = ", ".join(model.profiled_devices) or "none"
@@ -223,7 +224,7 @@ def _estimated(
 
 @dataclass(frozen=True)
 class StreamedTimes:
-    """Nanoseconds of every layer for one micro-batch, each of shape (n,)."""
+    """Nanoseconds of every layer for one micro-batch, with weights on chip and streamed; each of shape (n,)."""
 
     forward_on_chip: Array
     backward_on_chip: Array
@@ -234,7 +235,9 @@ class StreamedTimes:
 def streamed_times(
     model: Model, kind: DeviceKind, micro_batch: int, *, extrapolate: bool = False, optimizer: str = "sgd"
 ) -> StreamedTimes:
-    """Each layer's times both ways. On a kind that is profiled, or has no on-chip memory, they are the same.
+    """Return each layer's times with weights on chip and streamed.
+
+    They are equal on a kind that is profiled or has no on-chip memory.
 
     Raises
     ------

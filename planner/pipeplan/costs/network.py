@@ -12,15 +12,15 @@ from pipeplan.core.cluster import Cluster, Device, Link
 from pipeplan.core.pipeline import Transfer
 
 PAIRED = 16
-"""Up to so many stages every pair of them is looked at, to know what any two would take to sum gradients."""
+"""Largest number of stages for which the all-reduce time of every pair of stages is computed."""
 
 
 def transfer(cluster: Cluster, source: Device, target: Device, size: int) -> Transfer:
-    """``size`` bytes from ``source`` to ``target``.
+    """Return the transfer of ``size`` bytes from ``source`` to ``target``.
 
-    Inside a node every ordered pair of devices has its own wire. Between nodes a tensor passes the sending node's
-    card outwards and the receiving node's card inwards; all devices of a node share its card. No bytes still take the
-    latency: the receiver has to learn that it may go on.
+    Inside a node every ordered pair of devices has its own link resource. Between nodes a tensor uses the sending
+    node's card outwards and the receiving node's card inwards; all devices of a node share its card. A transfer of 0
+    bytes still takes the latency, because it signals the receiver to continue.
     """
     if source.index == target.index:
         return Transfer()
@@ -34,11 +34,11 @@ def transfer(cluster: Cluster, source: Device, target: Device, size: int) -> Tra
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A ring all-reduce among the replicas of a stage: 2 (r − 1) rounds, each of which moves 1/r of the bytes.
+    """A ring all-reduce over the replicas of a stage: 2 (r − 1) rounds, each of which moves 1/r of the bytes.
 
-    The rounds of a ring pass its slowest link. Rings of several stages that leave their nodes share the nodes' cards
-    all the time (Patarasuk and Yuan, 2009, for the ring; the standing share of a card is our assumption). A round runs
-    at the link's bandwidth, or at the share of it that was measured for collectives.
+    The slowest link determines the time of a round. Rings that span nodes share the nodes' cards all the time
+    (Patarasuk and Yuan, 2009, for the ring; the constant share of a card is our assumption). A round runs at the link's
+    bandwidth, or at the share of it that was measured for collectives.
     """
 
     replicas: int
@@ -46,26 +46,26 @@ class Ring:
 
     @property
     def base(self) -> int:
-        """Nanoseconds of latency in all rounds."""
+        """Nanoseconds of latency, summed over all rounds."""
         return 2 * (self.replicas - 1) * self.link.latency
 
     def times(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Nanoseconds that each of these numbers of bytes adds."""
+        """Return the nanoseconds that each of these numbers of bytes adds."""
         rounds = 2 * (self.replicas - 1)
         of_size = {size: self._time(size, rounds) for size in set(sizes.tolist())}
         return np.array([of_size[size] for size in sizes.tolist()], np.int64)
 
     def _time(self, size: int, rounds: int) -> int:
-        """What there is to reduce takes a nanosecond at least, so that its stage counts as one that reduces."""
+        """Return the nanoseconds of all rounds; at least 1 for a positive size, which marks a stage that reduces."""
         return max(rounds * self.link.in_collectives.occupancy(-(-size // self.replicas)), 1) if size and rounds else 0
 
 
 def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Ring, ...]:
-    """The ring of each stage, given the devices of all of them."""
+    """Return the ring of each stage, given the devices of all of them."""
     nodes = [{device.node for device in group} for group in groups]
-    crowd = Counter(node for own in nodes if len(own) > 1 for node in own)
+    rings_of_node = Counter(node for own in nodes if len(own) > 1 for node in own)
     return tuple(
-        Ring(len(group), _slowest(cluster, own, max(crowd[node] for node in own)))
+        Ring(len(group), _slowest(cluster, own, max(rings_of_node[node] for node in own)))
         for group, own in zip(groups, nodes, strict=True)
     )
 
@@ -78,14 +78,14 @@ def _slowest(cluster: Cluster, nodes: set[int], rings_on_a_card: int) -> Link:
 
 
 def shared(link: Link, users: int) -> Link:
-    """What each of so many has of a link that all of them use all the time."""
+    """Return a link with the bandwidth that each of ``users`` has if all of them use it all the time."""
     return link if link.bandwidth is None else replace(link, bandwidth=max(link.bandwidth // users, 1))
 
 
 def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int]) -> Ring:
-    """The ring through all replicas of the stages ``members``, given the devices of all stages.
+    """Return the ring through all replicas of the stages ``members``, given the devices of all stages.
 
-    Between nodes it shares the cards with the rings of other stages; those of its own stages wait for it.
+    Between nodes it shares the cards with the rings of other stages; the rings of its own stages wait for it.
     """
     homes = [{device.node for device in group} for group in groups]
     own = set[int]().union(*(homes[s] for s in members))
@@ -95,9 +95,9 @@ def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Se
 
 
 def together(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int], size: int) -> int:
-    """Nanoseconds in which all replicas of the stages ``members`` sum ``size`` bytes; 0 if that is one stage.
+    """Return the nanoseconds in which all replicas of the stages ``members`` sum ``size`` bytes; 0 for one stage.
 
-    Rounding may make a ring of more replicas faster; it counts as no faster than one of any two of the stages.
+    Rounding may make a ring of more replicas faster; the result is at least the time of any two of the stages.
     """
     if len(members) < 2:
         return 0
@@ -106,16 +106,16 @@ def together(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequ
 
 
 def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: int, ends: bool) -> NDArray[np.int64]:
-    """For each stage the least that `together` may be with this stage as a member, and another one at least.
+    """Return for each stage the least `together` over all groups of this stage and at least one other.
 
-    ``ends``: the first and the last stage are members if there are any.
+    ``ends``: every group contains the first and the last stage.
     """
     count = len(groups)
     if count == 1:
         return np.zeros(1, np.int64)
     if ends:
         return np.full(count, together(cluster, groups, (0, count - 1), size))
-    if count > PAIRED:
+    if count > PAIRED:  # a lower bound instead: a ring of two replicas over the fastest link
         links = {node.link for node in cluster.nodes} | ({cluster.network} - {None})
         return np.full(count, min(least_alone(2, link, size) for link in links if link is not None))
     least = np.full((count, count), np.iinfo(np.int64).max)
@@ -126,14 +126,15 @@ def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: i
 
 
 def alone(ring: Ring, size: int) -> int:
-    """Nanoseconds in which a ring sums so many bytes and nothing else."""
+    """Return the nanoseconds in which a ring sums ``size`` bytes and nothing else."""
     return ring.base + int(ring.times(np.array([size], np.int64))[0])
 
 
 def least_alone(replicas: int, link: Link, size: int) -> int:
-    """Nanoseconds below which no ring of so many replicas or more sums the bytes, however its rounds are rounded.
+    """Return a lower bound in nanoseconds on the all-reduce of ``size`` bytes by rings of at least ``replicas``.
 
-    Each replica sends (r − 1) / r of the bytes twice, which grows with r, but the pieces of the rounds are rounded up.
+    Each replica sends (r − 1) / r of the bytes twice, which grows with r. The bound holds for any rounding of the
+    pieces of the rounds, which are rounded up.
     """
     ring = Ring(replicas, link)
     moved = 2 * (replicas - 1) * size // replicas

@@ -1,4 +1,4 @@
-"""From the questions to numbers: layers priced on groups of devices, and a partition of them as a pipeline."""
+"""Cost tables of a model's layers on device groups, and the pipeline that a partition of them makes."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,11 +13,11 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
-from pipeplan.core.shared_weights import holders, tied_stages
+from pipeplan.core.shared_weights import stages_holding, tied_stages
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
 from pipeplan.costs.layers import layer_costs, optimizer_bytes
 from pipeplan.costs.network import Ring, least_together, rings, together, transfer
-from pipeplan.costs.scale import require_room, slowest_links, total
+from pipeplan.costs.scale import require_exact, slowest_links, total
 
 TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
 
@@ -25,7 +25,7 @@ TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
 def price(
     model: Model, cluster: Cluster, devices: Sequence[Device | tuple[Device, ...]], micro_batch: int, job: Job
 ) -> Chain:
-    """The model's layers on ``devices``: stage s on the s-th of them, or on the s-th group of replicas.
+    """Return the costs of the model's layers on ``devices``: stage s on entry s, a device or a group of replicas.
 
     Raises
     ------
@@ -37,12 +37,12 @@ def price(
 
 
 class Prices:
-    """A model's costs on a cluster's kinds of device, looked up once each.
+    """Cache of a model's costs on a cluster's kinds of device.
 
     Raises
     ------
     InputError
-        When a table is asked for that the model has no costs for.
+        If the model has no costs for a requested table.
     """
 
     def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
@@ -50,7 +50,7 @@ class Prices:
         self._tables: dict[tuple[str, int], Table] = {}
 
     def table(self, kind: DeviceKind, micro_batch: int) -> "Table":
-        """Every layer's cost on a kind of device at a micro-batch size."""
+        """Return every layer's cost on a kind of device at a micro-batch size."""
         key = kind.name, micro_batch
         if key not in self._tables:
             job = self.job
@@ -62,12 +62,12 @@ class Prices:
                     f"{self.model.name} on {kind.name}: a micro-batch of {micro_batch} samples costs more than 64 bits "
                     "of nanoseconds or bytes; make it smaller, or check speeds and sizes"
                 ) from error
-            self._require_room(table, kind, micro_batch)
+            self._require_exact(table, kind, micro_batch)
             self._tables[key] = table
         return self._tables[key]
 
-    def _require_room(self, table: "Table", kind: DeviceKind, micro_batch: int) -> None:
-        """Refuse costs whose sums over a step would not be exact."""
+    def _require_exact(self, table: "Table", kind: DeviceKind, micro_batch: int) -> None:
+        """Refuse costs whose sums over a step would exceed the range of exact integers."""
         count, name = self.job.batch // micro_batch, f"{self.model.name} on {kind.name}"
         stages = min(len(self.cluster.devices), len(self.model.layers))
         per_byte, latency = self._slowest
@@ -75,14 +75,14 @@ class Prices:
         crossing = float(table.boundary.max()) if len(table.boundary) else 0.0
         each = f"the {count} micro-batches of {micro_batch} samples of a step"
         remedy = "ask for a smaller batch or larger micro-batches, or check the profile"
-        require_room(name, f"{each}", (count + stages) * total(*times), "ns of computation", remedy)
-        require_room(name, f"what {each} save", count * total(table.saved, table.workspace), "bytes", remedy)
+        require_exact(name, f"{each}", (count + stages) * total(*times), "ns of computation", remedy)
+        require_exact(name, f"what {each} save", count * total(table.saved, table.workspace), "bytes", remedy)
         moved = (count + stages) * (crossing * per_byte + latency)
-        require_room(name, f"the transfers of {each}", 2 * moved, "ns", "check bandwidths and latencies")
+        require_exact(name, f"the transfers of {each}", 2 * moved, "ns", "check bandwidths and latencies")
         reduced = 4 * len(self.cluster.devices) * latency + 4 * self._parameters * per_byte
-        require_room(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
-        require_room(name, "parameters, gradients and optimiser state", 8 * self._parameters, "bytes", "check them")
-        require_room(name, "the optimiser step", total(table.update), "ns", "check the profile")
+        require_exact(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
+        require_exact(name, "parameters, gradients and optimiser state", 8 * self._parameters, "bytes", "check them")
+        require_exact(name, "the optimiser step", total(table.update), "ns", "check the profile")
 
     @cached_property
     def _slowest(self) -> tuple[float, int]:
@@ -93,7 +93,7 @@ class Prices:
         return float(sum(layer.parameters for layer in self.model.layers))
 
     def occupancy(self, link: Link, sizes: Array) -> Array:
-        """Nanoseconds that each of these numbers of bytes keeps a link busy."""
+        """Return the nanoseconds for which each of these numbers of bytes keeps a link busy."""
         of_size = {size: link.occupancy(size) for size in set(sizes.tolist())}
         return _array([of_size[size] for size in sizes.tolist()])
 
@@ -104,7 +104,7 @@ class Prices:
 
     @cached_property
     def optimizer(self) -> Array:
-        """Bytes of optimiser state of each layer, before any sharing."""
+        """Bytes of optimiser state of each layer, before sharding."""
         sizes = {layer.parameters for layer in self.model.layers}
         state = {size: optimizer_bytes(size, self.model.dtype, self.job.optimizer) for size in sizes}
         return _array([state[layer.parameters] for layer in self.model.layers])
@@ -112,7 +112,7 @@ class Prices:
     def shared(
         self, groups: StageDevices, tables: "Sequence[Table]", rings: Sequence[Ring], shares: Array
     ) -> tuple[SharedWeights, ...]:
-        """What the model's ties cost on a row of stages; optimiser state is divided by ``shares``, shape (S,)."""
+        """Return the costs of the model's ties on the stages; optimiser state is divided by ``shares``, shape (S,)."""
         index = {name: i for i, name in enumerate(self.model.names)}
         found = []
         for tie in self.model.ties:
@@ -139,17 +139,17 @@ class Prices:
 
     @cached_property
     def recomputable(self) -> NDArray[np.bool_]:
-        """Layers of which the search may decide that they are computed again."""
+        """Layers that the search may recompute."""
         return np.full(len(self.model.layers), self.job.recompute is Recompute.CHOOSE)
 
     def chain(self, groups: StageDevices, micro_batch: int) -> Chain:
-        """The model's layers on a row of stages."""
+        """Return the costs of the model's layers on the stages' device groups."""
         tables = [self.table(group[0].kind, micro_batch) for group in groups]
         shares = np.array([len(group) if self.job.zero1 else 1 for group in groups], np.int64)[:, None]
         per_cut = len(groups) - 1, len(self.model.layers) - 1
-        boundary = np.array([table.boundary for table in tables[:-1]], np.int64).reshape(per_cut)
+        boundary = np.array([table.boundary for table in tables[:-1]], np.int64).reshape(per_cut)  # bytes [link, cut]
         links = [_links(self.cluster, a, b) for a, b in pairwise(groups)]
-        send = [
+        send = [  # nanoseconds [link, cut], the least over pairs of replicas
             np.minimum.reduce([self.occupancy(link, sizes) for link in own])
             for own, sizes in zip(links, boundary, strict=True)
         ]
@@ -191,9 +191,9 @@ class Prices:
 
 
 class Table:
-    """One kind of device at one micro-batch size: arrays of shape (n,), and the bytes over each cut.
+    """Costs on one kind of device at one micro-batch size: arrays of shape (n,), and the bytes over each cut.
 
-    ``again``: every layer is computed again in its backward.
+    ``again``: every layer is recomputed in its backward.
     """
 
     def __init__(self, model: Model, costs: tuple[LayerCost, ...], again: bool) -> None:
@@ -211,13 +211,13 @@ class Table:
 
 
 def crossing_bytes(layers: tuple[Layer, ...], costs: tuple[LayerCost, ...]) -> Array:
-    """Bytes over each cut: the output of every layer before it that some layer behind it reads, each counted once."""
+    """Return the bytes over each cut: the outputs of layers before it that some layer after it reads, each once."""
     index = {layer.name: i for i, layer in enumerate(layers)}
     last_reader = list(range(len(layers)))
     for i, layer in enumerate(layers):
         for source in layer.inputs:
             last_reader[index[source]] = i
-    change = [0] * (len(layers) + 1)
+    change = [0] * (len(layers) + 1)  # difference of the bytes over cut i and cut i − 1
     for i, reader in enumerate(last_reader):
         change[i] += costs[i].output if reader > i else 0
         change[reader] -= costs[i].output if reader > i else 0
@@ -227,12 +227,12 @@ def crossing_bytes(layers: tuple[Layer, ...], costs: tuple[LayerCost, ...]) -> A
 def assemble(
     chain: Chain, cluster: Cluster, boundaries: Boundaries, recompute: Sequence[Sequence[int]] | None = None
 ) -> Pipeline:
-    """The pipeline that a partition of the chain makes.
+    """Build the pipeline of a partition of the chain.
 
     Parameters
     ----------
     recompute : sequence of sequence of int, optional
-        For each stage the layers that are computed again in the backward; none if left out.
+        For each stage the layers that are recomputed in the backward; none by default.
     """
     spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
     again = [set(recompute[s]) if recompute is not None else set() for s, _, _ in spans]
@@ -240,12 +240,12 @@ def assemble(
     hops = list(zip(pairwise(groups), [int(chain.boundary[s, b - 1]) for s, _, b in spans[:-1]], strict=True))
     first = list(accumulate((len(group) for group in groups), initial=0))
     held = [range(a, b) for _, a, b in spans]
-    sums = [together(cluster, groups, holders(w.layers, held), w.parameters) for w in chain.shared]
+    sums = [together(cluster, groups, stages_holding(w.layers, held), w.parameters) for w in chain.shared]
     return Pipeline(
         stages=tuple(_stage(chain, s, a, b, layers, sums) for (s, a, b), layers in zip(spans, again, strict=True)),
         placement=tuple(tuple(range(a, b)) for a, b in pairwise(first)),
-        transfers=tuple(_ways(cluster, a, b, size) for (a, b), size in hops),
-        returns=tuple(_ways(cluster, b, a, size) for (a, b), size in hops),
+        transfers=tuple(_transfers(cluster, a, b, size) for (a, b), size in hops),
+        returns=tuple(_transfers(cluster, b, a, size) for (a, b), size in hops),
         overlap=chain.overlap,
         runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans for _ in chain.groups[s]),
         limits=tuple(int(chain.limit[s]) for s, _, _ in spans for _ in chain.groups[s]),
@@ -253,18 +253,22 @@ def assemble(
     )
 
 
-def _ways(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], size: int) -> tuple[Transfer, ...]:
-    """One transfer for each remainder of the micro-batch's number."""
+def _transfers(
+    cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], size: int
+) -> tuple[Transfer, ...]:
+    """Return one transfer for each remainder of the micro-batch's number."""
     turns = lcm(len(source), len(target))
     return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(turns))
 
 
 def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence[int]) -> Stage:
-    """``sums``: what adding up the gradients of each shared weight takes."""
+    """Return the stage of layers a … b − 1; ``sums`` has the nanoseconds of each shared weight's gradient sum."""
     copies = chain.copies(a, b)
+    # Gradient sums in which the stage takes part: for its copies, and for weights of its own that others copy.
     tied = [time for shared, time in zip(chain.shared, sums, strict=True) if shared.copied(a, b)]
     tied += [int(w.home(np.array(time))[s]) for w, time in zip(chain.shared, sums, strict=True) if w.left(a, b)]
     received = int(chain.boundary[s - 1, a - 1]) if a else 0
+    # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
     rebuilt = [int(chain.saved[s, i] + chain.workspace[s, i]) for i in again]
@@ -284,30 +288,30 @@ def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence
 
 
 def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> set[Link]:
-    """The links between the replicas that meet over some micro-batch."""
+    """Return the links between the replicas that exchange some micro-batch."""
     turns = lcm(len(source), len(target))
     return {cluster.link(source[m % len(source)], target[m % len(target)]) for m in range(turns)}
 
 
 def _turns(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> tuple[int, tuple[int, ...]]:
-    """After how many micro-batches the replicas' turns repeat, and which of these the busiest wire carries."""
+    """Return the number of micro-batches after which pairs of replicas repeat, and those on the busiest resource."""
     turns = lcm(len(source), len(target))
     users: dict[str, list[int]] = {}
     for m in range(turns):
-        for wire in transfer(cluster, source[m % len(source)], target[m % len(target)], 0).resources:
-            users.setdefault(wire, []).append(m)
+        for resource in transfer(cluster, source[m % len(source)], target[m % len(target)], 0).resources:
+            users.setdefault(resource, []).append(m)
     busiest: list[int] = max(users.values(), key=lambda own: len(own), default=[0])
     return turns, tuple(busiest)
 
 
 def device_room(kind: DeviceKind, job: Job) -> int:
-    """Bytes that a plan may use of a device of the kind beside its runtime; `UNLIMITED` if nothing says."""
+    """Return the bytes of a device of the kind that a plan may use, without its runtime; `UNLIMITED` by default."""
     limit = device_limit(kind, job)
     return limit if limit == UNLIMITED else max(limit - kind.runtime, 0)
 
 
 def device_limit(kind: DeviceKind, job: Job) -> int:
-    """Bytes that a device of the kind may use, its runtime included; `UNLIMITED` if nothing says."""
+    """Return the bytes that a device of the kind may use, its runtime included; `UNLIMITED` by default."""
     limits = [limit for limit in (kind.memory, job.memory) if limit is not None]
     return min(limits, default=UNLIMITED)
 

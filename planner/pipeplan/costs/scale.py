@@ -1,4 +1,4 @@
-"""Whether the sums of a question stay within the solvers' 64-bit integers."""
+"""Checks that the sums of a planning problem stay within the solvers' 64-bit integers."""
 
 import numpy as np
 
@@ -6,24 +6,24 @@ from pipeplan.core.cluster import Cluster, Link
 from pipeplan.core.errors import InputError
 
 ROOM = 2**60
-"""Nanoseconds and bytes that a step may add up to: 36 years, 1 EiB. The bits above are for sums of such sums."""
+"""Largest total of a step in nanoseconds or bytes: 36 years, 1 EiB. The bits above are for sums of such totals."""
 
 
 def slowest_links(cluster: Cluster) -> tuple[float, int]:
-    """Nanoseconds a byte of the slowest link, and the longest latency."""
+    """Return the nanoseconds per byte of the slowest link, and the longest latency."""
     links: list[Link] = [node.link for node in cluster.nodes]
     links += [] if cluster.network is None else [cluster.network]
     rates = [link.in_collectives.bandwidth for link in links]
     return max(0.0 if rate is None else 1e9 / rate for rate in rates), max(link.latency for link in links)
 
 
-def require_room(name: str, what: str, value: float, unit: str, remedy: str) -> None:
+def require_exact(name: str, what: str, value: float, unit: str, remedy: str) -> None:
     """Refuse a sum that is too large.
 
     Raises
     ------
     InputError
-        Naming the sum, its size and what would make it smaller.
+        Naming the sum, its size and a remedy.
     """
     if not value <= ROOM:
         raise InputError(
@@ -32,5 +32,5 @@ def require_room(name: str, what: str, value: float, unit: str, remedy: str) -> 
 
 
 def total(*arrays: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> float:
-    """The sum of all entries, without overflow."""
+    """Return the sum of all entries as a float, without overflow."""
     return sum(float(array.sum(dtype=np.float64)) for array in arrays)

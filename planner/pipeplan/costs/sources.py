@@ -1,6 +1,6 @@
-"""Sources of an answer's costs: measured, imported or estimated, for which micro-batch sizes, at which speed.
+"""Sources of a result's costs: measured, imported or estimated, with micro-batch sizes and relative speeds.
 
-A proof is about these numbers, so it is worth as much as they are.
+A proof is about these numbers, so it is only as reliable as they are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ ROOFLINE = "roofline estimates"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the costs of one kind of device come from.
+    """Source of the costs of one kind of device.
 
     Attributes
     ----------
@@ -24,13 +24,13 @@ class Source:
     how : str
         ``'measured'``, ``'imported'`` or ``'analytic'`` (the roofline).
     origin : str
-        What measured them or where they were taken from, with the date where it is known.
+        The measuring tool or the imported source, with the date where it is known.
     profiled : tuple of int
         Micro-batch sizes that have costs of their own; empty for the roofline, which needs none.
     interpolated, extrapolated : tuple of int
-        Sizes that were searched and lie between those, or outside them.
+        Searched sizes that lie between those, or outside them.
     speed : float
-        How many times as fast as the kind that the costs are of.
+        Speed relative to the kind whose costs are used.
     """
 
     device: str
@@ -43,12 +43,12 @@ class Source:
 
     @property
     def estimated(self) -> bool:
-        """Whether some of the costs stand for what nobody measured on this kind of device."""
+        """Whether some of the costs were not measured on this kind of device."""
         return self.how == "analytic" or bool(self.extrapolated) or self.speed != 1.0
 
     @property
     def words(self) -> str:
-        """``'measured 2026-11-20 on Tesla V100, interpolated for micro-batches of 3'``."""
+        """Text like ``'measured 2026-11-20 on Tesla V100, interpolated for micro-batches of 3'``."""
         parts = [self.origin]
         if self.speed != 1.0:
             parts.append(f"taken as {self.speed:g} times as fast")
@@ -63,7 +63,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Where each kind's costs come from; ``links``: whether tensors travel, too."""
+    """Sources of each kind's costs; ``links``: whether there are transfers, too."""
 
     sources: tuple[Source, ...]
     links: bool
@@ -75,14 +75,14 @@ class Costs:
 
     @property
     def name(self) -> str:
-        """What a proof is a proof for: ``'estimates'``, ``'measurements'`` or ``'costs'``."""
+        """Noun for the numbers that a proof is based on: ``'estimates'``, ``'measurements'`` or ``'costs'``."""
         if self.estimated:
             return "estimates"
         measured = all(source.how == "measured" and not source.interpolated for source in self.sources)
         return "measurements" if measured else "costs"
 
     def in_words(self) -> str:
-        """One line; kinds whose costs are of one sort stand together."""
+        """Return one line of text; kinds with costs of the same source are listed together."""
         words: dict[str, list[str]] = {}
         for source in self.sources:
             words.setdefault(source.words, []).append(source.device)
@@ -96,7 +96,7 @@ class Costs:
         return "; ".join([*texts, *(["transfers as the cluster states its links"] if self.links else [])])
 
     def as_json(self) -> dict[str, object]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "in_words": self.in_words(),
             "estimated": self.estimated,
@@ -116,7 +116,7 @@ class Costs:
 
 
 def sources(model: Model, cluster: Cluster, sizes: Sequence[int]) -> Costs:
-    """Where the costs of a search come from that looks at these micro-batch sizes."""
+    """Return the sources of the costs of a search over these micro-batch sizes."""
     kinds = {device.kind.name: device.kind for device in cluster.devices}
     found = tuple(_source(model, kind, sizes) for kind in kinds.values())
     return Costs(found, links=len(cluster.devices) > 1)
@@ -142,7 +142,7 @@ def _source(model: Model, kind: DeviceKind, sizes: Iterable[int]) -> Source:
 
 
 def _origin(provenance: Provenance) -> str:
-    """``'measured 2026-11-20 on Tesla V100 (torch 2.13.0)'``."""
+    """Return text like ``'measured 2026-11-20 on Tesla V100 (torch 2.13.0)'``."""
     source, when = provenance.source, f" {provenance.when}" if provenance.when else ""
     torch = provenance.versions.get("torch", "")
     versions = f" (torch {torch})" if torch and torch not in source else ""

@@ -1,1 +1,1 @@
-"""Reading and writing of files, the only users of YAML, JSON and pydantic; the rest sees plain dataclasses."""
+"""Reading and writing of files. Only this package uses YAML, JSON and pydantic; it returns plain dataclasses."""

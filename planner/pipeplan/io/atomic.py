@@ -1,4 +1,4 @@
-"""Atomic writing of files; what is no regular file (a device, a FIFO) is written into, never replaced."""
+"""Atomic writing of files; a device, FIFO or other special file is written into, never replaced."""
 
 import os
 import stat
@@ -10,20 +10,20 @@ from pathlib import Path
 from pipeplan.core.errors import InputError
 
 _SHOWN = 40
-"""Characters of the file's name in that of its temporary file: longer ones would exceed what a name may have."""
+"""Characters of the file's name in that of its temporary file: more could exceed the limit on names."""
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Put ``content`` at ``path``; whoever reads it meanwhile sees the old file or the new one, never a part.
+    """Write ``content`` to ``path`` atomically: concurrent readers see the old file or the new one, never a part.
 
-    The bytes go to a temporary file in the same folder (a rename is atomic within one file system only), are forced
-    to the disk, and take the name in one step. A link is followed, so the file it points to is replaced. A device, a
-    FIFO, a socket, and the file that standard output or standard error goes to are written into as they are.
+    The bytes go to a temporary file in the same folder (a rename is atomic within one file system only), are synced to
+    the disk, and the file is renamed in one step. A link is followed, so the file it points to is replaced. A device, a
+    FIFO, a socket, and the file of standard output or standard error are written into in place.
 
     Raises
     ------
     InputError
-        If the folder does not exist or may not be written to. Nothing is left behind then.
+        If the folder does not exist or may not be written to. No temporary file remains then.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -50,7 +50,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def try_to_write(path: Path) -> None:
-    """Find out whether `write_whole` can write here; what is there stays as it is.
+    """Check that `write_whole` can write here, without changing an existing file.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def try_to_write(path: Path) -> None:
 
 
 def written_in_place(path: Path) -> bool:
-    """Whether there is something at ``path`` that must not be replaced by a file.
+    """Return whether ``path`` is a special file, which must not be replaced by a regular one.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def written_in_place(path: Path) -> bool:
 
 
 def _stream(found: os.stat_result) -> int | None:
-    """The descriptor of standard output or standard error, if that is what a file is."""
+    """Return the descriptor of standard output or standard error if a file is one of them, else None."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.path.samestat(os.fstat(descriptor), found):
@@ -106,7 +106,7 @@ def _into(path: Path, data: bytes) -> None:
 
 
 def _temporary(target: Path) -> tuple[int, str]:
-    """A new file beside ``target``; the name of ``target`` itself is looked up, so that one too long is refused."""
+    """Create a temporary file beside ``target``; raise if the name of ``target`` itself is too long."""
     with suppress(FileNotFoundError):
         target.lstat()
     return tempfile.mkstemp(prefix=f".{target.name[:_SHOWN]}.", suffix=".part", dir=target.parent)
@@ -119,7 +119,7 @@ def _refused(path: Path, error: Exception) -> InputError:
 
 
 def _mode(target: Path) -> int:
-    """Permissions as an ordinary ``open`` would leave them: those of the file replaced, or what the umask allows."""
+    """Return the permissions that an ordinary ``open`` would set: those of the old file, or what the umask allows."""
     with suppress(FileNotFoundError):
         return target.stat().st_mode & 0o777
     mask = os.umask(0)
@@ -128,7 +128,7 @@ def _mode(target: Path) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the new name survive a power cut, where the file system lets a folder be synced."""
+    """Sync a folder, where the file system allows it, so that a new name survives a power cut."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Clusters as YAML; their kinds of device by ``use``, overrides and relative speeds.
+"""Read and write clusters as YAML, with kinds of device by ``use``, overrides and relative speeds.
 
 ::
 
@@ -10,14 +10,14 @@
       - count: 2
         devices: [{kind: v100, count: 4}]
         link: {bandwidth: 25GB/s, latency: 5us}          # between devices of one node
-    network: {bandwidth: 10Gbit/s, latency: 50us}        # one card a node, shared by its devices
+    network: {bandwidth: 10Gbit/s, latency: 50us}        # one card per node, shared by its devices
     overlap: false                             # true: it computes while it sends; stream: it sends while it computes
 
-A kind with ``speed: {relative_to: X}`` is timed as X, and takes X's figures for analytic estimates (peaks, bandwidth,
-efficiency, overhead) where it gives none itself. ``timed_as: X`` with a plain ``speed`` does the first only.
+A kind with ``speed: {relative_to: X}`` uses the profile of X, and X's figures for analytic estimates (peaks, bandwidth,
+efficiency, overhead) where it has none itself. ``timed_as: X`` with a plain ``speed`` uses the profile only.
 
-A link or network may say ``collective_efficiency: 0.6``: the share of its bandwidth that a ring all-reduce was measured
-to reach (``pipeplan machine`` writes it); left out, it is 1.
+A link or network may have ``collective_efficiency: 0.6``: the measured share of its bandwidth that a ring all-reduce
+reaches (``pipeplan machine`` writes it); the default is 1.
 """
 
 from dataclasses import dataclass
@@ -47,12 +47,12 @@ from pipeplan.io.schema import (
 from pipeplan.io.text import Line, Row, lean, parse_data, read_text, yaml_text
 
 TIMING = ("peak", "bandwidth", "efficiency", "overhead")
-"""The figures that an analytic estimate uses; a kind that overrides one of them has lost its namesake's profile."""
+"""Figures of the analytic estimate; a kind that overrides one of them no longer uses the catalogue kind's profile."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What a file says of one kind."""
+    """Entry of one kind in a file: its own figures and its references to other kinds."""
 
     figures: dict[str, Any]
     use: str | None
@@ -62,7 +62,7 @@ class Speed:
 
 
 def resolve_kinds(entries: dict[str, Speed]) -> tuple[dict[str, DeviceKind], list[str]]:
-    """The kinds by name, and what is wrong with the others."""
+    """Return the resolved kinds by name, and the faults of the others."""
     kinds: dict[str, DeviceKind] = {}
     complaints: list[str] = []
     for name in entries:
@@ -73,7 +73,7 @@ def resolve_kinds(entries: dict[str, Speed]) -> tuple[dict[str, DeviceKind], lis
 def _resolve(
     name: str, entries: dict[str, Speed], kinds: dict[str, DeviceKind], complaints: list[str], above: tuple[str, ...]
 ) -> DeviceKind | None:
-    """The kind called ``name``; ``above`` are the kinds whose speed is being looked for."""
+    """Resolve the kind ``name`` and the kinds it refers to; ``above`` are the kinds being resolved."""
     if name in kinds:
         return kinds[name]
     if name in above:
@@ -106,7 +106,7 @@ def _resolve(
         elif other is None and (meant := hint(reference, [*entries, *catalogue()])):
             complaints.append(f"devices.{name}.speed.relative_to: {reference!r} is not known{meant}")
             return None
-        # A name that is neither here nor in the catalogue may still be one that a profile bears.
+        # A name that is neither here nor in the catalogue may still be the device name of a profile.
         timed_as = reference
         if other is not None:
             figures |= {field: getattr(other, field) for field in TIMING}
@@ -132,12 +132,12 @@ def _overlap(value: object) -> Overlap:
 
 
 def _speed(value: object) -> object:
-    """``speed: 2.0`` is short for ``speed: {factor: 2.0}``."""
+    """Expand ``speed: 2.0``, which is short for ``speed: {factor: 2.0}``."""
     return {"factor": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 class SpeedEntry(Strict):
-    """How fast, relative to which kind."""
+    """A speed factor, and the kind to which it is relative."""
 
     relative_to: str | None = None
     factor: Annotated[Number, Field(gt=0)]
@@ -159,7 +159,7 @@ class LinkEntry(Strict):
     collective_efficiency: Annotated[Number, Field(gt=0)] = 1.0
 
     def link(self) -> Link:
-        """The link it describes."""
+        """Return the link that this entry describes."""
         return Link(self.bandwidth, self.latency, self.collective_efficiency)
 
 
@@ -178,13 +178,13 @@ class NodeEntry(Strict):
     link: LinkEntry = LinkEntry()
 
     def node(self) -> Node:
-        """One of the nodes it describes."""
+        """Return one of the equal nodes that this entry describes."""
         kinds = tuple(group.kind for group in self.devices for _ in range(group.count))
         return Node(kinds, self.link.link())
 
 
 class ClusterFile(Strict):
-    """The whole file."""
+    """Schema of a cluster file."""
 
     name: str
     devices: dict[str, KindEntry]
@@ -195,18 +195,18 @@ class ClusterFile(Strict):
 
 
 def read_cluster(path: Path) -> Cluster:
-    """The cluster that a YAML file describes.
+    """Read a cluster from a YAML file.
 
     Raises
     ------
     InputError
-        Naming everything that is wrong, each with its path.
+        Naming every fault with its path.
     """
     return cluster_from_data(parse_data(read_text(path), str(path)), str(path))
 
 
 def cluster_from_data(data: Any, where: str) -> Cluster:
-    """The cluster that plain data describes; ``where`` is what errors call it."""
+    """Build a cluster from plain data; ``where`` names the source in errors."""
     file = check(ClusterFile, data, where)
     complaints = [
         f"nodes[{n}].devices[{d}].kind: {group.kind!r} is not among the kinds under devices"
@@ -246,12 +246,12 @@ def _as_speed(entry: KindEntry) -> Speed:
 
 
 def write_cluster(cluster: Cluster, path: Path) -> None:
-    """Write what `read_cluster` reads, whole or not at all; every figure in full, none by reference."""
+    """Write a cluster atomically, as `read_cluster` reads it; all figures are written in full, none by reference."""
     write_whole(path, yaml_text(cluster_data(cluster)))
 
 
 def cluster_data(cluster: Cluster) -> dict[str, Any]:
-    """Plain data of a cluster, as a file shows it."""
+    """Return the plain data of a cluster, as in a file."""
     for name, kind in cluster.kinds.items():
         if name != kind.name:
             raise InputError(f"cluster {cluster.name!r} lists kind {kind.name!r} under {name!r}; use one name")

@@ -1,4 +1,4 @@
-"""Paths of the data that comes with pipeplan: models, clusters and devices, each a YAML file."""
+"""Paths of the shipped data sets: models, clusters and devices as YAML files."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from pipeplan.core.errors import InputError
 
 
 def datasets_folder() -> Path:
-    """``pipeplan/_datasets`` in an installed wheel, the repository's ``datasets/`` in a checkout."""
+    """Return ``pipeplan/_datasets`` in an installed wheel, the repository's ``datasets/`` in a checkout."""
     here = Path(__file__).resolve().parents[1]
     for folder in (here / "_datasets", here.parents[1] / "datasets"):
         if folder.is_dir():
@@ -15,5 +15,5 @@ def datasets_folder() -> Path:
 
 
 def shipped(kind: str) -> dict[str, Path]:
-    """The files of one kind (``'models'``, ``'clusters'``, ``'experiments'``) by name, in alphabetical order."""
+    """Return the files of one kind (``'models'``, ``'clusters'``, ``'experiments'``) by name, sorted by name."""
     return {path.stem: path for path in sorted((datasets_folder() / kind).glob("*.yaml"))}

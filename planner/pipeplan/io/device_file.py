@@ -1,4 +1,4 @@
-"""The catalogue of device kinds: ``datasets/devices.yaml``, a mapping from a name to its figures.
+"""Read and write device kinds; the shipped catalogue is ``datasets/devices.yaml``, a mapping from name to figures.
 
 ::
 
@@ -37,7 +37,7 @@ from pipeplan.io.text import Row, lean, parse_data, read_text
 
 
 def _number(value: object) -> object:
-    """YAML's ``1`` and ``1e0`` are as good as ``1.0``."""
+    """Convert integers to float, so that ``1`` is accepted for ``1.0``."""
     if isinstance(value, int) and not isinstance(value, bool):
         return float(value) if abs(value) < 2**1023 else inf
     return value
@@ -47,7 +47,7 @@ Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 
 
 class DeviceEntry(Strict):
-    """The figures of one kind; see `pipeplan.DeviceKind` for their meaning and units."""
+    """Schema of the figures of one kind; see `pipeplan.DeviceKind` for their meaning and units."""
 
     memory: Bytes | None = None
     peak: dict[str, Rate] | None = None
@@ -60,21 +60,21 @@ class DeviceEntry(Strict):
     source: str | None = None
 
     def figures(self) -> dict[str, Any]:
-        """What the entry says, without what it leaves open."""
+        """Return the fields that the entry sets."""
         return {name: value for name in DeviceEntry.model_fields if (value := getattr(self, name)) is not None}
 
 
 class Catalogue(RootModel[dict[str, DeviceEntry]]):
-    """Entries by name."""
+    """Schema of a file of device kinds: entries by name."""
 
 
 def read_devices(path: Path) -> dict[str, DeviceKind]:
-    """A file of device kinds by name.
+    """Read a file of device kinds; return them by name.
 
     Raises
     ------
     InputError
-        Naming everything that is wrong.
+        Naming every fault.
     """
     entries = check(Catalogue, parse_data(read_text(path), str(path)) or {}, str(path)).root
     return {name: DeviceKind(name=name, **entry.figures()) for name, entry in entries.items()}
@@ -82,13 +82,13 @@ def read_devices(path: Path) -> dict[str, DeviceKind]:
 
 @cache
 def catalogue() -> dict[str, DeviceKind]:
-    """The device kinds that come with pipeplan."""
+    """Return the shipped device kinds by name."""
     path = datasets_folder() / "devices.yaml"
     return read_devices(path) if path.is_file() else {}
 
 
 def device_fields(kind: DeviceKind) -> dict[str, Any]:
-    """A kind's figures as a file shows them; those that equal the default are left out."""
+    """Return a kind's figures as in a file; default values are left out."""
     return lean(
         memory=None if kind.memory is None else written_bytes(kind.memory),
         peak=Row({name: written_rate(value) for name, value in kind.peak.items()}),

@@ -1,10 +1,10 @@
-"""Jobs as YAML.
+"""Read and write jobs as YAML.
 
 ::
 
     batch: 512
     optimizer: adam
-    memory: 16GiB              # what a device may use, where that is less than it has
+    memory: 16GiB              # usable bytes of a device, where that is less than it has
     schedules: [1f1b-so]
     replicas: [1, 2, 4]
     recompute: choose          # or none, full
@@ -34,7 +34,7 @@ def _objective(value: object) -> Objective:
 
 
 class JobFile(Strict):
-    """The whole file; see `pipeplan.Job`."""
+    """Schema of a job file; see `pipeplan.Job`."""
 
     batch: Count
     micro_batches: Items[Count] = ()
@@ -56,18 +56,18 @@ class JobFile(Strict):
 
 
 def read_job(path: Path) -> Job:
-    """The job that a YAML file describes.
+    """Read a job from a YAML file.
 
     Raises
     ------
     InputError
-        Naming everything that is wrong, each with its path.
+        Naming every fault with its path.
     """
     return job_from_data(parse_data(read_text(path), str(path)), str(path))
 
 
 def job_from_data(data: Any, where: str) -> Job:
-    """The job that plain data describes; ``where`` is what errors call it."""
+    """Build a job from plain data; ``where`` names the source in errors."""
     file = check(JobFile, data, where)
     try:
         fields = {field: getattr(file, field) for field in JobFile.model_fields}
@@ -77,12 +77,12 @@ def job_from_data(data: Any, where: str) -> Job:
 
 
 def write_job(job: Job, path: Path) -> None:
-    """Write what `read_job` reads, whole or not at all."""
+    """Write a job atomically, as `read_job` reads it."""
     write_whole(path, yaml_text(job_data(job)))
 
 
 def job_data(job: Job) -> dict[str, Any]:
-    """Plain data of a job, as a file shows it."""
+    """Return the plain data of a job, as in a file."""
     data = {"batch": job.batch, "optimizer": job.optimizer, "objective": job.objective.value}
     return data | lean(
         micro_batches=Line(job.micro_batches),

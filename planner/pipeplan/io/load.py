@@ -1,4 +1,4 @@
-"""`load_model` and `load_cluster`: one that comes with pipeplan by name, or a file recognised by its content."""
+"""`load_model` and `load_cluster`: load a shipped data set by name, or a file whose format is recognised."""
 
 import re
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from pipeplan.io.importers.dnn_partitioning import dnn_partitioning_from_data
 from pipeplan.io.importers.pipedream import pipedream_from_text
 from pipeplan.io.importers.piper import piper_from_data
 from pipeplan.io.model_file import model_from_data
-from pipeplan.io.series import member
+from pipeplan.io.series import series_model
 from pipeplan.io.text import parse_data, read_text
 
 _PIPEDREAM = re.compile(r"^\S+ -- .* -- forward_compute_time=", re.MULTILINE)
@@ -23,22 +23,22 @@ _FILE_SUFFIXES = {".yaml", ".yml", ".json", ".txt"}
 
 
 def load_model(name_or_path: str | Path, **options: Any) -> Model:
-    """A model by its name in the datasets, or from a file.
+    """Load a model by its name in the data sets, or from a file.
 
     Parameters
     ----------
     name_or_path : str or Path
-        ``'gpt2-small'``, or a file whose format is known by its content: pipeplan's own YAML or JSON, a PipeDream
-        ``graph.txt``, a dnn-partitioning JSON, a Piper JSON; or a member of a series, like ``'gnmt-32'``.
+        ``'gpt2-small'``, or a file whose format is recognised by its content: pipeplan's own YAML or JSON, a PipeDream
+        ``graph.txt``, a dnn-partitioning JSON, a Piper JSON; or a model of a series, like ``'gnmt-32'``.
     **options
-        Given to the importer: ``merge_misbooked`` and ``samples`` for PipeDream, ``corrected`` for the two others.
+        Options of the importer: ``merge_misbooked`` and ``samples`` for PipeDream, ``corrected`` for the two others.
 
     Raises
     ------
     InputError
-        If there is no such name or file, or something in it is wrong; every wrong field is named.
+        If there is no such name or file, or the file is invalid; every wrong field is named.
     """
-    made = _made(name_or_path)
+    made = _from_series(name_or_path)
     if made is not None:
         if options:
             raise InputError(f"{name_or_path} is made by pipeplan and has no option {', '.join(options)}; leave it out")
@@ -60,12 +60,12 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
-    """A cluster by its name in the datasets, or from a file of pipeplan's own, or carried by a workload.
+    """Load a cluster by its name in the data sets, from a file of pipeplan's own, or from a workload file.
 
     Raises
     ------
     InputError
-        If there is no such name or file, or something in it is wrong; every wrong field is named.
+        If there is no such name or file, or the file is invalid; every wrong field is named.
     """
     path = _find(name_or_path, "clusters", "cluster")
     data = parse_data(read_text(path), str(path))
@@ -77,8 +77,8 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 
 
 def load_carried_cluster(name_or_path: str | Path, **options: Any) -> Cluster | None:
-    """The cluster that a workload file brings along, or None where it brings none."""
-    if _made(name_or_path) is not None:
+    """Load the cluster that a model's workload file contains; None if it contains none."""
+    if _from_series(name_or_path) is not None:
         return None
     path = _find(name_or_path, "models", "model")
     text = read_text(path)
@@ -90,7 +90,7 @@ def load_carried_cluster(name_or_path: str | Path, **options: Any) -> Cluster | 
 
 
 def foreign_format(path: Path) -> str | None:
-    """``'pipedream'``, ``'dnn-partitioning'`` or ``'piper'`` for a workload of theirs; None for anything else."""
+    """Return ``'pipedream'``, ``'dnn-partitioning'`` or ``'piper'`` for their workloads; None for other files."""
     text = read_text(path)
     if _PIPEDREAM.search(text):
         return "pipedream"
@@ -100,13 +100,13 @@ def foreign_format(path: Path) -> str | None:
     )
 
 
-def _made(name_or_path: str | Path) -> Model | None:
-    """The member of a series that is meant; None if it is a file, shipped or not."""
-    return None if str(name_or_path) in shipped("models") else member(str(name_or_path))
+def _from_series(name_or_path: str | Path) -> Model | None:
+    """Return the model of a series with this name; None for a shipped model or another path."""
+    return None if str(name_or_path) in shipped("models") else series_model(str(name_or_path))
 
 
 def _workload(data: Any) -> Callable[..., tuple[Model, Cluster]] | None:
-    """The importer for data that holds a model and its devices."""
+    """Return the importer for data with a model and its devices; None for other data."""
     if isinstance(data, dict) and isinstance(data.get("nodes"), list):
         if "maxFPGAs" in data:
             return dnn_partitioning_from_data
@@ -124,7 +124,7 @@ def _call(importer: Callable[..., Any], options: dict[str, Any], *arguments: Any
 
 
 def _find(name_or_path: str | Path, folder: str, what: str) -> Path:
-    """The file that is meant. A plain word is a name first, so that a folder called like it does no harm."""
+    """Return the path of a shipped name or of a file. Shipped names come first, before folders of the same name."""
     known = shipped(folder)
     text, path = str(name_or_path), Path(name_or_path)
     if isinstance(name_or_path, str) and text in known:
@@ -140,7 +140,7 @@ def _find(name_or_path: str | Path, folder: str, what: str) -> Path:
 
 
 def _refuse(data: Any, path: Path, wanted: str, key: str) -> None:
-    """A file of another kind is named for what it is, rather than for the fields it lacks."""
+    """Refuse a file of another kind with an error that names its kind, instead of its missing fields."""
     if not isinstance(data, dict) or key in data:
         return
     kinds = {"a plan": "schedule", "a model": "layers", "a cluster": "nodes", "a job": "batch"}
@@ -150,6 +150,6 @@ def _refuse(data: Any, path: Path, wanted: str, key: str) -> None:
 
 
 def _stem(path: Path) -> str:
-    """``vgg16`` of ``vgg16.graph.txt`` and of ``vgg16/graph.txt``."""
+    """Return the workload's name: ``vgg16`` for ``vgg16.graph.txt`` and for ``vgg16/graph.txt``."""
     stem = path.name.split(".")[0]
     return path.resolve().parent.name if stem == "graph" else stem

@@ -1,4 +1,4 @@
-"""Models as YAML: layers, their work, and the profiles known of them.
+"""Read and write models as YAML: layers, their work, ties and profiles.
 
 ::
 
@@ -9,10 +9,10 @@
       - {name: embed, kind: Embedding, parameters: 4MiB, work: {forward_flops: 0, ...}}
       - repeat: 12
         layers:
-          - {name: 'block.{i}', kind: Block, parameters: 28MiB}       # reads the layer before it, as inputs is left out
+          - {name: 'block.{i}', kind: Block, parameters: 28MiB}       # without inputs it reads the previous layer
       - {name: head, parameters: 1KiB, inputs: [block.11]}
     ties:
-      - {layers: [embed, head], parameters: 4MiB}      # counts as embed's; left out where no layers share weights
+      - {layers: [embed, head], parameters: 4MiB}      # counts for embed; omitted if no layers share weights
     profiles:
       - device: v100-16gb
         micro_batch: 8
@@ -52,7 +52,7 @@ FORMAT = "pipeplan-model/1"
 
 
 class WorkEntry(Strict):
-    """What a layer does for one sample; see `pipeplan.Work`."""
+    """Operations and bytes of a layer for one sample; see `pipeplan.Work`."""
 
     forward_flops: Flops
     input_gradient_flops: Flops
@@ -62,7 +62,7 @@ class WorkEntry(Strict):
 
 
 class PlainLayer(Strict):
-    """One layer. ``inputs`` left out is the layer before it; an empty list is the batch alone."""
+    """One layer. Without ``inputs`` it reads the previous layer; an empty list means only the batch."""
 
     name: str
     kind: str = ""
@@ -88,7 +88,7 @@ class TieEntry(Strict):
 
 
 class ProvenanceEntry(Strict):
-    """Where a profile's numbers come from."""
+    """Origin of a profile's numbers."""
 
     how: Literal["measured", "imported", "analytic"]
     source: str
@@ -109,7 +109,7 @@ class CostEntry(Strict):
     update: Nanoseconds = 0
 
     def cost(self) -> LayerCost:
-        """The cost it describes."""
+        """Return the cost that this entry describes."""
         return LayerCost(*(getattr(self, field) for field in CostEntry.model_fields))
 
 
@@ -123,7 +123,7 @@ class ProfileEntry(Strict):
 
 
 class ModelFile(Strict):
-    """The whole file."""
+    """Schema of a model file."""
 
     format: Literal["pipeplan-model/1"] = "pipeplan-model/1"
     name: str
@@ -135,18 +135,18 @@ class ModelFile(Strict):
 
 
 def read_model(path: Path) -> Model:
-    """The model that a YAML file describes.
+    """Read a model from a YAML file.
 
     Raises
     ------
     InputError
-        Naming everything that is wrong, each with its path.
+        Naming every fault with its path.
     """
     return model_from_data(parse_data(read_text(path), str(path)), str(path))
 
 
 def model_from_data(data: Any, where: str) -> Model:
-    """The model that plain data describes; ``where`` is what errors call it."""
+    """Build a model from plain data; ``where`` names the source in errors."""
     file = check(ModelFile, data, where)
     complaints = [text for n, entry in enumerate(file.layers) for text in _form(entry, f"layers[{n}]")]
     if complaints:
@@ -178,7 +178,7 @@ def model_from_data(data: Any, where: str) -> Model:
 
 
 def _form(entry: LayerEntry, path: str) -> list[str]:
-    """What is wrong with an entry that is neither a layer nor a group."""
+    """Return the faults of an entry that is neither a valid layer nor a valid group."""
     if entry.repeat is None and entry.layers is None:
         return [f"{path}.name: missing"] if entry.name is None else []
     complaints = []
@@ -226,12 +226,12 @@ def _profile(entry: ProfileEntry, names: list[str]) -> Profile:
 
 
 def write_model(model: Model, path: Path) -> None:
-    """Write what `read_model` reads, whole or not at all."""
+    """Write a model atomically, as `read_model` reads it."""
     write_whole(Path(path), yaml_text(model_data(model)))
 
 
 def model_data(model: Model) -> dict[str, Any]:
-    """Plain data of a model, as a file shows it."""
+    """Return the plain data of a model, as in a file."""
     head = {"format": FORMAT, "name": model.name, "dtype": model.dtype} | lean(notes=list(model.notes))
     layers = [_entry_data(entry, chained) for entry, chained in _entries(model.layers)]
     profiles = [_profile_data(profile, model.names) for profile in model.profiles]
@@ -240,10 +240,10 @@ def model_data(model: Model) -> dict[str, Any]:
 
 
 def _entries(layers: Sequence[Layer]) -> list[tuple[Layer | Group, tuple[bool, ...]]]:
-    """Layers and groups, and for each of their layers whether it just reads the one before it.
+    """Return layers and groups, and for each of their layers whether it reads only the previous layer.
 
-    An input that is the layer before is left out, so that the first layer of a block may read the last one of the
-    block before, whose number is one lower. Such inputs are hidden while looking for repetition.
+    Inputs that are only the previous layer are hidden while searching for repetition and omitted in the file. So the
+    first layer of a block may read the last one of the previous block, whose number is one lower.
     """
     hidden = [_hide(layer, layers[n - 1 : n]) for n, layer in enumerate(layers)]
     return [

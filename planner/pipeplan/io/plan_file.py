@@ -1,4 +1,4 @@
-"""Plans as JSON: complete, versioned, and readable: every order of actions is one line of text."""
+"""Read and write plans as JSON: complete and versioned, with each rank's order of actions as one line of text."""
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict
@@ -34,7 +34,7 @@ class MemoryEntry(Strict):
 
 
 class ShareEntry(Strict):
-    """The part of a divided layer that lies on a stage."""
+    """The fraction of a divided layer on a stage."""
 
     layer: str
     share: Annotated[float, Field(gt=0, lt=1)]
@@ -54,7 +54,7 @@ class PlanStageEntry(Strict):
 
 
 class ScheduleEntry(Strict):
-    """Who runs what in which order; see `pipeplan.Schedule`."""
+    """Order of actions on each rank; see `pipeplan.Schedule`."""
 
     family: str
     two_lanes: bool = False
@@ -87,7 +87,7 @@ class TransferEntry(Strict):
 
 
 class PipelineEntry(Strict):
-    """What the plan was simulated from; see `pipeplan.core.pipeline.Pipeline`."""
+    """Times, memory and transfers used to simulate the plan; see `pipeplan.core.pipeline.Pipeline`."""
 
     stages: Items[StageEntry]
     placement: Items[Items[Whole]]
@@ -100,7 +100,7 @@ class PipelineEntry(Strict):
 
 
 class PlanFile(Strict):
-    """The whole file."""
+    """Schema of a plan file."""
 
     format: Literal["pipeplan-plan/2"]
     model: str
@@ -112,7 +112,7 @@ class PlanFile(Strict):
     optimizer: str
     step_time: Whole
     bound: Whole
-    gap: float | None = None  # what step_time and bound make, so that none of the three can be altered alone
+    gap: float | None = None  # follows from step_time and bound, so that none of the three can be altered alone
     ranks: Items[Whole]
     stages: Items[PlanStageEntry]
     schedule: ScheduleEntry
@@ -121,12 +121,12 @@ class PlanFile(Strict):
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Write what `read_plan` reads, whole or not at all."""
+    """Write a plan atomically, as `read_plan` reads it."""
     write_whole(path, json_text(plan_data(plan)))
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
-    """Plain data of a plan, as a file shows it."""
+    """Return the plain data of a plan, as in a file."""
     data = {"format": FORMAT} | {
         field: getattr(plan, field, None) for field in PlanFile.model_fields if field != "format"
     }
@@ -151,12 +151,12 @@ def _shares(stage: PlanStage) -> list[dict[str, Any]]:
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan that a JSON file holds.
+    """Read a plan from a JSON file.
 
     Raises
     ------
     InputError
-        Naming everything that is wrong, each with its path.
+        Naming every fault with its path.
     """
     return plan_from_data(parse_data(read_text(path), str(path)), str(path))
 
@@ -167,7 +167,7 @@ def load_plan(path: Path) -> Plan:
     Raises
     ------
     InputError
-        Naming every field that is wrong, or every claim that the file's own tables contradict.
+        Naming every invalid field, or every claim that the file's own tables contradict.
     """
     plan = read_plan(path)
     try:
@@ -178,7 +178,7 @@ def load_plan(path: Path) -> Plan:
 
 
 def plan_from_data(data: Any, where: str) -> Plan:
-    """The plan that plain data describes; ``where`` is what errors call it."""
+    """Build a plan from plain data; ``where`` names the source in errors."""
     if isinstance(data, dict) and data.get("format") != FORMAT:
         found = repr(data["format"]) if "format" in data else "no format"
         raise InputError(f"{where} is not a plan that this version reads: it has {found}, not {FORMAT!r}")
@@ -224,25 +224,25 @@ def _orders(entry: ScheduleEntry) -> tuple[tuple[tuple[Action, ...], ...], list[
 
 
 def _sizes(file: PlanFile) -> list[str]:
-    """Lists that must be equally long, and indices that must point into them."""
+    """Return faults in the lengths of lists and in the indices into them."""
     pipeline, ranks, stages = file.pipeline, len(file.ranks), len(file.stages)
     lengths = {
-        "schedule.orders": (len(file.schedule.orders), ranks, "one a rank"),
-        "pipeline.runtime": (len(pipeline.runtime), ranks, "one a rank"),
-        "pipeline.limits": (len(pipeline.limits), ranks, "one a rank"),
-        "pipeline.stages": (len(pipeline.stages), stages, "one a stage"),
-        "pipeline.placement": (len(pipeline.placement), stages, "one a stage"),
-        "pipeline.transfers": (len(pipeline.transfers), max(stages - 1, 0), "one a boundary between stages"),
-        "pipeline.returns": (len(pipeline.returns), max(stages - 1, 0), "one a boundary between stages"),
+        "schedule.orders": (len(file.schedule.orders), ranks, "one per rank"),
+        "pipeline.runtime": (len(pipeline.runtime), ranks, "one per rank"),
+        "pipeline.limits": (len(pipeline.limits), ranks, "one per rank"),
+        "pipeline.stages": (len(pipeline.stages), stages, "one per stage"),
+        "pipeline.placement": (len(pipeline.placement), stages, "one per stage"),
+        "pipeline.transfers": (len(pipeline.transfers), max(stages - 1, 0), "one per boundary between stages"),
+        "pipeline.returns": (len(pipeline.returns), max(stages - 1, 0), "one per boundary between stages"),
     }
     complaints = [
         f"{path}: has {found} entries and needs {wanted}, {why}"
         for path, (found, wanted, why) in lengths.items()
         if found != wanted
     ]
-    if not complaints:  # else nobody knows which entry belongs to which stage
-        ways = {"transfers": pipeline.transfers, "returns": pipeline.returns}
-        complaints += replica_faults([stage.devices for stage in file.stages], pipeline.placement, ways)
+    if not complaints:  # otherwise entries cannot be assigned to stages
+        transfers = {"transfers": pipeline.transfers, "returns": pipeline.returns}
+        complaints += replica_faults([stage.devices for stage in file.stages], pipeline.placement, transfers)
     devices = len(file.device_kinds)
     for path, indices, end in [
         ("ranks", file.ranks, devices),
@@ -273,22 +273,22 @@ def _pipeline(entry: PipelineEntry) -> Pipeline:
 
 
 def replica_faults(
-    devices: Sequence[Sequence[int]], placement: Sequence[Sequence[int]], ways: Mapping[str, Sequence[Sized]]
+    devices: Sequence[Sequence[int]], placement: Sequence[Sequence[int]], transfers: Mapping[str, Sequence[Sized]]
 ) -> Iterator[str]:
-    """What is wrong, each with its path in the file.
+    """Yield faults in the numbers of replicas and transfers, each with its path in the file.
 
     Parameters
     ----------
     devices, placement : sequence of sequence of int
-        For each stage its devices and its ranks, one a replica.
-    ways : mapping of str to sequence
-        ``transfers`` and ``returns``: for each boundary one entry for each pair of replicas that meets.
+        For each stage its devices and its ranks, one per replica.
+    transfers : mapping of str to sequence
+        ``transfers`` and ``returns``: for each boundary one entry for each pair of replicas that communicates.
     """
     for n, (homes, own) in enumerate(zip(placement, devices, strict=True)):
         if len(homes) != len(own) or len(set(homes)) != len(homes):
             yield f"pipeline.placement[{n}]: has ranks {list(homes)} for {len(own)} devices; write another one for each"
     widths = [max(1, len(homes)) for homes in placement]
-    for name, rows in ways.items():
+    for name, rows in transfers.items():
         for n, (row, (a, b)) in enumerate(zip(rows, pairwise(widths), strict=True)):
             if len(row) != lcm(a, b):
                 yield (

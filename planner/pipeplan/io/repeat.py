@@ -1,4 +1,4 @@
-"""Repeating layers, written once in a file.
+"""Folding of repeated layers into groups that a file writes once.
 
 ::
 
@@ -8,7 +8,7 @@
         - {name: "h.{i}.mlp", ...}                  ...
                                                     h.95.mlp
 
-``{i}`` counts from ``first`` (0 if left out), in the names and in the inputs of the group.
+``{i}`` counts from ``first`` (default 0), in the names and in the inputs of the group.
 """
 
 import re
@@ -18,32 +18,32 @@ from dataclasses import dataclass, replace
 from pipeplan.core.model import Layer
 
 LONGEST = 64
-"""Most layers that one group may hold when a writer looks for repetition."""
+"""Largest number of layers of one group in the search for repetition."""
 _INDEX = "{i}"
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class Group:
-    """``layers``, ``count`` times, with ``{i}`` from ``first`` on."""
+    """``layers`` repeated ``count`` times, with ``{i}`` from ``first`` on."""
 
     layers: tuple[Layer, ...]
     count: int
     first: int
 
-    def spread(self) -> list[Layer]:
-        """Every layer of every turn."""
+    def expand(self) -> list[Layer]:
+        """Return every layer of every repetition."""
         return [put_index(layer, i) for i in range(self.first, self.first + self.count) for layer in self.layers]
 
 
 def put_index(layer: Layer, i: int) -> Layer:
-    """The layer with ``i`` in the place of every ``{i}``."""
+    """Replace every ``{i}`` in a layer by the number ``i``."""
     inputs = tuple(name.replace(_INDEX, str(i)) for name in layer.inputs)
     return replace(layer, name=layer.name.replace(_INDEX, str(i)), inputs=inputs)
 
 
 def fold(layers: Sequence[Layer]) -> list[Layer | Group]:
-    """The same layers with repetitions as groups: from the left, the one that saves most, the shorter of equals."""
+    """Fold repetitions into groups, from the left: the group that saves most lines, the shorter of equals."""
     found: list[Layer | Group] = []
     at = 0
     while at < len(layers):
@@ -62,7 +62,7 @@ def _saved(group: Group) -> int:
 
 
 def _group(layers: Sequence[Layer], at: int, period: int) -> Group | None:
-    """The longest repetition of ``period`` layers from ``at`` on, or None."""
+    """Return the longest repetition of ``period`` layers from ``at`` on, or None."""
     first, second = layers[at], layers[at + period]
     if (first.kind, first.parameters, first.work) != (second.kind, second.parameters, second.work):
         return None
@@ -85,13 +85,13 @@ def _is_turn(layers: Sequence[Layer], unit: tuple[Layer, ...], i: int) -> bool:
 
 
 def _indices(first: str, second: str) -> list[int]:
-    """The numbers in ``first`` that ``second`` shows one higher."""
+    """Return the numbers in ``first`` that are one higher in ``second``."""
     pairs = zip(_NUMBER.findall(first), _NUMBER.findall(second), strict=False)
     return list(dict.fromkeys(int(a) for a, b in pairs if int(b) == int(a) + 1 and str(int(a)) == a))
 
 
 def _take_index(layer: Layer, i: int) -> Layer:
-    """``{i}`` in the place of every number ``i``."""
+    """Replace every number ``i`` in a layer by ``{i}``."""
 
     def hide(text: str) -> str:
         return _NUMBER.sub(lambda match: _INDEX if match[0] == str(i) else match[0], text)

@@ -1,7 +1,7 @@
-"""Strict schemas for all files, quantities with units, and one error for everything that is wrong.
+"""Strict schemas for all files, quantities with units, and one error that lists all faults of a file.
 
-``written_…`` are the inverse of `core.units`: integers with a unit that makes them easy to read, which the parsers
-read back exactly.
+The functions ``written_…`` are the inverse of `core.units`: they write integers with a readable unit, and the parsers
+read them back exactly.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ from pipeplan.core.wording import hint
 
 
 class Strict(BaseModel):
-    """A schema that knows all its fields: an unknown one is an error, and nothing is converted silently."""
+    """Base schema: unknown fields are errors, and no value is converted silently."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -25,7 +25,7 @@ class Strict(BaseModel):
 def _quantity(parse: Callable[[Any], int]) -> BeforeValidator:
     def read(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool):
-            return value  # already in the unit used inside; no detour through a float
+            return value  # already in the internal unit; not converted through a float
         try:
             return parse(value)
         except InputError as error:
@@ -49,18 +49,18 @@ def _as_tuple(value: object) -> object:
 
 Item = TypeVar("Item")
 Items = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]
-"""A list in the file, a tuple inside."""
+"""A list in the file, a tuple in Python."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def check(schema: type[Schema], data: object, where: str) -> Schema:
-    """``data`` in the form of ``schema``.
+    """Validate ``data`` against ``schema``.
 
     Raises
     ------
     InputError
-        Naming every wrong, missing and unknown field with its full path, and what was probably meant.
+        Naming every wrong, missing and unknown field with its full path, and the probably intended one.
     """
     if not isinstance(data, Mapping):
         raise InputError(f"{where}: expected fields and values at the top, found {_kind(data)}")
@@ -72,7 +72,7 @@ def check(schema: type[Schema], data: object, where: str) -> Schema:
 
 
 def listing(where: str, complaints: Iterable[str]) -> str:
-    """One text for everything that is wrong with one file."""
+    """Return one text that lists all faults of a file."""
     lines = list(dict.fromkeys(complaints))
     count = "one thing is" if len(lines) == 1 else f"{len(lines)} things are"
     return "\n  ".join([f"{where}: {count} wrong", *lines])
@@ -93,7 +93,7 @@ def _complaint(schema: type[BaseModel], item: Any) -> str:
 
 
 def _plain(message: str) -> str:
-    """pydantic's words for Python's types, in words for a file's."""
+    """Replace pydantic's names of Python types by the words for values in a file."""
     for word, plain in _WORDS.items():
         message = message.replace(word, plain)
     return message
@@ -120,7 +120,7 @@ def _kind(value: object) -> str:
 
 
 def _walk(schema: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None]:
-    """The path of a complaint as a person writes it, and the schema around the field it is about."""
+    """Return the readable path of a complaint, and the schema that contains its field."""
     path, parent = "", None
     here: Any = schema
     for part in loc:
@@ -132,7 +132,7 @@ def _walk(schema: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, typ
             field = parent.model_fields.get(str(part))
             here = field.annotation if field else Any
         else:
-            # a list or tuple says the type of its items first, a mapping the type of its values last
+            # the type arguments of a list or tuple begin with its item type, those of a mapping end with its value type
             inner = [item for item in get_args(here) if item is not Ellipsis]
             here = inner[-1] if inner else Any
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
@@ -140,7 +140,7 @@ def _walk(schema: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, typ
 
 
 def _bare(annotation: Any) -> Any:
-    """An annotation without ``| None`` and without what `Annotated` adds."""
+    """Strip ``| None`` and `Annotated` from an annotation."""
     while True:
         origin, inner = get_origin(annotation), get_args(annotation)
         if origin is Annotated:
@@ -152,11 +152,11 @@ def _bare(annotation: Any) -> Any:
 
 
 _EXACT = 2**50
-"""The parsers round a float, and its product with the unit: larger numbers, which that may change, have no unit."""
+"""Larger numbers are written without a unit: the parsers round a float and its product with the unit."""
 
 
 def written_bytes(value: int) -> int | str:
-    """``'16GiB'``, ``'1568MiB'``; a size that is no multiple of a KiB stays a plain number of bytes."""
+    """Write bytes: ``'16GiB'``, ``'1568MiB'``; a size that is not a multiple of a KiB stays a plain integer."""
     for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if value and value % factor == 0 and value // factor < _EXACT:
             return f"{value // factor}{unit}"
@@ -164,7 +164,7 @@ def written_bytes(value: int) -> int | str:
 
 
 def written_time(value: int) -> int | str:
-    """``'5us'``, ``'22.307ms'``, ``'850ns'``."""
+    """Write nanoseconds: ``'5us'``, ``'22.307ms'``, ``'850ns'``."""
     for digits, unit in ((9, "s"), (6, "ms"), (3, "us"), (0, "ns")):
         if 10**digits <= value < _EXACT:
             return f"{_decimal(value, digits)}{unit}"
@@ -172,17 +172,17 @@ def written_time(value: int) -> int | str:
 
 
 def written_bandwidth(value: int) -> int | str:
-    """``'300GB/s'``, ``'1.25GB/s'``."""
+    """Write bytes per second: ``'300GB/s'``, ``'1.25GB/s'``."""
     return _rate(value, "B/s")
 
 
 def written_rate(value: int) -> int | str:
-    """``'125TFLOP/s'``."""
+    """Write operations per second: ``'125TFLOP/s'``."""
     return _rate(value, "FLOP/s")
 
 
 def written_flops(value: int) -> int | str:
-    """``'7.5GFLOP'``."""
+    """Write operations: ``'7.5GFLOP'``."""
     return _rate(value, "FLOP")
 
 
@@ -194,7 +194,7 @@ def _rate(value: int, unit: str) -> int | str:
 
 
 def _decimal(value: int, digits: int) -> str:
-    """``value / 10**digits`` as exact decimal digits without trailing zeros."""
+    """Return ``value / 10**digits`` as exact decimal digits without trailing zeros."""
     whole, rest = divmod(value, 10**digits)
     fraction = f"{rest:0{digits}d}".rstrip("0") if digits else ""
     return f"{whole}.{fraction}" if fraction else str(whole)

@@ -1,4 +1,4 @@
-"""YAML and JSON as plain data, in both directions, with errors that name the file and the place."""
+"""Parse and write YAML and JSON as plain data, with errors that name the file and the place."""
 
 import json
 import re
@@ -12,12 +12,12 @@ from pipeplan.core.errors import InputError
 
 
 def read_text(path: Path) -> str:
-    """The whole file.
+    """Return the content of a text file.
 
     Raises
     ------
     InputError
-        If it is not there, may not be read, or is not text.
+        If it does not exist, may not be read, or is not text.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -28,13 +28,13 @@ def read_text(path: Path) -> str:
 
 
 DEEPEST = 100
-"""Levels that lists and mappings may nest; a model takes six."""
+"""Largest nesting depth of lists and mappings; a model needs six."""
 MOST_VALUES = 2 * 10**7
-"""Values of one file, every reference (``*name``) counted as what it stands for."""
+"""Largest number of values of one file, with references (``*name``) counted in full."""
 
 
 def parse_data(text: str, where: str) -> Any:
-    """Data of a YAML or JSON text; JSON is what begins with a brace or a bracket and is valid as such.
+    """Parse a YAML or JSON text; a text that begins with a brace or bracket is tried as JSON first.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def parse_data(text: str, where: str) -> Any:
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise InputError(f"{where}{place}: {error.problem or 'not valid YAML'}") from error
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise InputError(f"{where} is not valid YAML: {error}") from error  # PyYAML's own trip over !!int x, 2026-99-99
+        raise InputError(f"{where} is not valid YAML: {error}") from error  # PyYAML's own errors at !!int x, 2026-99-99
 
 
 def _from_json(text: str, where: str) -> Any:
@@ -71,13 +71,13 @@ def _from_json(text: str, where: str) -> Any:
         raise InputError(f"{where} holds half a character ({error.object[error.start]!a})") from error
     except json.JSONDecodeError:
         raise
-    except ValueError as error:  # Python refuses to read thousands of digits
+    except ValueError as error:  # Python refuses to parse thousands of digits
         raise InputError(f"{where} holds a number that is too long: {error}") from error
     return data
 
 
 def _measure(text: str) -> None:
-    """Refuse what the recursive parser of the C library, or whoever reads the data, would not survive."""
+    """Refuse nesting and sizes that would crash the recursive parser of the C library or exhaust memory."""
     depth, total = 0, 0
     named: dict[str, int | None] = {}
     open_: list[tuple[str | None, int]] = []
@@ -120,10 +120,10 @@ def _once(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader if not yaml.__with_libyaml__ else yaml.CSafeLoader):  # type: ignore[misc]
-    """PyYAML keeps the last of two equal keys in silence; this one refuses."""
+    """Safe loader that refuses repeated keys, of which PyYAML silently keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping whose keys all differ."""
+        """Construct a mapping; refuse repeated keys."""
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -141,7 +141,7 @@ _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 
 
 def _number(loader: Any, node: yaml.ScalarNode) -> Any:
-    """A number, unless YAML 1.1 reads it otherwise than almost everybody who writes it."""
+    """Parse a number; refuse notations to base 60 or 8, which YAML 1.1 reads differently from common usage."""
     text = str(node.value)
     integer = node.tag.endswith(":int")
     if ":" in text or (integer and _OCTAL.fullmatch(text)):
@@ -168,10 +168,10 @@ class Line(list[Any]):
 
 
 class _Dumper(yaml.SafeDumper if not yaml.__with_libyaml__ else yaml.CSafeDumper):  # type: ignore[misc]
-    """Keeps the order of fields, writes rows on one line, and repeats rather than refers."""
+    """Dumper that keeps the order of fields, writes rows on one line, and writes no references."""
 
     def ignore_aliases(self, _: Any) -> bool:
-        """No ``&id001``: files are for people."""
+        """Return True: no references like ``&id001``, for readable files."""
         return True
 
 
@@ -184,7 +184,7 @@ _Dumper.add_representer(
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
-    """YAML in the given order of fields."""
+    """Return YAML in the given order of fields."""
     text = yaml.dump(
         dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10**6
     )
@@ -192,10 +192,10 @@ def yaml_text(data: Mapping[str, Any]) -> str:
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """JSON in the given order of fields, indented by two."""
+    """Return JSON in the given order of fields, indented by two."""
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def lean(**fields: Any) -> dict[str, Any]:
-    """The fields that say something: without None, without empty text, lists and mappings."""
+    """Return the fields without None and without empty text, lists and mappings."""
     return {name: value for name, value in fields.items() if value is not None and value not in ("", (), [], {})}

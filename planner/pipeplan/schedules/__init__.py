@@ -1,12 +1,12 @@
 """Schedule families: generators of action lists.
 
-`FAMILIES` give every stage devices of its own and know replicas; `PLACED` families say which device runs which stage,
-may give a device several and may split backwards. To add one, write a file with a picture and ``FAMILIES``, a tuple of
-`Family` (``write`` and ``in_flight``) or of `PlacedFamily` (``orders``), and add its name to `_FILES` or
+`FAMILIES` give every stage devices of its own and support replicas. `PLACED` families choose the device of each stage,
+may put several stages on a device and may split backwards. To add one, write a file with a picture and ``FAMILIES``, a
+tuple of `Family` (``write`` and ``in_flight``) or of `PlacedFamily` (``orders``), and add its name to `_FILES` or
 `_PLACED_FILES`.
 
-Beside the families, which fix how many micro-batches each stage holds, `one_forward_one_backward` writes the 1F1B lists
-for any numbers that do not deadlock.
+A family fixes the number of micro-batches that each stage holds. `one_forward_one_backward` writes the 1F1B lists for
+any numbers that do not deadlock.
 """
 
 from collections.abc import Mapping
@@ -26,21 +26,21 @@ _PLACED_FILES = ("interleaved", "zero_bubble", "vee", "chimera")
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {each.name: each for file in _FILES for each in import_module(f"{__name__}.{file}").FAMILIES}
 )
-"""Every family of stages with devices of their own, by its name: those that `pipeplan.solve` chooses from."""
+"""Families of stages with devices of their own, by name; `pipeplan.solve` chooses from them."""
 
 PLACED: Mapping[str, PlacedFamily] = MappingProxyType(
     {each.name: each for file in _PLACED_FILES for each in import_module(f"{__name__}.{file}").FAMILIES}
 )
-"""Every family that places stages itself, by its name."""
+"""Families that place stages themselves, by name."""
 
 
 def family(name: str) -> Family:
-    """The family of that name.
+    """Return the family of that name.
 
     Raises
     ------
     InputError
-        If there is none; the text lists those that are.
+        If there is none; the text lists the known ones.
     """
     if name in PLACED:
         raise InputError(

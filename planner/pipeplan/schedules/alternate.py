@@ -1,19 +1,19 @@
-"""1F1B: a few forwards to warm up, then one backward, one forward, in turn; and the families that run it so.
+"""1F1B: warm-up forwards, then one backward and one forward in turn; and the families with this order.
 
 ::
 
     k = 2, 4 micro-batches              F0 F1 B0 F2 B1 F3 B2 B3 U
     k = 2, replica 1 of 2, 8 of them    F1 F3 B1 F5 B3 F7 B5 B7 R U
 
-Every forward after the warm-up follows the backward whose memory it takes over, so a replica of stage s never holds
-more than k_s micro-batches. The choice of k is free but for one rule. Let stage s have r_s replicas. On stage t, B(m)
-follows F(m + (k_t − 1) r_t), which needs that micro-batch's forward on every stage s before it; there it follows
-B(m + (k_t − 1) r_t − k_s r_s). So the lists end if
+Every forward after the warm-up follows the backward whose memory it reuses, so a replica of stage s never holds more
+than k_s micro-batches. One condition restricts k. Let stage s have r_s replicas. On stage t, B(m) follows
+F(m + (k_t − 1) r_t), which needs that micro-batch's forward on every stage s before it; there it follows
+B(m + (k_t − 1) r_t − k_s r_s). The lists run to the end if
 
     (k_t − 1) r_t < k_s r_s        for all stages s < t,
 
-because then every such chain leads to an earlier micro-batch; and with M ≥ k_s r_s + r_t they end only if, because
-otherwise every backward waits for another one. Without replicas, neighbouring stages say it for all.
+because then every such chain leads to an earlier micro-batch. With M ≥ k_s r_s + r_t the condition is also necessary,
+because otherwise every backward waits for another one. Without replicas it suffices to check neighbouring stages.
 """
 
 from collections.abc import Sequence
@@ -36,19 +36,19 @@ from pipeplan.schedules.family import (
 def one_forward_one_backward(
     replicas: Sequence[int], micro_batches: int, in_flight: Sequence[int], family: str = "1f1b"
 ) -> Schedule:
-    """The 1F1B lists in which each replica of stage s holds at most ``in_flight[s]`` micro-batches.
+    """Write the 1F1B lists in which each replica of stage s holds at most ``in_flight[s]`` micro-batches.
 
     Parameters
     ----------
     replicas, in_flight : sequence of int
-        One a stage, at least 1. More in flight than a replica has micro-batches counts as all of them.
+        One number per stage, at least 1. Counts above a replica's number of micro-batches are reduced to it.
     family : str
         The schedule's name.
 
     Raises
     ------
     InputError
-        If the numbers are no such, or the lists would wait for each other for ever; the text names the stages.
+        If the numbers are invalid, or the lists would deadlock; the text names the stages.
     """
     check_size(replicas, micro_batches)
     if len(in_flight) != len(replicas) or min(in_flight) < 1:
@@ -64,7 +64,7 @@ def one_forward_one_backward(
 
 
 def first_deadlock(replicas: Sequence[int], in_flight: Sequence[int]) -> tuple[int, int] | None:
-    """Two stages s < t with (k_t − 1) r_t ≥ k_s r_s, or None: then no number of micro-batches deadlocks."""
+    """Return two stages s < t with (k_t − 1) r_t ≥ k_s r_s, or None if no number of micro-batches deadlocks."""
     for t, (k_t, r_t) in enumerate(zip(in_flight, replicas, strict=True)):
         for s in range(t):
             if (k_t - 1) * r_t >= in_flight[s] * replicas[s]:
@@ -83,7 +83,7 @@ def _waits_for_ever(s: int, t: int, replicas: Sequence[int], in_flight: Sequence
 
 
 def _alternate(stage: int, own: Sequence[int], in_flight: int, replicas: Sequence[int]) -> tuple[Action, ...]:
-    """One replica's list."""
+    """Return one replica's list."""
     order = [Action(Kind.FORWARD, stage, m) for m in own[:in_flight]]
     for i, m in enumerate(own):
         order.append(Action(Kind.BACKWARD, stage, m))
@@ -93,13 +93,13 @@ def _alternate(stage: int, own: Sequence[int], in_flight: int, replicas: Sequenc
 
 
 def _in_flight_sno(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
-    """⌈R_i / r_i⌉ at stage i (N − i + 1 without replicas), and never more than a replica's share."""
+    """Return ⌈R_i / r_i⌉ for stage i (N − i + 1 without replicas), at most a replica's share."""
     check_size(replicas, micro_batches)
     return per_replica(devices_from(replicas), replicas, micro_batches)
 
 
 def _write_sno(replicas: Sequence[int], micro_batches: int) -> Schedule:
-    """1F1B-SNO: one forward, one backward, with the fewest micro-batches in flight that keep all devices busy.
+    """Write 1F1B-SNO: one forward, one backward, with the fewest micro-batches in flight that keep all devices busy.
 
     ::
 
@@ -108,11 +108,11 @@ def _write_sno(replicas: Sequence[int], micro_batches: int) -> Schedule:
         device 1     . F0 F1  . B0 F2 B1 F3 B2  . B3  .
         device 2     .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .
 
-    Stage i (from 1) of N warms up with N − i + 1 forwards. With replicas, the R_i = r_i + … + r_N devices from there on
-    want one micro-batch each, so each of its r_i replicas warms up with ⌈R_i / r_i⌉. With free links a step of equal
-    stages takes (M + N − 1)(F + B); every hop's time is paid again and again, since nothing is left to do while a
-    tensor travels. The order is that of PipeDream-flush and of Megatron-LM's schedule without interleaving; the name
-    (synchronous device, no overlap) is BaPipe's, as we understand it (arXiv 2012.12544).
+    Stage i (from 1) of N warms up with N − i + 1 forwards. With replicas, the R_i = r_i + … + r_N devices from stage i
+    on need one micro-batch each, so each of its r_i replicas warms up with ⌈R_i / r_i⌉. With free links a step of equal
+    stages takes (M + N − 1)(F + B). Transfer times add up over the micro-batches, because a device has no other work
+    while a tensor is in transit. The order is that of PipeDream-flush and of Megatron-LM's schedule without
+    interleaving; the name (synchronous device, no overlap) is BaPipe's, as we understand it (arXiv 2012.12544).
     """
     return one_forward_one_backward(replicas, micro_batches, _in_flight_sno(replicas, micro_batches), "1f1b-sno")
 
@@ -127,14 +127,14 @@ SNO = Family(
 
 
 def _in_flight_so(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
-    """⌈(2 R_i − r_i) / r_i⌉ at stage i (2(N − i) + 1 without replicas), and never more than a replica's share."""
+    """Return ⌈(2 R_i − r_i) / r_i⌉ for stage i (2(N − i) + 1 without replicas), at most a replica's share."""
     check_size(replicas, micro_batches)
     wanted = [2 * behind - r for behind, r in zip(devices_from(replicas), replicas, strict=True)]
     return per_replica(wanted, replicas, micro_batches)
 
 
 def _write_so(replicas: Sequence[int], micro_batches: int) -> Schedule:
-    """1F1B-SO: one forward, one backward, with a doubled warm-up, so that tensors travel while devices compute.
+    """Write 1F1B-SO: one forward, one backward, with a doubled warm-up that overlaps transfers with computation.
 
     ::
 
@@ -143,11 +143,12 @@ def _write_so(replicas: Sequence[int], micro_batches: int) -> Schedule:
         device 1     .  . F0 F1 F2  .  . B0 F3 B1  . B2  . B3  .  .
         device 2     .  .  .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .  .  .
 
-    Stage i (from 1) of N holds 2(N − i) + 1 micro-batches: one for every device and for every link on the way to the
-    end and back. With replicas, and R_i = r_i + … + r_N, each of its r_i replicas holds ⌈(2 R_i − r_i) / r_i⌉. With
-    equal stages and hops that take SR ≤ (F + B) / 2 without occupying a device, a step takes (M + N − 1)(F + B) + (N −
-    1) 2 SR: a link's time is paid once, not per micro-batch. The name (synchronous device, overlap) is BaPipe's, as we
-    understand it (arXiv 2012.12544); DAPPLE's policy of 2(S − s) − 1 in flight is the same count.
+    Stage i (from 1) of N holds 2(N − i) + 1 micro-batches: one for every device and for every link between stage i and
+    the last stage and back. With replicas, and R_i = r_i + … + r_N, each of its r_i replicas holds
+    ⌈(2 R_i − r_i) / r_i⌉. With equal stages and transfers that take SR ≤ (F + B) / 2 without occupying a device, a step
+    takes (M + N − 1)(F + B) + (N − 1) 2 SR: a link's time counts once, not per micro-batch. The name (synchronous
+    device, overlap) is BaPipe's, as we understand it (arXiv 2012.12544); DAPPLE's policy of 2(S − s) − 1 in flight is
+    the same count.
     """
     return one_forward_one_backward(replicas, micro_batches, _in_flight_so(replicas, micro_batches), "1f1b-so")
 
@@ -162,7 +163,7 @@ SO = Family(
 
 
 def _write_streaming(replicas: Sequence[int], micro_batches: int) -> Schedule:
-    """1F1B-AS: one forward, one backward, on devices whose tensors leave while they are being made.
+    """Write 1F1B-AS: one forward, one backward, on devices whose tensors leave while they are being made.
 
     ::
 
@@ -170,8 +171,8 @@ def _write_streaming(replicas: Sequence[int], micro_batches: int) -> Schedule:
         link 0→1     ▔▔▔▔▔▔▔▔▔▔▔▔            so a hop costs its latency only
         device 1         F0━━F1━━B0━━
 
-    The order is that of 1F1B-SNO (N − i + 1 in flight at stage i, from 1): with streaming links there is no travel time
-    to hide, and a step of equal stages takes (M + N − 1)(F + B). The name (asynchronous device) is BaPipe's, as we
+    The order is that of 1F1B-SNO (N − i + 1 in flight at stage i, from 1): with streaming links there is no transfer
+    time to hide, and a step of equal stages takes (M + N − 1)(F + B). The name (asynchronous device) is BaPipe's, as we
     understand it (arXiv 2012.12544).
     """
     return replace(_write_sno(replicas, micro_batches), family="1f1b-as")
@@ -187,13 +188,13 @@ AS = Family(
 
 
 def _in_flight_fbp(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
-    """⌈2 R_i / r_i⌉ at stage i (2(N − i + 1) without replicas), and never more than a replica's share."""
+    """Return ⌈2 R_i / r_i⌉ for stage i (2(N − i + 1) without replicas), at most a replica's share."""
     check_size(replicas, micro_batches)
     return per_replica([2 * behind for behind in devices_from(replicas)], replicas, micro_batches)
 
 
 def _write_fbp(replicas: Sequence[int], micro_batches: int) -> Schedule:
-    """FBP-AS: forwards and backwards of different micro-batches side by side on one device.
+    """Write FBP-AS: forwards and backwards of different micro-batches concurrently on one device.
 
     ::
 
@@ -205,15 +206,15 @@ def _write_fbp(replicas: Sequence[int], micro_batches: int) -> Schedule:
         device 2  F     .  . F0 F1 F2 F3 F4  .  .  .
                   B     .  .  . B0 B1 B2 B3 B4  .  .
 
-    A device gives its two lanes shares of its arithmetic units in proportion to F and B, so that either takes F + B. A
-    micro-batch then comes back to stage i (from 1) after 2(N − i + 1) units, which is what the stage holds, and a step
-    of equal stages takes (M + 2N − 1)(F + B). With replicas, and R_i = r_i + … + r_N, each of a stage's r_i replicas
-    holds ⌈2 R_i / r_i⌉. The links carry one tensor per F + B each way, which is less than 1F1B asks of them. The name
-    is BaPipe's, as we understand it (arXiv 2012.12544).
+    A device divides its arithmetic units between its two lanes in proportion to F and B, so that either takes F + B. A
+    micro-batch then returns to stage i (from 1) after 2(N − i + 1) units, which is the number that the stage holds, and
+    a step of equal stages takes (M + 2N − 1)(F + B). With replicas, and R_i = r_i + … + r_N, each of a stage's r_i
+    replicas holds ⌈2 R_i / r_i⌉. The links carry one tensor per F + B in each direction, which is less than with 1F1B.
+    The name is BaPipe's, as we understand it (arXiv 2012.12544).
 
-    A list is both lanes merged by start time, the forward first where both start together. That makes it the 1F1B list
-    with 2(N − i + 1) in flight, which a runtime with one lane can run as it stands; a device with two lanes takes from
-    it when a forward may start: not before the backwards that stand ahead of it have freed their memory.
+    A list is both lanes merged by start time, the forward first where both start together. The result is the 1F1B list
+    with 2(N − i + 1) in flight, which a runtime with one lane can run unchanged. On a device with two lanes, the list
+    also limits the start of a forward: the backwards before it in the list must have freed their memory.
     """
     one_lane = one_forward_one_backward(replicas, micro_batches, _in_flight_fbp(replicas, micro_batches), "fbp-as")
     return replace(one_lane, two_lanes=True)

@@ -1,29 +1,29 @@
-"""V schedules that repeat one micro-batch's times, the building block, every six units (Qi et al., NeurIPS 2024).
+"""V-shaped schedules that repeat a building block, one micro-batch's times, every six units (Qi et al., NeurIPS 2024).
 
 ::
 
     time         0  1  2  3  4  5  6  7     2 devices, all strides 1, no gaps; of one micro-batch the near and
     device 0     f        F  I        i     the far forward (f, F), the far and the near input gradient (I, i);
-    device 1        f  F        I  i        the next micro-batch's stand six units later
+    device 1        f  F        I  i        the next micro-batch's actions follow six units later
 
-A *stride* is how many units a wave of actions takes from device to device: near forwards down, far forwards up, far
-gradients down, near gradients up. A device keeps a micro-batch's two chunks for about p times the sum of all strides,
-so small strides hold little, and leave no slack. Where a wave turns, a *gap* of some units may be needed so that no
-device is wanted twice at once; f, F, I and i then take four of each device's six units for ever, and two are left
-for W.
+A *stride* is the number of units that a wave of actions takes from device to device: near forwards down, far forwards
+up, far gradients down, near gradients up. A device keeps a micro-batch's two chunks for about p times the sum of all
+strides, so small strides hold few activations, and leave no slack. Where a wave turns, a *gap* of some units may be
+needed so that no two actions overlap on a device. In the steady state f, F, I and i then take four of each device's six
+units, and two are left for W.
 
-`weights_in_gaps` puts each W where it costs least, in a gap or where a forward needs the memory that it holds; and it
-may run something else ahead of its turn, in gaps that are left.
+`weights_in_gaps` puts each W where it delays least: in a gap, or before a forward that needs its memory. It may also
+run another action early in the remaining gaps.
 
 ::
 
     f f . F I . i …         a device's order without W, in unit times
-    f f . F I W i …         it would wait for i: the oldest W that is there
-    f f . F I W f i …       a forward stands there, and the device is full: the oldest W, ahead of it
-    f f f F I W i …         no W is there yet, but the next f may run, and everything up to its turn still has room
+    f f . F I W i …         the device would wait for i: run the oldest available W
+    f f . F I W f i …       a forward is next, and the device's memory is full: run the oldest W before it
+    f f f F I W i …         no W is available, but the next f may run, and everything up to its position still fits
 
-The last of these fills the ends of a step, where less is held than in its middle; but who is early on one device may be
-in the way of others, so that lists are made both ways.
+The last rule fills both ends of a step, where fewer activations are held than in its middle. An early action on one
+device may delay others, so lists are made with and without this rule.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ PERIOD = 6
 
 
 class Strides(NamedTuple):
-    """Units from device to device, of each wave."""
+    """Units per device of each wave."""
 
     near_forward: int
     far_forward: int
@@ -51,24 +51,24 @@ class Strides(NamedTuple):
 
 @dataclass(frozen=True)
 class BuildingBlock:
-    """When each device begins micro-batch 0's near forward, far forward, far and near input gradient."""
+    """Start units of micro-batch 0's near forward, far forward, far and near input gradient on each device."""
 
     starts: tuple[tuple[int, int, int, int], ...]
 
     @property
     def repeats(self) -> bool:
-        """Whether no device is wanted twice at once if a micro-batch begins every `PERIOD`."""
+        """Whether no two actions overlap on a device if a micro-batch begins every `PERIOD`."""
         return all(len({start % PERIOD for start in starts}) == len(starts) for starts in self.starts)
 
     @cached_property
     def most(self) -> int:
-        """The most stage activations that a device holds if each W takes one of the two units that are left."""
+        """Largest number of stage activations on a device if each W takes one of the two remaining units."""
         return max(map(_most, self.starts))
 
     def order(self, device: int, micro_batches: int) -> list[Action]:
-        """A device's forwards and input gradients, as they begin.
+        """Return a device's forwards and input gradients in order of start.
 
-        The starts keep whatever an action waits for, so all devices' orders end.
+        The starts respect all dependencies, so the orders do not deadlock.
         """
         far = 2 * len(self.starts) - 1 - device
         kinds = (Kind.FORWARD, device), (Kind.FORWARD, far), (Kind.INPUT_GRADIENT, far), (Kind.INPUT_GRADIENT, device)
@@ -82,21 +82,20 @@ class BuildingBlock:
 
 @lru_cache
 def building_block(devices: int, strides: Strides) -> BuildingBlock:
-    """The block that holds least; among those, one with the least gaps."""
+    """Return the block that holds the fewest activations; among those, one with the smallest gaps."""
     gaps = sorted(product(range(PERIOD), repeat=3), key=sum)
     blocks = [_block(devices, strides, each) for each in gaps]
     return min((block for block in blocks if block.repeats), key=lambda block: block.most)
 
 
 def repeated(block: BuildingBlock, micro_batches: int) -> Iterator[Order]:
-    """Each device's actions: those of the block as they begin, W in the gaps, and at both ends of the step what may run
-    ahead of its turn (`weights_in_gaps`)."""
+    """Return each device's actions: the repeated block, with W and early actions in its gaps (`weights_in_gaps`)."""
     orders = [block.order(device, micro_batches) for device in range(len(block.starts))]
     return map(tuple, weights_in_gaps(orders, block.most))
 
 
 def _block(devices: int, strides: Strides, gaps: Sequence[int]) -> BuildingBlock:
-    """Each wave begins when the one before has ended, and a gap later."""
+    """Build a block in which each wave begins a gap after the end of the previous one."""
     down, up = range(devices), range(devices)[::-1]
     begin = 0
     waves: list[list[int]] = []
@@ -108,12 +107,13 @@ def _block(devices: int, strides: Strides, gaps: Sequence[int]) -> BuildingBlock
 
 
 def _most(starts: tuple[int, int, int, int]) -> int:
-    """The least that one device can hold at its worst, over both ways to give the two W the units that are left."""
+    """Return the least peak of held activations, over both assignments of the two W to the two remaining units."""
     near, far, far_gradient, near_gradient = starts
     first, second = set(range(PERIOD)) - {start % PERIOD for start in starts}
-    late = near_gradient + PERIOD  # from there on every lifetime stands still
+    late = near_gradient + PERIOD  # from this unit on, the number of held activations is periodic
     counts = []
     for far_unit, near_unit in ((first, second), (second, first)):
+        # lifetimes (from, to) of the two chunks of a micro-batch
         kept = ((near, _next(near_gradient, near_unit)), (far, _next(far_gradient, far_unit)))
         counts.append(
             max(sum((late + t - a) // PERIOD - (late + t - b) // PERIOD for a, b in kept) for t in range(PERIOD))
@@ -122,31 +122,31 @@ def _most(starts: tuple[int, int, int, int]) -> int:
 
 
 def _next(gradient: int, unit: int) -> int:
-    """The end of the W that takes the first unit of its kind behind an input gradient."""
+    """Return the end of the W that takes the first unit ≡ ``unit`` (mod `PERIOD`) after an input gradient."""
     return gradient + 1 + (unit - gradient - 1) % PERIOD + 1
 
 
 def weights_in_gaps(orders: Sequence[Sequence[Action]], most: int) -> list[list[Action]]:
-    """Orders of forwards and input gradients, completed with W: of both ways the one that takes fewer units.
+    """Complete orders of forwards and input gradients with W, with or without early actions, whichever is shorter.
 
     Parameters
     ----------
     orders : sequence of sequence of Action
-        One a device.
+        One per device.
     most : int
-        The stage activations that each may hold. Where every forward has fewer than ``most`` forwards without their I
-        ahead of it, and the orders end without W, then so they do with.
+        Stage activations that each device may hold. If every forward comes after fewer than ``most`` forwards without
+        their I, and the orders run to the end without W, then they do so with W.
 
     Raises
     ------
     ValueError
-        If the orders do not end.
+        If the orders deadlock.
     """
-    return min((_UnitTimes(orders, most, early) for early in (False, True)), key=_UnitTimes.play).written
+    return min((_UnitSimulation(orders, most, early) for early in (False, True)), key=_UnitSimulation.run).written
 
 
-class _UnitTimes:
-    """All devices, one unit of time after the other."""
+class _UnitSimulation:
+    """Simulation of all devices in unit times, which inserts W into their orders."""
 
     def __init__(self, orders: Sequence[Sequence[Action]], most: int, early: bool) -> None:
         self.most, self.early = most, early
@@ -158,19 +158,17 @@ class _UnitTimes:
         self.written: list[list[Action]] = [[] for _ in orders]
         self.done: set[Action] = set()
 
-    def play(self) -> int:
-        """To the end; the units that it takes."""
+    def run(self) -> int:
+        """Simulate to the end and return the number of units."""
         units = 0
         while any(self.todo) or any(self.weights):
             if not self._step():
-                raise ValueError(
-                    f"with {self.most} stage activations a device these orders wait for each other for ever"
-                )
+                raise ValueError(f"with {self.most} stage activations per device these orders deadlock")
             units += 1
         return units
 
     def _step(self) -> int:
-        """How many devices did something in the next unit."""
+        """Run the next unit and return the number of devices that ran an action."""
         chosen = [(device, action) for device in range(len(self.todo)) if (action := self._choose(device))]
         for device, action in chosen:
             self.written[device].append(action)
@@ -189,12 +187,12 @@ class _UnitTimes:
             return todo.popleft()
         if self.weights[device]:
             return self.weights[device].popleft()
-        return self._ahead_of_its_turn(device) if self.early else None
+        return self._early_action(device) if self.early else None
 
-    def _ahead_of_its_turn(self, device: int) -> Action | None:
-        """The first that may run, if it is an input gradient or leaves room for all forwards that it passes.
+    def _early_action(self, device: int) -> Action | None:
+        """Take the first action that may run, if it is an input gradient or leaves memory for all forwards it passes.
 
-        No W is there, so that all that is held has its I to come.
+        No W is available here, so the I of every held activation is still to come.
         """
         held, room = self.held[device] + 1, True
         passed: set[tuple[Kind, int]] = set()
@@ -206,7 +204,7 @@ class _UnitTimes:
             held += 1 if forward else -1
             room = room and held <= self.most
             passed.add((action.kind, action.stage))
-            if passed == self.rows[device]:  # what comes later waits for what was passed
+            if passed == self.rows[device]:  # all later actions wait for a passed one
                 return None
         return None
 

@@ -1,4 +1,4 @@
-"""Chimera: two pipelines in opposite directions."""
+"""Chimera: two 1F1B pipelines in opposite directions."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from pipeplan.schedules.placed import Order, PlacedFamily, both_ways
 
 
 def orders(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]:
-    """Chimera: two pipelines through the same devices, in opposite directions (Li and Hoefler, SC 2021, section 3).
+    """Yield Chimera: two pipelines in opposite directions on the same devices (Li and Hoefler, SC 2021, section 3).
 
     ::
 
@@ -17,12 +17,12 @@ def orders(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order
         device 2     . F1 F0 F3 F2 B0 B1 B2 B3  .
         device 3    F1 F3  . F0 B0 F2 B2 B1  . B3
 
-    Every stage has two replicas, on devices that mirror each other: it costs a second copy of the weights and a
-    reduction. Of each direction's p / 2 micro-batches a unit, the j-th begins on its i-th device at i + 2 j and comes
-    back to it at 2 p − 1 − i + 2 j. Where p is even the two directions never want one device at once, and units follow
-    each other every 2 p. A device holds p micro-batches, of both its stages together. With equal stages, F = B = 1,
-    free links and m a multiple of p, a step takes 2 m + p − 2, where 1F1B takes 2 m + 2 p − 2. Where B is longer than F
-    the same lists leave gaps between units (the paper then joins two units another way).
+    Every stage has two replicas, on mirrored devices, at the cost of a second copy of the weights and a reduction. A
+    unit has p / 2 micro-batches per direction. Its j-th begins on the direction's i-th device at i + 2 j and returns to
+    it at 2 p − 1 − i + 2 j. For even p the two directions never overlap on a device, and a unit begins every 2 p. A
+    device holds p micro-batches, over both its stages. With equal stages, F = B = 1, free links and m a multiple of p,
+    a step takes 2 m + p − 2, where 1F1B takes 2 m + 2 p − 2. Where B is longer than F the same lists leave gaps between
+    units (the paper then joins two units in another way).
     """
     for device in range(devices):
         starts = {}

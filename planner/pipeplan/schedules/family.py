@@ -10,19 +10,19 @@ from pipeplan.core.schedule import Action, Kind, Schedule
 
 @dataclass(frozen=True)
 class Family:
-    """A way to order the actions of any number of stages, replicas and micro-batches.
+    """A named generator of schedules for any number of stages, replicas and micro-batches.
 
     Attributes
     ----------
     name : str
     write : callable
-        ``write(replicas, micro_batches)`` is the `Schedule`: stage s has ``replicas[s]`` replicas, and devices are
+        ``write(replicas, micro_batches)`` returns the `Schedule`: stage s has ``replicas[s]`` replicas, and devices are
         numbered stage by stage, replica by replica.
     in_flight : callable
-        ``in_flight(replicas, micro_batches)``: for every stage, the most micro-batches that any of its replicas holds
-        at a time (from the start of a forward to the end of its backward), whatever the times are.
+        ``in_flight(replicas, micro_batches)`` returns for every stage the largest number of micro-batches that any of
+        its replicas holds at a time (from the start of a forward to the end of its backward), whatever the times are.
     suits : frozenset of Overlap
-        The clusters for which `pipeplan.solve` considers the family unless told otherwise.
+        The clusters for which `pipeplan.solve` considers the family by default.
     summary : str
         One line for tables.
     two_lanes : bool
@@ -41,12 +41,12 @@ class Family:
 
     @property
     def alternates(self) -> bool:
-        """Whether it is a 1F1B family: forwards to warm up, then a backward and a forward in turn, on one lane."""
+        """Whether it is a 1F1B family: warm-up forwards, then a backward and a forward in turn, on one lane."""
         return alternates(self.name)
 
 
 def alternates(name: str) -> bool:
-    """Whether a family of that name is a 1F1B family."""
+    """Return whether a family of that name is a 1F1B family."""
     return name.startswith("1f1b")
 
 
@@ -60,37 +60,37 @@ def check_size(replicas: Sequence[int], micro_batches: int) -> None:
 
 
 def shares(replicas: Sequence[int], micro_batches: int) -> Iterator[tuple[int, range]]:
-    """Every device's stage and the micro-batches that it works on: replica j takes j, j + r, j + 2 r, …"""
+    """Yield every device's stage and its micro-batches: replica j of r runs j, j + r, j + 2 r, …"""
     for stage, count in enumerate(replicas):
         for replica in range(count):
             yield stage, range(replica, micro_batches, count)
 
 
 def devices_from(replicas: Sequence[int]) -> tuple[int, ...]:
-    """R_s = r_s + r_{s+1} + …: how many devices a micro-batch has before it from each stage on."""
+    """Return R_s = r_s + r_{s+1} + …: the number of devices from each stage on."""
     return tuple(sum(replicas[s:]) for s in range(len(replicas)))
 
 
 def per_replica(wanted: Sequence[int], replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
-    """Shares out what each stage wants in flight over its replicas, none of which holds more than its own."""
+    """Divide each stage's number in flight over its replicas, at most a replica's share of the micro-batches."""
     return tuple(min(-(-want // r), largest_share(r, micro_batches)) for want, r in zip(wanted, replicas, strict=True))
 
 
 def largest_share(replicas: int, micro_batches: int) -> int:
-    """⌈M / r⌉: no replica works on more micro-batches, so none holds more."""
+    """Return ⌈M / r⌉: the largest number of micro-batches of a replica, so it never holds more."""
     return -(-micro_batches // replicas)
 
 
 def closing(stages: Iterable[int], replicas: Sequence[int], tied: Iterable[Sequence[int]] = ()) -> tuple[Action, ...]:
-    """The end of the list of a device with these stages: gradients are summed, then every stage updates.
+    """Return the reductions and updates at the end of the list of a device with these stages.
 
-    Reductions come in an order that all devices share, that of the first stage of each collective: those of different
-    groups of tied stages must not wait for each other.
+    Reductions are sorted by the first stage of each collective, an order that all devices share. So those of different
+    groups of tied stages do not wait for each other.
 
     Parameters
     ----------
     replicas : sequence of int
-        Of every stage of the pipeline; those with one reduce nothing, unless they are tied.
+        Replicas of every stage of the pipeline; a stage with one reduces nothing, unless it is tied.
     tied : iterable of sequence of int
         Groups of stages that hold copies of the same weights.
     """

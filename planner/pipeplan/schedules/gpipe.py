@@ -18,13 +18,13 @@ from pipeplan.schedules.family import Family, check_size, closing, largest_share
 
 
 def in_flight(replicas: Sequence[int], micro_batches: int) -> tuple[int, ...]:
-    """Every replica holds all of its micro-batches."""
+    """Return the micro-batches of a replica of each stage: it holds all of them."""
     check_size(replicas, micro_batches)
     return tuple(largest_share(count, micro_batches) for count in replicas)
 
 
 def write(replicas: Sequence[int], micro_batches: int) -> Schedule:
-    """GPipe's order. Backwards run in the order of the forwards, as they do in torch."""
+    """Write GPipe's order. Backwards run in the order of the forwards, as they do in torch."""
     check_size(replicas, micro_batches)
     devices = shares(replicas, micro_batches)
     return Schedule("gpipe", tuple(_order(stage, own, replicas) for stage, own in devices))

@@ -1,4 +1,4 @@
-"""Interleaved 1F1B and looped BFS: several stages (chunks) per device, round the devices."""
+"""Interleaved 1F1B and looped BFS: several stages (chunks) per device, assigned round-robin."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -7,7 +7,7 @@ from pipeplan.schedules.placed import Order, PlacedFamily, loop
 
 
 def _interleaved(devices: int, micro_batches: int, chunks: int) -> Iterator[Order]:
-    """Interleaved 1F1B: one forward, one backward, several stages per device (Narayanan et al., SC 2021, section 2).
+    """Yield interleaved 1F1B: several stages per device (Narayanan et al., SC 2021, section 2).
 
     ::
 
@@ -15,18 +15,19 @@ def _interleaved(devices: int, micro_batches: int, chunks: int) -> Iterator[Orde
         device 0    f0 f1 F0 F1 f2 B0 f3 B1 F2 b0 F3 b1  . B2  . B3 b2 b3     F = B = 1; lower case: stages 0 and 1,
         device 1     . f0 f1 F0 B0 F1 B1 f2 b0 f3 b1 F2 B2 F3 B3 b2 b3  .     upper case: stages 2 and 3
 
-    Micro-batches go in *rounds*, each of which passes all of a device's chunks before the next one begins. Device d of
-    p warms up with (v − 1) r + 2 (p − 1 − d) forwards for v chunks and rounds of r, then one forward, one backward, and
-    so holds one more stage activation than that. With equal stages, free links and m a multiple of p, a step takes
-    (m v + p − 1)(F + B), F and B those of a chunk: the bubble is 1 / v of 1F1B's.
+    Micro-batches run in *rounds*; each round passes all of a device's chunks before the next one begins. Device d of p
+    warms up with (v − 1) r + 2 (p − 1 − d) forwards for v chunks and rounds of r, then runs one forward, one backward,
+    and so holds one more stage activation than that. With equal stages, free links and m a multiple of p, a step takes
+    (m v + p − 1)(F + B), with F and B of a chunk: the bubble is 1 / v of 1F1B's.
 
-    Rounds hold p micro-batches or as few more as shares them out evenly; the first ones may hold one more than the
-    last. (Megatron-LM wants m to be a multiple of p; torch wants equal rounds.) Why this ends: let x and y be the
-    places of a forward and a backward among all those of their device. Every step from an action to what it waits for
-    leaves x + d, or y + W + 2 (p − 1) − d with W = (v − 1) r, as it is or makes it less, as long as rounds hold p − 1
-    or more, and the one from a forward to the backward ahead of it makes it less. Where m < p there is one round, and
-    no device has more than its first m backwards between forwards; these all belong to its last chunk and wait for no
-    chunk behind it.
+    Rounds hold p micro-batches, or slightly more so that they divide evenly; the first ones may hold one more than the
+    last. (Megatron-LM requires m to be a multiple of p; torch requires equal rounds.)
+
+    Proof that the lists do not deadlock: let x and y be the positions of a forward and of a backward among all those of
+    their device, and W = (v − 1) r. Use x + d for forwards and y + W + 2 (p − 1) − d for backwards as a potential. As
+    long as rounds hold p − 1 or more, no step from an action to one that it waits for increases the potential, and the
+    step from a forward to the backward before it decreases it. For m < p there is one round, and no device has more
+    than its first m backwards between forwards; these all belong to its last chunk and wait for no chunk after it.
 
     With one chunk it is 1F1B-SO.
     """
@@ -41,14 +42,14 @@ def _interleaved(devices: int, micro_batches: int, chunks: int) -> Iterator[Orde
 
 
 def rounds(devices: int, micro_batches: int) -> tuple[int, ...]:
-    """Micro-batches of each round, the larger ones first."""
+    """Return the number of micro-batches of each round, the larger ones first."""
     count = max(1, micro_batches // devices)
     size, over = divmod(micro_batches, count)
     return (size + 1,) * over + (size,) * (count - over)
 
 
 def _walk(sizes: Sequence[int], chunks: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """(chunk, micro-batch), round by round, chunk by chunk."""
+    """Yield (chunk, micro-batch), round by round, chunk by chunk."""
     first, chunks = 0, tuple(chunks)
     for size in sizes:
         for chunk in chunks:
@@ -61,13 +62,13 @@ INTERLEAVED = PlacedFamily(
     "interleaved",
     _interleaved,
     loop,
-    "1F1B over several stages a device, round by round; a bubble of 1 / chunks, more activations and transfers",
+    "1F1B over several stages per device, round by round; a bubble of 1 / chunks, more activations and transfers",
     chunks=None,
 )
 
 
 def _looped(devices: int, micro_batches: int, chunks: int) -> Iterator[Order]:
-    """Looped BFS: all micro-batches through one chunk, then through the next (Lamy-Poirier, MLSys 2023).
+    """Yield looped BFS: all micro-batches through one chunk, then through the next (Lamy-Poirier, MLSys 2023).
 
     ::
 
@@ -75,10 +76,10 @@ def _looped(devices: int, micro_batches: int, chunks: int) -> Iterator[Order]:
         device 0    f0 f1 f2 F0 F1 F2  .  . B0 B1 B2 b0 b1 b2     lower case: stages 0 and 1, upper case: 2 and 3
         device 1     . f0 f1 f2 F0 F1 F2 B0 B1 B2 b0 b1 b2  .
 
-    GPipe over several chunks: every device holds all m micro-batches of all v chunks, and while it works on the others
-    a tensor has time to travel from the last device to the first. With equal stages, free links and m ≥ p a step takes
-    (m v + p − 1)(F + B), F and B those of a chunk. Backwards run in the order of the forwards (torch runs them the
-    other way round, which takes as long).
+    GPipe over several chunks: every device holds all m micro-batches of all v chunks, and the transfer from the last
+    device to the first overlaps with the other micro-batches. With equal stages, free links and m ≥ p a step takes
+    (m v + p − 1)(F + B), with F and B of a chunk. Backwards run in the order of the forwards (torch runs them in the
+    reverse order, which takes as long).
     """
     for device in range(devices):
         stages = range(device, devices * chunks, devices)

@@ -1,4 +1,4 @@
-"""`PlacedFamily`: families that choose which device runs which stages, possibly several.
+"""`PlacedFamily`: schedule families that place stages on devices, possibly several per device.
 
 ::
 
@@ -8,9 +8,9 @@
     device 2          2 5               device 2          2 3           device 2          1 2
                                                                         device 3          0 3
 
-A device's stages are its *chunks*. Each chunk is 1 / chunks of what the device would hold with one stage, so a micro-
-batch kept by one chunk counts 1 / chunks of a device's share of its activations. A backward may be split into I, which
-the stage ahead waits for, and W, which nobody waits for and which fills gaps.
+A device's stages are its *chunks*. Each chunk is 1 / chunks of the device's part of the model, so a micro-batch held by
+one chunk counts 1 / chunks of the device's activations of a micro-batch. A backward may be split into I, for which the
+previous stage waits, and W, for which no action waits and which fills gaps.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,27 +22,27 @@ from pipeplan.schedules.family import closing
 
 Order = tuple[Action, ...]
 Placement = tuple[tuple[int, ...], ...]
-"""The devices of each stage, one a replica, as in `pipeplan.core.pipeline.Pipeline`."""
+"""The devices of each stage, one per replica, as in `pipeplan.core.pipeline.Pipeline`."""
 
 
 @dataclass(frozen=True)
 class PlacedFamily:
-    """A way to order the actions of a number of devices, each with the same number of stages.
+    """A generator of schedules for devices with equal numbers of stages.
 
     Attributes
     ----------
     name : str
     orders : callable
-        ``orders(devices, micro_batches, chunks)``: each device's forwards and backwards. What ends a step is added by
-        `write`.
+        ``orders(devices, micro_batches, chunks)`` returns each device's forwards and backwards. `write` adds the
+        reductions and updates.
     homes : callable
-        ``homes(devices, chunks)``: the devices of each stage.
+        ``homes(devices, chunks)`` returns the devices of each stage.
     summary : str
         One line for tables.
     chunks : int or None
-        Stages on a device; None if any number will do.
+        Stages per device; None if any number is allowed.
     splits : bool
-        Whether it writes I and W. (The stages' times must then say both.)
+        Whether backwards are split into I and W. (The stages' times must then include both.)
     even : bool
         Whether it needs an even number of devices.
     """
@@ -56,12 +56,12 @@ class PlacedFamily:
     even: bool = False
 
     def write(self, devices: int, micro_batches: int, chunks: int | None = None) -> Schedule:
-        """The schedule: ``chunks`` stages on each device, two unless said otherwise or fixed by the family.
+        """Write the schedule with ``chunks`` stages on each device, by default the family's number or two.
 
         Raises
         ------
         InputError
-            If the numbers are none, or the family cannot take them.
+            If the numbers are invalid, or the family does not support them.
         """
         chunks = self._checked(devices, micro_batches, chunks)
         homes = self.homes(devices, chunks)
@@ -71,7 +71,7 @@ class PlacedFamily:
         return Schedule(self.name, tuple((*order, *end) for order, end in zip(orders, ends, strict=True)))
 
     def placement(self, devices: int, chunks: int | None = None) -> Placement:
-        """The devices of each stage, in the order of the stages.
+        """Return the devices of each stage, in the order of the stages.
 
         Raises
         ------
@@ -81,7 +81,7 @@ class PlacedFamily:
         return self.homes(devices, self._checked(devices, 1, chunks))
 
     def in_flight(self, devices: int, micro_batches: int, chunks: int | None = None) -> tuple[int, ...]:
-        """The most stage activations that each device holds at a time, whatever the times are.
+        """Return the largest number of stage activations that each device holds at a time, whatever the times are.
 
         A micro-batch counts once for every chunk, from the start of its forward to the end of its B or W.
 
@@ -97,7 +97,7 @@ class PlacedFamily:
             chunks = self.chunks or 2
         if min(devices, micro_batches, chunks) < 1:
             raise InputError(
-                f"a schedule needs at least one device, one micro-batch and one stage a device, not {devices}, "
+                f"a schedule needs at least one device, one micro-batch and one stage per device, not {devices}, "
                 f"{micro_batches} and {chunks}"
             )
         if self.chunks is not None and chunks != self.chunks:
@@ -108,23 +108,23 @@ class PlacedFamily:
 
 
 def loop(devices: int, chunks: int) -> Placement:
-    """Stage s on device s mod devices."""
+    """Place stage s on device s mod devices."""
     return tuple((stage % devices,) for stage in range(devices * chunks))
 
 
 def vee(devices: int, chunks: int = 2) -> Placement:
-    """Down the devices and up again, ``chunks`` times in all."""
+    """Place stages down the devices and up again, ``chunks`` passes in total."""
     turns = (range(devices) if chunk % 2 == 0 else reversed(range(devices)) for chunk in range(chunks))
     return tuple((device,) for turn in turns for device in turn)
 
 
 def both_ways(devices: int, _chunks: int = 2) -> Placement:
-    """Two replicas of each stage, on devices that mirror each other: even micro-batches go down, odd ones up."""
+    """Place two replicas of each stage on mirrored devices: even micro-batches go down, odd ones up."""
     return tuple((device, devices - 1 - device) for device in range(devices))
 
 
 def most_held(order: Iterable[Action]) -> int:
-    """The most forwards in a list whose B or W has not come yet."""
+    """Return the largest number of forwards in a list whose B or W is still to come."""
     most = held = 0
     for action in order:
         if action.kind is Kind.FORWARD:

@@ -1,4 +1,4 @@
-"""Schedules with two stages per device in a V: ZB-V, V-Half, V-Min and DualPipe-V.
+"""V-shaped schedules with two stages per device: ZB-V, V-Half, V-Min and DualPipe-V.
 
 Device d of p runs stage d on the way down (its near stage) and stage 2 p − 1 − d on the way up (its far stage).
 """
@@ -12,7 +12,7 @@ from pipeplan.schedules.placed import Order, PlacedFamily, vee
 
 
 def spell(word: Iterable[str], device: int, devices: int, micro_batches: int) -> Iterator[Action]:
-    """A device's list as a word: what it does, without micro-batches.
+    """Expand a word of action letters, without micro-batches, to a device's list.
 
     ::
 
@@ -23,8 +23,8 @@ def spell(word: Iterable[str], device: int, devices: int, micro_batches: int) ->
     Micro-batches of one kind and stage run in order, so the n-th forward is micro-batch n, the n-th B or I its
     backward, and a W belongs to the earliest I that still lacks one.
 
-    Leaves out the actions of micro-batches that there are not. Leaving micro-batches out of lists that end leaves lists
-    that end, so a word may be that of a longer step.
+    Actions of micro-batches beyond ``micro_batches`` are omitted. Lists without deadlock stay without deadlock when
+    micro-batches are omitted, so the word of a longer step may be given.
     """
     forwards: Counter[int] = Counter()
     backwards: Counter[int] = Counter()
@@ -44,7 +44,7 @@ def spell(word: Iterable[str], device: int, devices: int, micro_batches: int) ->
 
 
 def _zb_v(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]:
-    """ZB-V: two stages a device, down and up again, no device ever waits (Qi et al., ICLR 2024, section 6).
+    """Yield ZB-V: two stages per device, down and up, without idle devices (Qi et al., ICLR 2024, section 6).
 
     ::
 
@@ -52,13 +52,13 @@ def _zb_v(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]
         device 0    f0 f1 f2 F0 I0 W0 F1 I1 W1 i0 w0 F2 I2 W2 i1 w1 i2 w2  .  lower case: near stage, upper case: far
         device 1     . f0 F0 f1 F1 I0 W0 f2 i0 w0 F2 I1 W1 i1 I2 i2 w1 W2 w2  stage
 
-    The last stage is on the first device, so there a micro-batch's backward begins at once. Every device holds 2 p
-    stage activations, which is what 1F1B's first device holds. With equal stages, F = I = W = 1 and free links no
-    device waits between its first action and its last from m = 2 p − 1 on, and a step takes 6 m + p − 1.
+    The last stage is on the first device, so a micro-batch's backward begins there without delay. Every device holds
+    2 p stage activations, as many as 1F1B's first device. With equal stages, F = I = W = 1 and free links no device
+    waits between its first action and its last for m ≥ 2 p − 1, and a step takes 6 m + p − 1.
 
-    The word of device d of p: f until the first F can run, both in turn until the first I can, then F I W till the
-    first i comes back, and f i w F I W in turn. When the f have run out, i w F I W; at the end the weight gradients
-    that were put off. A step of fewer than 2 p − 1 micro-batches is that of 2 p − 1 without the others.
+    The word of device d of p: f until the first F can run, f and F in turn until the first I can, F I W until the first
+    i can, and f i w F I W in turn. After the last f it is i w F I W, and at the end the delayed weight gradients. A
+    step of fewer than 2 p − 1 micro-batches is that of 2 p − 1 without the others.
     """
     long = max(micro_batches, 2 * devices - 1)
     return (tuple(spell(_zb_v_word(d, devices, long), d, devices, micro_batches)) for d in range(devices))
@@ -75,7 +75,7 @@ ZB_V = PlacedFamily(
     "zb-v",
     _zb_v,
     vee,
-    "two stages a device in a V, split backwards; devices never wait, at 1F1B's peak memory",
+    "two stages per device in a V, split backwards; devices never wait, at 1F1B's peak memory",
     chunks=2,
     splits=True,
 )
@@ -85,7 +85,7 @@ V_HALF_STRIDES = Strides(2, 1, 2, 1)
 
 
 def _v_half(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]:
-    """V-Half: two stages a device in a V, at half of 1F1B's memory (Qi et al., NeurIPS 2024, V-shape building blocks).
+    """Yield V-Half: half of 1F1B's peak memory (Qi et al., NeurIPS 2024, V-shape building blocks).
 
     ::
 
@@ -93,10 +93,10 @@ def _v_half(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Orde
         device 0    f0 f1 f2 F0 I0 W0 F1 i0 I1 w0 W1 F2 I2 i1 W2 i2 w1 w2  .  lower case: near stage, upper case: far
         device 1     . f0 F0 f1 F1 I0 i0 W0 f2 w0 F2 I1 i1 I2 i2 W1 w1 W2 w2  stage
 
-    Of its building block's waves the near forwards and the far input gradients, both on their way down the devices,
-    take two units from device to device, the others one. A device holds p + 2 stage activations (p + 1 where p is odd),
-    half of the 2 p that 1F1B's first device holds, and two. With equal stages, F = I = W = 1, free links and m ≥ p a
-    step takes 6 m + 3 p − 7 (6 m + 1 for p = 2; 6 m + 3 p − 4 where p is odd), and ZB-V's 6 m + p − 1.
+    Of its building block's waves the near forwards and the far input gradients, which both run down the devices, take
+    two units per device, the others one. A device holds p + 2 stage activations (p + 1 where p is odd): half of the 2 p
+    that 1F1B's first device holds, plus two. With equal stages, F = I = W = 1, free links and m ≥ p a step takes
+    6 m + 3 p − 7 (6 m + 1 for p = 2; 6 m + 3 p − 4 where p is odd); ZB-V takes 6 m + p − 1.
     """
     return repeated(building_block(devices, V_HALF_STRIDES), micro_batches)
 
@@ -105,7 +105,7 @@ V_HALF = PlacedFamily(
     "v-half",
     _v_half,
     vee,
-    "two stages a device in a V, split backwards; about half of 1F1B's peak memory",
+    "two stages per device in a V, split backwards; about half of 1F1B's peak memory",
     chunks=2,
     splits=True,
 )
@@ -115,7 +115,7 @@ V_MIN_STRIDES = Strides(1, 1, 1, 1)
 
 
 def _v_min(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]:
-    """V-Min: two stages a device in a V, held as briefly as can be (Qi et al., NeurIPS 2024, V-shape building blocks).
+    """Yield V-Min: activations held as briefly as possible (Qi et al., NeurIPS 2024, V-shape building blocks).
 
     ::
 
@@ -123,10 +123,11 @@ def _v_min(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order
         device 0    f0 f1 f2 F0 I0 W0 F1 i0 I1 w0 W1 i1 w1 F2 I2 W2  . i2 w2  lower case: near stage, upper case: far
         device 1     . f0 F0 f1 F1 I0 i0 W0 w0 I1 i1 f2 F2 W1 w1 I2 i2 W2 w2  stage
 
-    Every wave of its building block moves on by one device a unit. A device holds 2 ⌊(p + 1) / 3⌋ + 2 stage
-    activations, a third of the 2 p that 1F1B's first device holds, and a few. With equal stages, F = I = W = 1, free
-    links and m ≥ p a step takes 6 m + 4 p − 5 (6 m + 1 for p = 2; 6 m + 4 p − 7 where 3 divides p), and ZB-V's 6 m + p
-    − 1. There is no slack between neighbours, so unequal stages and slow links cost more than elsewhere.
+    Every wave of its building block advances by one device per unit. A device holds 2 ⌊(p + 1) / 3⌋ + 2 stage
+    activations: a third of the 2 p that 1F1B's first device holds, plus a few. With equal stages, F = I = W = 1, free
+    links and m ≥ p a step takes 6 m + 4 p − 5 (6 m + 1 for p = 2; 6 m + 4 p − 7 where 3 divides p); ZB-V takes
+    6 m + p − 1. There is no slack between neighbours, so unequal stages and slow links cost more than in other
+    schedules.
     """
     return repeated(building_block(devices, V_MIN_STRIDES), micro_batches)
 
@@ -135,14 +136,14 @@ V_MIN = PlacedFamily(
     "v-min",
     _v_min,
     vee,
-    "two stages a device in a V, split backwards; about a third of 1F1B's peak memory",
+    "two stages per device in a V, split backwards; about a third of 1F1B's peak memory",
     chunks=2,
     splits=True,
 )
 
 
 def _dualpipe_v(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[Order]:
-    """DualPipe-V: two stages a device in a V, forwards of one beside backwards of the other (DeepSeek-AI, 2025).
+    """Yield DualPipe-V: forwards of one stage beside backwards of the other on each device (DeepSeek-AI, 2025).
 
     ::
 
@@ -153,10 +154,10 @@ def _dualpipe_v(devices: int, micro_batches: int, _chunks: int = 2) -> Iterator[
     Lower case: near stage, upper case: far stage; the steady state of every device is f B F b.
 
     One half of DualPipe (arXiv 2412.19437), which keeps two copies of the weights, folded so that it needs one. The
-    pairs f B and F b are meant to run at the same time, each hiding the transfers of the other; a list has them in a
-    row. Most backwards are joined; they are split where a gap is to be filled: at the beginning, before the near
-    stage's first backward is there, and in the second half of the last 2 (d + 1) on device d. Every device holds 2 p +
-    1 stage activations. With equal stages, F = I = W = 1, free links and m ≥ 2 p a step takes 6 m + p − 1.
+    pairs f B and F b are meant to run concurrently, each hiding the transfers of the other; a list has them in
+    sequence. Most backwards are joined. They are split where a gap must be filled: at the beginning, before the near
+    stage's first backward is available, and in the second half of the last 2 (d + 1) on device d. Every device holds
+    2 p + 1 stage activations. With equal stages, F = I = W = 1, free links and m ≥ 2 p a step takes 6 m + p − 1.
 
     A step of fewer than 2 p micro-batches is that of 2 p without the others (the published program refuses these).
     """
@@ -179,7 +180,7 @@ DUALPIPE_V = PlacedFamily(
     "dualpipe-v",
     _dualpipe_v,
     vee,
-    "two stages a device in a V, forwards beside backwards of the other stage; backwards split only at the ends",
+    "two stages per device in a V, forwards beside backwards of the other stage; backwards split only at the ends",
     chunks=2,
     splits=True,
 )

@@ -1,4 +1,4 @@
-"""ZB-H1 and ZB-H2: 1F1B with split backwards, whose weight gradients run some micro-batches late."""
+"""ZB-H1 and ZB-H2: 1F1B with split backwards and delayed weight gradients."""
 
 from collections.abc import Iterator
 
@@ -7,14 +7,14 @@ from pipeplan.schedules.placed import Order, PlacedFamily, loop
 
 
 def late_weights(stage: int, micro_batches: int, in_flight: int, late: int) -> Iterator[Action]:
-    """The common part of ZB-H1 and ZB-H2: 1F1B with split backwards, the weight gradients some micro-batches late.
+    """Yield a device's list in ZB-H1 and ZB-H2: 1F1B with weight gradients delayed by ``late`` micro-batches.
 
     ::
 
         k = 2, 1 late, 4 micro-batches      F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
 
-    W(i − late) runs behind I(i), and a forward behind both, so the device holds at most k + late micro-batches.
-    Forwards and I stand as in 1F1B, so the lists end where 1F1B's do: if k never grows from a stage to the next.
+    W(i − late) runs after I(i), and a forward after both, so the device holds at most k + late micro-batches. Forwards
+    and I are in 1F1B's order, so the lists do not deadlock if 1F1B's do not: if k never grows from a stage to the next.
     """
     for m in range(min(in_flight, micro_batches)):
         yield Action(Kind.FORWARD, stage, m)
@@ -29,7 +29,7 @@ def late_weights(stage: int, micro_batches: int, in_flight: int, late: int) -> I
 
 
 def _zb_h1(devices: int, micro_batches: int, _chunks: int = 1) -> Iterator[Order]:
-    """ZB-H1: 1F1B whose weight gradients fill the bubble, at 1F1B's peak memory (Qi et al., ICLR 2024, section 2).
+    """Yield ZB-H1: weight gradients fill 1F1B's bubble, at 1F1B's peak memory (Qi et al., ICLR 2024, section 2).
 
     ::
 
@@ -38,9 +38,9 @@ def _zb_h1(devices: int, micro_batches: int, _chunks: int = 1) -> Iterator[Order
         device 1     . F0 F1  . I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
         device 2     .  . F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
 
-    Device d of p (from 0) warms up with p − d forwards and runs its weight gradients d micro-batches late, so every
-    device holds p micro-batches. With equal stages, F = I = W = 1 and free links a step takes 3 m + p − 1 from m = p
-    on, which no schedule with one stage a device undercuts: the last device begins at p − 1.
+    Device d of p (from 0) warms up with p − d forwards and delays its weight gradients by d micro-batches, so every
+    device holds p micro-batches. With equal stages, F = I = W = 1 and free links a step takes 3 m + p − 1 for m ≥ p. No
+    schedule with one stage per device is faster, because the last device begins at p − 1.
     """
     return (tuple(late_weights(d, micro_batches, devices - d, d)) for d in range(devices))
 
@@ -56,7 +56,7 @@ ZB_H1 = PlacedFamily(
 
 
 def _zb_h2(devices: int, micro_batches: int, _chunks: int = 1) -> Iterator[Order]:
-    """ZB-H2: twice the warm-up of ZB-H1, so that no device ever waits (Qi et al., ICLR 2024, section 2).
+    """Yield ZB-H2: twice the warm-up of ZB-H1, without idle devices (Qi et al., ICLR 2024, section 2).
 
     ::
 
@@ -65,11 +65,11 @@ def _zb_h2(devices: int, micro_batches: int, _chunks: int = 1) -> Iterator[Order
         device 1     . F0 F1 F2 I0 F3 I1 F4 I2 W0 I3 W1 I4 W2 W3 W4  .
         device 2     .  . F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 W0 W1 W2 W3 W4
 
-    Device d of p (from 0) warms up with 2 (p − d) − 1 forwards and runs its weight gradients 2 d micro-batches late, so
+    Device d of p (from 0) warms up with 2 (p − d) − 1 forwards and delays its weight gradients by 2 d micro-batches, so
     every device holds 2 p − 1 micro-batches. With equal stages, F = I = W = 1 and free links no device waits between
-    its first action and its last from m = 2 p − 1 on, and a step takes 3 m + p − 1. That is no less than ZB-H1 takes:
-    in a synchronous step the last device begins p − 1 late anyway. What ends earlier is the first device's part, which
-    helps only where a device may begin the next step on its own.
+    its first action and its last for m ≥ 2 p − 1, and a step takes 3 m + p − 1. ZB-H1 takes the same time: in a
+    synchronous step the last device begins at p − 1 in both. Only the first device ends earlier, which helps where
+    devices may begin the next step independently.
     """
     return (tuple(late_weights(d, micro_batches, 2 * (devices - d) - 1, 2 * d)) for d in range(devices))
 

@@ -56,7 +56,7 @@ def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job:
             gradients=int(chain.gradients[a:b].sum()) + copied,
             optimizer=int(chain.optimizer[s, a:b].sum() + sum(shared.optimizer[s] for shared in copies)),
             activations=in_flight * priced.held,
-            workspace=priced.workspace + (priced.beside if candidate.family.two_lanes else 0),
+            workspace=priced.workspace + (priced.forward_lane_workspace if candidate.family.two_lanes else 0),
             runtime=int(chain.runtime[s]),
         ),
         recompute=tuple(chain.names[i] for i in again),

@@ -1,13 +1,13 @@
-"""Checks of a plan against itself: what it claims is derived again from the tables that it carries.
+"""Consistency checks of a plan: its claims are recomputed from the tables that it contains.
 
 ::
 
     orders + pipeline ──▶ simulator ──────────▶ step_time (or the largest load of an endless pipeline)
     orders            ──▶ most in flight ─────▶ stages[].in_flight ──▶ memory.activations
     pipeline.stages   ──▶ resident, workspace ▶ memory.weights + gradients + optimizer, memory.workspace
-    transfers         ◀─▶ returns               one tensor, the same way there and back
+    transfers         ◀─▶ returns               one tensor, the same link there and back
 
-Whether it belongs to a model and a cluster is `validate_plan`'s question.
+`validate_plan` checks that a plan belongs to a model and a cluster.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from pipeplan.core.validate.schedule import refuse, validate_schedule
 from pipeplan.simulate import makespan
 
 _ROUNDING = 64
-"""Bytes a layer by which optimiser state may differ from its share of the weights: every layer is rounded."""
+"""Bytes per layer by which optimiser state may differ from its share of the weights: every layer is rounded."""
 
 
 def validate_claims(plan: Plan) -> None:
@@ -37,7 +37,7 @@ def validate_claims(plan: Plan) -> None:
         Listing every contradiction.
     """
     what = f"the plan for {plan.model!r}"
-    refuse(what, [*_names(plan), *_places(plan), *_ways(plan)])
+    refuse(what, [*_names(plan), *_places(plan), *_transfers(plan)])
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
     refuse(what, [*_lists(plan), *_memory(plan), *stage_claims(plan), *_step_time(plan)])
     validate_memory(plan.schedule, plan.pipeline)
@@ -73,7 +73,7 @@ def _names(plan: Plan) -> Iterator[str]:
 
 
 def _places(plan: Plan) -> Iterator[str]:
-    """Ranks, devices and what each kind of device may hold."""
+    """Yield contradictions in ranks, devices, runtimes and memory limits of device kinds."""
     used = [device for stage in plan.stages for device in stage.devices]
     for device, count in Counter(used).items():
         if count > 1:
@@ -102,39 +102,42 @@ def _places(plan: Plan) -> Iterator[str]:
             yield f"devices of kind {kind!r} may hold {' and '.join(map(str, sorted(found)))} bytes; it is one number"
 
 
-def _ways(plan: Plan) -> Iterator[str]:
-    """A tensor takes the same time there and its gradient back, over wires between the devices of its stages."""
+def _transfers(plan: Plan) -> Iterator[str]:
+    """Yield transfers whose return differs in size or time, or whose resources do not join the stages' devices."""
     rows = zip(plan.pipeline.transfers, plan.pipeline.returns, pairwise(plan.stages), strict=True)
     node: dict[int, str] = {}
     for boundary, (there, back, (left, right)) in enumerate(rows):
-        sizes = {way.size for way in (*there, *back)}
+        sizes = {transfer.size for transfer in (*there, *back)}
         if len(sizes) > 1:
             yield f"boundary {boundary} is crossed by {' and '.join(map(str, sorted(sizes)))} bytes; it is one number"
         for m, (out, home) in enumerate(zip(there, back, strict=True)):
             a, b = left.devices[m % left.replicas], right.devices[m % right.replicas]
             if (out.occupancy, out.latency) != (home.occupancy, home.latency):
                 yield f"boundary {boundary}, micro-batch {m}: there and back take different times over one link"
-            for way, source, target in ((out, a, b), (home, b, a)):
-                yield from _wires(f"boundary {boundary}, micro-batch {m}", way, source, target, node)
+            for transfer, source, target in ((out, a, b), (home, b, a)):
+                yield from _resources(f"boundary {boundary}, micro-batch {m}", transfer, source, target, node)
 
 
-def _wires(where: str, way: Transfer, source: int, target: int, node: dict[int, str]) -> Iterator[str]:
-    """The wires of a transfer: its own within a node, the two nodes' cards between them."""
-    if way.resources == (f"d{source} to d{target}",) or way == Transfer():  # nothing is said of it
+def _resources(where: str, transfer: Transfer, source: int, target: int, node: dict[int, str]) -> Iterator[str]:
+    """Yield wrong resources of a transfer: a link of its own within a node, the two nodes' cards between nodes.
+
+    ``node`` collects the node of each device.
+    """
+    if transfer.resources == (f"d{source} to d{target}",) or transfer == Transfer():  # an empty one states nothing
         return
-    words = [wire.split() for wire in way.resources]
+    words = [resource.split() for resource in transfer.resources]
     if [word[::2] for word in words] != [["node", "card"], ["node", "card"]] or [w[-1] for w in words] != ["out", "in"]:
-        yield f"{where}: the wires {list(way.resources)} do not lead from device {source} to device {target}"
+        yield f"{where}: the links {list(transfer.resources)} do not lead from device {source} to device {target}"
         return
     for device, word in zip((source, target), words, strict=True):
         if node.setdefault(device, word[1]) != word[1]:
             yield f"{where}: device {device} lies in node {word[1]}, and in node {node[device]} elsewhere"
     if words[0][1] == words[1][1]:
-        yield f"{where}: a way from node {words[0][1]} to itself takes no network"
+        yield f"{where}: a transfer within node {words[0][1]} does not use the network"
 
 
 def _lists(plan: Plan) -> Iterator[str]:
-    """What the action lists say of micro-batches, and of who sums gradients."""
+    """Yield contradictions between the action lists and the plan's micro-batches and reductions."""
     if plan.schedule.micro_batches != plan.micro_batches:
         yield f"its lists run {plan.schedule.micro_batches} micro-batches, it says {plan.micro_batches}"
     tied = {stage for group in plan.pipeline.tied for stage in group}
@@ -150,15 +153,18 @@ def _lists(plan: Plan) -> Iterator[str]:
 def _memory(plan: Plan) -> Iterator[str]:
     state = OPTIMIZER_STATE[plan.optimizer]
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
-        parts = stage.memory
+        parts, forward_workspace = stage.memory, priced.forward_lane_workspace
         claimed = {
             "weights, gradients and optimizer": (parts.weights + parts.gradients + parts.optimizer, priced.resident),
             "activations": (parts.activations, stage.in_flight * priced.held),
-            "workspace": (parts.workspace, priced.workspace + (priced.beside if plan.schedule.two_lanes else 0)),
+            "workspace": (
+                parts.workspace,
+                priced.workspace + (forward_workspace if plan.schedule.two_lanes else 0),
+            ),
             "gradients": (parts.gradients, parts.weights),
         }
-        if priced.beside > priced.workspace:
-            yield f"stage {number} needs more workspace for forwards alone ({priced.beside}) than for all actions"
+        if forward_workspace > priced.workspace:
+            yield f"stage {number} needs more workspace for forwards alone ({forward_workspace}) than for all actions"
         rounded = _ROUNDING * (len(stage.layers) + len(stage.shares)) * (1 + state)
         for what, (has, needs) in claimed.items():
             if has != needs:
@@ -176,30 +182,36 @@ def _step_time(plan: Plan) -> Iterator[str]:
     simulated = makespan(plan.schedule, plan.pipeline)
     if plan.step_time != simulated and plan.step_time not in largest_loads(plan):
         yield (
-            f"it promises {plan.step_time} ns, and its tables say {simulated} ns for a step (or "
-            f"{max(largest_loads(plan))} ns a sample for an endless pipeline)"
+            f"it states {plan.step_time} ns, and its tables give {simulated} ns for a step (or "
+            f"{max(largest_loads(plan))} ns per sample for an endless pipeline)"
         )
 
 
 def largest_loads(plan: Plan) -> tuple[int, int]:
-    """Nanoseconds a sample of an endless pipeline, links rounded down (as the search does) and up (divided layers)."""
+    """Return the nanoseconds per sample of an endless pipeline, links rounded down and up.
+
+    The search rounds down; plans with divided layers round up.
+    """
     many, samples = plan.micro_batches, plan.batch
-    sends = [min(way.occupancy for way in row) for row in plan.pipeline.transfers]
+    sends = [min(transfer.occupancy for transfer in row) for row in plan.pipeline.transfers]
+    # Without overlap a stage is also busy while it sends to both neighbours.
     waits = [0, *sends, 0] if plan.pipeline.overlap is Overlap.NONE else [0] * (len(plan.stages) + 1)
+    # Largest load of a replica: its share of the micro-batches and the reduction, per sample, rounded up.
     stages = max(
         -(-(-(-many // stage.replicas) * (own.total(Kind.FORWARD, Kind.BACKWARD) + sum(sent)) + own.reduce) // samples)
         for stage, own, sent in zip(plan.stages, plan.pipeline.stages, pairwise(waits), strict=True)
     )
     if plan.pipeline.overlap is Overlap.NONE:
         return stages, stages
+    # With overlap links are servers of their own: nanoseconds that the busiest resource of each boundary is occupied.
     busy = [_busiest(row, many) * send for row, send in zip(plan.pipeline.transfers, sends, strict=True)]
     return max([stages, *(time // samples for time in busy)]), max([stages, *(-(-time // samples) for time in busy)])
 
 
 def _busiest(row: tuple[Transfer, ...], many: int) -> int:
-    """Micro-batches that pass the busiest wire of a boundary in a step."""
+    """Return the number of micro-batches on the busiest resource of a boundary in a step."""
     counts = Counter[str]()
-    for m, way in enumerate(row):
-        for wire in way.resources:
-            counts[wire] += -(-(many - m) // len(row))
+    for m, transfer in enumerate(row):
+        for resource in transfer.resources:
+            counts[resource] += -(-(many - m) // len(row))
     return max(counts.values(), default=0)

@@ -1,4 +1,4 @@
-"""Checks that a schedule and a pipeline fit each other."""
+"""Checks that the devices, stages and replicas of a schedule and a pipeline match."""
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
@@ -6,7 +6,7 @@ from pipeplan.core.schedule import Action, Schedule
 
 
 def check_actions(schedule: Schedule, pipeline: Pipeline) -> None:
-    """Refuse lists of actions for other devices, stages or replicas than the pipeline's placement has.
+    """Refuse actions whose stage does not exist or whose device is not the one in the pipeline's placement.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def _where(action: Action, pipeline: Pipeline) -> str:
 
 
 def check_pipeline(schedule: Schedule, pipeline: Pipeline) -> None:
-    """Refuse another number of lists than devices, replicas that share one, and pairs of replicas without a transfer.
+    """Refuse a wrong number of lists, replicas on one device, and pairs of replicas without a transfer.
 
     Raises
     ------
@@ -45,14 +45,14 @@ def check_pipeline(schedule: Schedule, pipeline: Pipeline) -> None:
     if len(schedule.orders) != pipeline.devices:
         raise PlanError(
             f"the schedule has lists for {len(schedule.orders)} devices, the pipeline {pipeline.devices}; "
-            "write one list a device, empty where a device does nothing"
+            "write one list per device, empty where a device does nothing"
         )
     stages = len(pipeline.stages)
     if len(pipeline.placement) != stages:
         raise PlanError(f"the pipeline has devices for {len(pipeline.placement)} stages, and {stages} stages")
     for stage, homes in enumerate(pipeline.placement):
         if not homes or len(set(homes)) != len(homes):
-            raise PlanError(f"stage {stage} is on devices {homes}; it needs one device a replica, each another one")
+            raise PlanError(f"stage {stage} is on devices {homes}; it needs one device per replica, all different")
     _check_tied(pipeline)
     for name, rows in (("transfers", pipeline.transfers), ("returns", pipeline.returns)):
         if len(rows) != stages - 1:

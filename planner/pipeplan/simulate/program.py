@@ -1,4 +1,4 @@
-"""A schedule and a pipeline, numbered: what the event loop runs."""
+"""`Program`: a schedule on a pipeline with numbered actions and their times, the input of the event loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -14,14 +14,15 @@ from pipeplan.simulate.structure import Structure, find_structure
 
 @dataclass(frozen=True)
 class Channel:
-    """One boundary in one direction, between one pair of replicas.
+    """Transfers over one boundary in one direction, between one pair of replicas.
 
-    ``wires`` are numbers of what the transfer keeps busy; ``alone`` says that no other channel uses them.
+    ``resources`` are the numbers of the link resources that the transfer occupies; ``alone`` is true if no other
+    channel uses them.
     """
 
     occupancy: int
     latency: int
-    wires: tuple[int, ...]
+    resources: tuple[int, ...]
     alone: bool
 
 
@@ -32,9 +33,9 @@ class Program(Structure):
     Attributes
     ----------
     durations : list of int
-        Nanoseconds, by number.
+        Nanoseconds, by number of the action.
     channels : tuple of Channel
-        As ``channel_of`` counts them.
+        Numbered as in ``channel_of``.
     overlap : Overlap
     """
 
@@ -43,13 +44,13 @@ class Program(Structure):
     overlap: Overlap
 
 
-def number(schedule: Schedule, pipeline: Pipeline, share: bool) -> Program:
-    """Number a schedule's actions and find what each of them waits for.
+def build_program(schedule: Schedule, pipeline: Pipeline, share: bool) -> Program:
+    """Number a schedule's actions and find the dependencies of each.
 
     Raises
     ------
     PlanError
-        If schedule and pipeline do not fit each other, or actions are missing or doubled.
+        If schedule and pipeline do not match, or actions are missing or doubled.
     """
     check_pipeline(schedule, pipeline)
     structure = find_structure(schedule, pipeline)
@@ -62,11 +63,11 @@ def number(schedule: Schedule, pipeline: Pipeline, share: bool) -> Program:
 
 
 def two_lane_duration(stage: Stage, kind: Kind, part: int) -> int:
-    """Nanoseconds of an action on a two-lane device.
+    """Return the nanoseconds of an action on a two-lane device.
 
-    The lanes hold shares F : B of the device's arithmetic units, so F is slowed down by (F + B) / F and what runs on
-    the other lane by (F + B) / B: a forward and a joined backward take F + B each, the parts of a split backward
-    their fraction of that (rounded up). Reduction and update wait for memory and wires, not for arithmetic units.
+    The lanes have shares F : B of the device's arithmetic units, so F is slowed down by (F + B) / F and actions on the
+    other lane by (F + B) / B. A forward and a joined backward take F + B each, the parts of a split backward their
+    fraction of that (rounded up). Reduction and update wait for memory and links, not for arithmetic units.
     """
     alone = stage.duration(kind, part)
     if not kind.per_micro_batch:
@@ -79,7 +80,7 @@ def two_lane_duration(stage: Stage, kind: Kind, part: int) -> int:
 
 
 def _durations(structure: Structure, stages: Sequence[Stage]) -> list[int]:
-    """Nanoseconds of each action: looked up in a table by kind, stage and slice."""
+    """Return the nanoseconds of each action, looked up in a table by kind, stage and slice."""
     for s, stage in enumerate(stages):
         if stage.slices not in (1, structure.slices):
             raise PlanError(f"stage {s} has times for {stage.slices} slices, the schedule has {structure.slices}")
@@ -89,20 +90,21 @@ def _durations(structure: Structure, stages: Sequence[Stage]) -> list[int]:
 
 
 def _channels(pipeline: Pipeline, share: bool, crosses: list[list[bool]]) -> tuple[Channel, ...]:
+    """Return the channels of all boundaries, forward ones first, with numbered link resources."""
     transfers: list[Transfer] = list(chain(*pipeline.transfers, *pipeline.returns))
-    if not share:  # a wire for each channel; one that kept nothing busy still keeps nothing busy
+    if not share:  # one resource per channel; a channel without resources keeps none
         own = [(c,) if transfer.resources else () for c, transfer in enumerate(transfers)]
-        return tuple(Channel(t.occupancy, t.latency, wires, True) for t, wires in zip(transfers, own, strict=True))
+        return tuple(Channel(t.occupancy, t.latency, numbers, True) for t, numbers in zip(transfers, own, strict=True))
     names: dict[str, int] = {}
     for transfer in transfers:
-        for resource in transfer.resources:
-            names.setdefault(resource, len(names))
-    wires = [tuple(names[resource] for resource in dict.fromkeys(t.resources)) for t in transfers]
-    uses = [0] * len(names)
-    for row, used in zip(wires, chain(*crosses, *crosses), strict=True):
-        for wire in row:
-            uses[wire] += used
-    alone = [all(uses[wire] <= 1 for wire in row) for row in wires]
+        for name in transfer.resources:
+            names.setdefault(name, len(names))
+    resources = [tuple(names[name] for name in dict.fromkeys(t.resources)) for t in transfers]
+    uses = [0] * len(names)  # number of channels that use each resource
+    for row, used in zip(resources, chain(*crosses, *crosses), strict=True):
+        for resource in row:
+            uses[resource] += used
+    alone = [all(uses[resource] <= 1 for resource in row) for row in resources]
     return tuple(
-        Channel(t.occupancy, t.latency, row, each) for t, row, each in zip(transfers, wires, alone, strict=True)
+        Channel(t.occupancy, t.latency, row, each) for t, row, each in zip(transfers, resources, alone, strict=True)
     )

@@ -1,4 +1,4 @@
-"""What a run shows: spans, transfers, the critical path, memory, and who waits for what if it cannot finish."""
+"""Results of a simulation: spans, transfers, the critical path, memory, and the description of a deadlock."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
@@ -13,7 +13,7 @@ from pipeplan.simulate.structure import NOTHING, SHOWN
 
 
 def spans(program: Program, trace: Trace, numbers: Iterable[int]) -> list[Span]:
-    """The times of these actions."""
+    """Return the times of these actions."""
     homes, actions, starts, ends = program.homes, program.actions, trace.starts, trace.signals
     if program.two_lanes:
         lanes = [int(action.kind is not Kind.FORWARD) for action in actions]
@@ -22,7 +22,7 @@ def spans(program: Program, trace: Trace, numbers: Iterable[int]) -> list[Span]:
 
 
 def transfer_spans(program: Program, trace: Trace, numbers: Iterable[int]) -> list[TransferSpan]:
-    """The times of the tensors that these actions sent."""
+    """Return the times of the tensors that these actions sent."""
     n, found = len(program.actions), []
     for i in numbers:
         kind, stage, micro_batch, part = program.actions[i]
@@ -32,17 +32,17 @@ def transfer_spans(program: Program, trace: Trace, numbers: Iterable[int]) -> li
 
 
 def critical_path(program: Program, trace: Trace) -> tuple[Span | TransferSpan, ...]:
-    """A longest chain of actions and transfers, first to last: each begins just when the one ahead of it has ended."""
+    """Return a longest chain of actions and transfers, in which each begins when its predecessor has ended."""
     n = len(program.actions)
     if not n:
         return ()
-    before = [NOTHING] * n  # the action ahead in the same lane
+    before = [NOTHING] * n  # the previous action in the same lane
     for order in program.lanes:
         for a, b in pairwise(order):
             before[b] = a
 
-    path: list[int] = []  # numbers of actions, and n + those of transfers' senders
-    last = [order[-1] for order in program.lanes if order]  # so that a path ends with the update, even if that is free
+    path: list[int] = []  # from the end: numbers of actions, and n + numbers of transfers' senders
+    last = [order[-1] for order in program.lanes if order]  # a path ends with the update, even if that takes no time
     i = max(last, key=trace.signals.__getitem__)
     while i != NOTHING:
         path.append(i)
@@ -52,8 +52,9 @@ def critical_path(program: Program, trace: Trace) -> tuple[Span | TransferSpan, 
             continue
         path.append(cause)
         i = cause - n
-        while not _bound_by_end(program, trace, i) and i in trace.behind:
-            i = trace.behind[i]
+        # a transfer that waited for a link resource follows the previous transfer on it
+        while not _bound_by_end(program, trace, i) and i in trace.predecessor:
+            i = trace.predecessor[i]
             path.append(n + i)
     ran = iter(spans(program, trace, [i for i in path if i < n]))
     travelled = iter(transfer_spans(program, trace, [i - n for i in path if i >= n]))
@@ -61,12 +62,12 @@ def critical_path(program: Program, trace: Trace) -> tuple[Span | TransferSpan, 
 
 
 def _cause(program: Program, trace: Trace, i: int, before: Sequence[int]) -> int:
-    """What released action i, or the last of those that began with it.
+    """Return the cause of the start of action i, or of an action of the same collective.
 
-    An action's number, n + the number of a transfer's sender, or `NOTHING`.
+    It is an action's number, n + the number of a transfer's sender, or `NOTHING`.
     """
-    meeting = program.meeting_of[i]
-    together = [i] if meeting == NOTHING else program.collectives[meeting]
+    collective = program.collective_of[i]
+    together = [i] if collective == NOTHING else program.collectives[collective]
     causes = (_cause_of_one(program, trace, each, before[each]) for each in together)
     return next((cause for cause in causes if cause != NOTHING), NOTHING)
 
@@ -83,12 +84,12 @@ def _cause_of_one(program: Program, trace: Trace, i: int, before: int) -> int:
 
 
 def _bound_by_end(program: Program, trace: Trace, i: int) -> bool:
-    """Whether a streamed tensor's last byte left with its action's end, whenever its first one did."""
+    """Return whether a streamed tensor's last byte left at its action's end, whenever the first one did."""
     return program.overlap is Overlap.STREAM and trace.gone[i] == trace.signals[i]
 
 
 def memory_lines(ran: Sequence[Span], pipeline: Pipeline) -> tuple[tuple[Step, ...], ...]:
-    """The bytes that each device holds, as steps.
+    """Return the bytes that each device holds over time, as steps.
 
     ::
 
@@ -99,8 +100,8 @@ def memory_lines(ran: Sequence[Span], pipeline: Pipeline) -> tuple[tuple[Step, .
 
     A split backward frees ``held − held_after_input_gradient`` at the end of I and the rest at the end of W.
 
-    At one instant what ends frees its memory first. Actions that take no time still show: their peak is a step of its
-    own at the same instant.
+    At one instant memory is freed before it is allocated. Actions that take no time are still visible: their peak is a
+    separate step at the same instant.
     """
     of_device: list[list[Span]] = [[] for _ in range(pipeline.devices)]
     for span in ran:
@@ -114,15 +115,16 @@ def memory_lines(ran: Sequence[Span], pipeline: Pipeline) -> tuple[tuple[Step, .
 
 
 def _effect(stage: Stage, kind: Kind) -> tuple[int, int]:
-    """Bytes that come at the start of an action, and bytes that go at its end."""
+    """Return the bytes allocated at the start of an action, and the bytes freed at its end."""
     later = stage.held if stage.held_after_input_gradient is None else stage.held_after_input_gradient
     taken = stage.held if kind is Kind.FORWARD else 0
     freed = {Kind.BACKWARD: stage.held, Kind.INPUT_GRADIENT: stage.held - later, Kind.WEIGHT_GRADIENT: later}
-    workspace = stage.beside if kind is Kind.FORWARD else stage.workspace
+    workspace = stage.forward_lane_workspace if kind is Kind.FORWARD else stage.workspace
     return workspace + taken, workspace + freed.get(kind, 0)
 
 
 def _line(ran: list[Span], effects: list[dict[Kind, tuple[int, int]]], held: int) -> tuple[Step, ...]:
+    """Return the memory steps of one device from its spans; ``held`` are its static bytes."""
     events: list[tuple[int, bool, int]] = []  # (time, whether after the frees of that instant, change)
     for span in ran:
         comes, goes = effects[span.action.stage][span.action.kind]
@@ -130,6 +132,7 @@ def _line(ran: list[Span], effects: list[dict[Kind, tuple[int, int]]], held: int
         events.append((span.end, span.start == span.end, -goes))
     events.sort(key=lambda event: event[:2])
 
+    # One step per instant, and before it a peak of actions that take no time.
     steps = [] if events and events[0][0] == 0 else [Step(0, held)]
     for time, group in groupby(events, key=lambda event: event[0]):
         peak = 0
@@ -145,7 +148,7 @@ def _line(ran: list[Span], effects: list[dict[Kind, tuple[int, int]]], held: int
 
 
 def deadlock(program: Program, trace: Trace) -> str | None:
-    """The error's text, which names what each device waits for; None if every action ran."""
+    """Return an error text that names what each device waits for; None if every action ran."""
     stuck = [lane for lane, order in enumerate(program.lanes) if trace.reached[lane] < len(order)]
     if not stuck:
         return None
@@ -155,9 +158,9 @@ def deadlock(program: Program, trace: Trace) -> str | None:
     done = sum(start != UNKNOWN for start in trace.starts)
     return "\n".join(
         [
-            f"the order cannot finish: {done} of {len(program.actions)} actions run, then everybody waits:",
+            f"the order cannot finish: {done} of {len(program.actions)} actions run, then all devices wait:",
             *lines,
-            "Move what is waited for ahead of what waits in its device's list.",
+            "Move each awaited action ahead of the waiting one in its device's list.",
         ]
     )
 
@@ -167,7 +170,7 @@ def _wait(program: Program, trace: Trace, lane: int) -> str:
     i = program.lanes[lane][trace.reached[lane]]
     signal = next((s for s in program.needs[i] if trace.signals[s] == UNKNOWN), NOTHING)
     if signal == NOTHING:
-        signal, what = _missing_at_the_meeting(program, trace, i), "the same reduction"
+        signal, what = _missing_in_collective(program, trace, i), "the same reduction"
     else:
         cause = program.actions[signal % n]
         what = f"the tensor of {cause}" if signal >= n else f"the end of {cause}"
@@ -177,8 +180,8 @@ def _wait(program: Program, trace: Trace, lane: int) -> str:
     return f"device {lane // 2} waits at {program.actions[i]} for {what}, which is {stands} on device {where // 2}"
 
 
-def _missing_at_the_meeting(program: Program, trace: Trace, i: int) -> int:
-    """A replica's reduction that is not next in its list, or that waits itself."""
+def _missing_in_collective(program: Program, trace: Trace, i: int) -> int:
+    """Return a replica's reduction that is not next in its list, or that waits itself."""
     standing = {order[at] for order, at in zip(program.lanes, trace.reached, strict=True) if at < len(order)}
     ready = {each for each in standing if all(trace.signals[signal] != UNKNOWN for signal in program.needs[each])}
-    return next(each for each in program.collectives[program.meeting_of[i]] if each not in ready)
+    return next(each for each in program.collectives[program.collective_of[i]] if each not in ready)

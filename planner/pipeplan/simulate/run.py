@@ -1,12 +1,12 @@
-"""The event loop: when every action runs and every tensor travels.
+"""Event loop of the simulation: it computes the times of every action and transfer.
 
-Lanes run ahead as far as the known signals let them. A transfer whose wires nobody else uses is timed at once. The
-others queue by readiness, and the earliest is served when no lane can move: whatever is still to come waits, directly
-or not, for something in the queue, so it cannot be ready earlier than the earliest there.
+Lanes advance as far as the known signals allow. A transfer whose link resources no other channel uses is timed at once.
+The others queue by readiness, and the earliest is served when no lane can move. All later events wait, directly or not,
+for an entry of the queue, so none can be ready before the earliest entry.
 
 ::
 
-    lanes ──▶ transfer alone on its wires ──▶ arrival ──▶ lanes
+    lanes ──▶ transfer alone on its resources ──▶ arrival ──▶ lanes
       └─────▶ queue ──(no lane can move)──▶ the earliest ──▶ arrival ──▶ lanes
 """
 
@@ -18,44 +18,44 @@ from pipeplan.simulate.program import Program
 from pipeplan.simulate.structure import NOTHING
 
 UNKNOWN = -1
-"""The time of what has not happened yet."""
+"""The time of an event that has not happened."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened, by number of action, in nanoseconds; `UNKNOWN` where nothing did.
+    """Times of events in nanoseconds, by number of the action; `UNKNOWN` where an event did not happen.
 
     Attributes
     ----------
     starts : list of int
     signals : list of int
-        When each signal of the program was given: n ends, then n arrivals.
+        Time of each signal of the program: n ends, then n arrivals.
     left, gone : list of int
-        When the tensor that an action sends began to move, and when its last byte had left.
-    behind : dict of int to int
-        The transfer (its action's number) whose wire a transfer had to wait for, where it had to.
+        Times at which the first and the last byte of an action's tensor left.
+    predecessor : dict of int to int
+        For each transfer that waited for a resource: the previous transfer on it (numbers of the sending actions).
     reached : list of int
-        How far each lane came: its length if everything ran.
+        Number of actions that each lane ran.
     """
 
     starts: list[int]
     signals: list[int]
     left: list[int]
     gone: list[int]
-    behind: dict[int, int]
+    predecessor: dict[int, int]
     reached: list[int]
 
 
 def run(program: Program) -> Trace:
-    """Run until nothing moves. Ties at a wire go to the lower device, then to list order."""
+    """Run until no lane can move. Ties at a resource go to the lower device, then to list order."""
     n = len(program.actions)
     starts, left, gone = [UNKNOWN] * n, [UNKNOWN] * n, [UNKNOWN] * n
     signals = [UNKNOWN] * (2 * n)
-    behind: dict[int, int] = {}
+    predecessor: dict[int, int] = {}
     reached = [0] * len(program.lanes)
     free = [0] * len(program.lanes)
-    wires = 1 + max((wire for channel in program.channels for wire in channel.wires), default=-1)
-    wire_free, wire_last = [0] * wires, [NOTHING] * wires
+    count = 1 + max((resource for channel in program.channels for resource in channel.resources), default=-1)
+    resource_free, last_on_resource = [0] * count, [NOTHING] * count
     waiting: dict[int, int] = {}  # signal -> the lane that waits for it
     sending: dict[int, int] = {}  # queued transfer -> the lane that it blocks
     queue: list[int] = []  # readiness * n + action: one integer that sorts by readiness, then by number
@@ -63,23 +63,23 @@ def run(program: Program) -> Trace:
 
     streams, blocks = program.overlap is Overlap.STREAM, program.overlap is Overlap.NONE
     durations, needs, channel_of, channels = program.durations, program.needs, program.channel_of, program.channels
-    meeting_of = program.meeting_of
+    collective_of = program.collective_of
     begun = [UNKNOWN] * len(program.collectives)
-    latest = [0] * len(program.collectives)  # when the last replica that has come so far was there
-    here: list[list[int]] = [[] for _ in program.collectives]  # lanes
+    latest = [0] * len(program.collectives)  # arrival time of the last replica so far
+    arrived: list[list[int]] = [[] for _ in program.collectives]  # lanes
 
     def serve(i: int, ready: int) -> None:
-        """Put the tensor of action i on its wires."""
+        """Send the tensor of action i over its resources."""
         channel = channels[channel_of[i]]
         begin = ready
-        for wire in channel.wires:
-            if wire_free[wire] > begin:
-                begin = wire_free[wire]
-                behind[i] = wire_last[wire]
+        for resource in channel.resources:
+            if resource_free[resource] > begin:
+                begin = resource_free[resource]
+                predecessor[i] = last_on_resource[resource]
         end = begin + channel.occupancy
-        for wire in channel.wires:
-            wire_free[wire] = end
-            wire_last[wire] = i
+        for resource in channel.resources:
+            resource_free[resource] = end
+            last_on_resource[resource] = i
         if streams and signals[i] > end:
             end = signals[i]
         left[i], gone[i] = begin, end
@@ -87,22 +87,23 @@ def run(program: Program) -> Trace:
         if n + i in waiting:
             movable.append(waiting.pop(n + i))
 
-    def meet(meeting: int, lane: int, now: int) -> int:
-        """When a collective begins, to which a lane comes now; `UNKNOWN` while others are missing."""
-        if begun[meeting] == UNKNOWN:
-            latest[meeting] = max(latest[meeting], now)
-            here[meeting].append(lane)
-            if len(here[meeting]) == len(program.collectives[meeting]):
-                begun[meeting] = latest[meeting]
-                movable.extend(other for other in here[meeting] if other != lane)
-        return begun[meeting]
+    def join(collective: int, lane: int, now: int) -> int:
+        """Record that a lane reaches a collective; return its start, or `UNKNOWN` while others are missing."""
+        if begun[collective] == UNKNOWN:
+            latest[collective] = max(latest[collective], now)
+            arrived[collective].append(lane)
+            if len(arrived[collective]) == len(program.collectives[collective]):
+                begun[collective] = latest[collective]
+                movable.extend(other for other in arrived[collective] if other != lane)
+        return begun[collective]
 
     def advance(lane: int) -> None:
-        """Run a lane's actions until one has to wait."""
+        """Run a lane's actions until one must wait."""
         order = program.lanes[lane]
         now = free[lane]
         for position in range(reached[lane], len(order)):
             i = order[position]
+            # Start: when the lane is free and all signals are given, or with the other replicas of a collective.
             start = now
             for signal in needs[i]:
                 given = signals[signal]
@@ -112,17 +113,19 @@ def run(program: Program) -> Trace:
                     return
                 if given > start:
                     start = given
-            if meeting_of[i] != NOTHING:
-                start = meet(meeting_of[i], lane, start)
+            if collective_of[i] != NOTHING:
+                start = join(collective_of[i], lane, start)
                 if start == UNKNOWN:
                     free[lane], reached[lane] = now, position
                     return
+            # Run the action and wake the lane that waits for its end.
             starts[i] = start
             signals[i] = now = start + durations[i]
             if i in waiting:
                 movable.append(waiting.pop(i))
             if channel_of[i] == NOTHING:
                 continue
+            # Send its tensor at once, or queue it for a shared resource.
             ready = start if streams else now
             if channels[channel_of[i]].alone:
                 serve(i, ready)
@@ -145,4 +148,4 @@ def run(program: Program) -> Trace:
                 lane = sending.pop(i)
                 free[lane] = gone[i]
                 movable.append(lane)
-    return Trace(starts, signals, left, gone, behind, reached)
+    return Trace(starts, signals, left, gone, predecessor, reached)

@@ -1,6 +1,6 @@
-"""A schedule on a placement, numbered: what every action waits for, before any time is known.
+"""`Structure`: the numbered actions of a schedule on a placement and their dependencies, without times.
 
-Every action has a number, device by device in list order. A *signal* is something that an action may wait for:
+Actions are numbered device by device in list order. A *signal* is an event that an action may wait for:
 
 ::
 
@@ -10,7 +10,7 @@ Every action has a number, device by device in list order. A *signal* is somethi
     0F1 ──ended──▶ 0B1         same device: the action's end
      └──arrived──▶ 1F1         other device: the tensor's arrival
 
-Structures are kept, because a search times the same schedule often.
+Structures are cached, because a search simulates the same schedule often.
 """
 
 from collections import OrderedDict
@@ -29,17 +29,17 @@ NOTHING = -1
 """No action, no channel."""
 
 SHOWN = 8
-"""How many faults an error spells out."""
+"""Largest number of faults listed in an error."""
 
 Groups = tuple[tuple[int, ...], ...]
 
 KEPT = 4
-"""How many structures are kept: those of the schedules that were simulated last."""
+"""Number of cached structures: those of the schedules simulated last."""
 
 
 @dataclass(frozen=True)
 class Structure:
-    """A numbered schedule without its times. Nobody may change its lists.
+    """A numbered schedule without times. It is cached and shared, so its lists must not be changed.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Structure:
     slices : int
         Token slices of a micro-batch.
     place : list of int
-        Where the time of each action stands in a table by kind, stage and slice.
+        Index of each action's time in a table by kind, stage and slice.
     two_lanes : bool
     lanes : list of list of int
         Lane ``2 d`` and, for two-lane devices, ``2 d + 1`` of device d.
@@ -62,8 +62,8 @@ class Structure:
         The channel into which each action sends, or `NOTHING`. Forward boundaries come first, then backward ones, each
         with its pairs of replicas in the order of `Pipeline.transfers`.
     collectives : list of list of int
-        Actions that begin together: the reductions of a stage, one a replica, or of all stages that are tied.
-    meeting_of : list of int
+        Actions that begin together: the reductions of a stage, one per replica, or of all stages that are tied.
+    collective_of : list of int
         Index into ``collectives`` of each action, or `NOTHING`.
     """
 
@@ -77,19 +77,19 @@ class Structure:
     crosses: list[list[bool]]
     channel_of: list[int]
     collectives: list[list[int]]
-    meeting_of: list[int]
+    collective_of: list[int]
 
 
 _kept: OrderedDict[tuple[Schedule, Groups, Groups], Structure] = OrderedDict()
 
 
 def find_structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
-    """The structure of a schedule on a pipeline's placement.
+    """Return the structure of a schedule on a pipeline's placement, from the cache if possible.
 
     Raises
     ------
     PlanError
-        If actions are on other devices than theirs, missing or doubled.
+        If actions are on wrong devices, missing or doubled.
     """
     key = (schedule, pipeline.placement, pipeline.tied)
     if key in _kept:
@@ -105,25 +105,25 @@ def _structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
     check_actions(schedule, pipeline)
     actions = list(schedule.actions())
     homes = [device for device, order in enumerate(schedule.orders) for _ in order]
-    cells = Cells(schedule, pipeline, actions, homes)
+    table = ActionTable(schedule, pipeline, actions, homes)
     crosses = _crossings(pipeline)
-    collectives = cells.collectives()
-    meeting_of = [NOTHING] * len(actions)
-    for meeting, together in enumerate(collectives):
+    collectives = table.collectives()
+    collective_of = [NOTHING] * len(actions)
+    for collective, together in enumerate(collectives):
         for i in together:
-            meeting_of[i] = meeting
+            collective_of[i] = collective
     return Structure(
         actions=actions,
         homes=homes,
-        slices=cells.slices,
-        place=_places(actions, len(pipeline.stages), cells.slices),
+        slices=table.slices,
+        place=_places(actions, len(pipeline.stages), table.slices),
         two_lanes=schedule.two_lanes,
         lanes=_lanes(schedule),
-        needs=find_needs(schedule, pipeline, cells, crosses),
+        needs=find_needs(schedule, pipeline, table, crosses),
         crosses=crosses,
         channel_of=_channel_of(actions, pipeline, crosses),
         collectives=collectives,
-        meeting_of=meeting_of,
+        collective_of=collective_of,
     )
 
 
@@ -147,7 +147,7 @@ def _lanes(schedule: Schedule) -> list[list[int]]:
 
 
 def _crossings(pipeline: Pipeline) -> list[list[bool]]:
-    """For each boundary and residue of the micro-batch's number: whether the tensor goes to another device."""
+    """Return for each boundary and residue of the micro-batch's number whether the tensor changes the device."""
     return [
         [pipeline.device_of(s, m) != pipeline.device_of(s + 1, m) for m in range(period)]
         for s, period in enumerate(pipeline.periods)
@@ -155,6 +155,7 @@ def _crossings(pipeline: Pipeline) -> list[list[bool]]:
 
 
 def _channel_of(actions: list[Action], pipeline: Pipeline, crosses: list[list[bool]]) -> list[int]:
+    # Channels by stage and residue of the micro-batch's number, for forwards and for backwards.
     first = [0, *accumulate(len(row) for row in crosses)]
     onward = [
         [a + p if other else NOTHING for p, other in enumerate(row)] for a, row in zip(first, crosses, strict=False)
@@ -174,19 +175,18 @@ def _channel_of(actions: list[Action], pipeline: Pipeline, crosses: list[list[bo
     return [row[action.micro_batch % len(row)] for action, row in zip(actions, rows, strict=True)]
 
 
-class Cells:
-    """The forward, backward … of each micro-batch on each stage, and the reduction of each replica.
+class ActionTable:
+    """Numbers of the actions of every (stage, micro-batch, slice), and of the reduction and update of every replica.
 
-    Numbers of the actions of every (stage, micro-batch, slice), in one flat row: slices fastest, stages slowest.
-
-    Replicas are numbered through, stage by stage.
+    Entries of (stage, micro-batch, slice) are in one flat list: slices vary fastest, stages slowest. Replicas are
+    numbered consecutively, stage by stage.
 
     Attributes
     ----------
     forward, backward, weight : list of int
-        One a cell; ``backward`` is B, or I where ``split`` is true and ``weight`` the W.
+        One number per (stage, micro-batch, slice); ``backward`` is B, or I where ``split`` is true and ``weight`` is W.
     reduce, update, last_backward : list of int
-        One a replica, `NOTHING` where it has none.
+        One number per replica, `NOTHING` where it has none.
 
     Raises
     ------
@@ -218,17 +218,17 @@ class Cells:
             self._enter(i, action, self.first_replica[action.stage] + replica_at[action.stage][homes[i]])
         self._check_complete(actions, pipeline)
 
-    def cell(self, action: Action) -> int:
-        """Where the action's (stage, micro-batch, slice) stands in the row."""
+    def index(self, action: Action) -> int:
+        """Return the index of the action's (stage, micro-batch, slice) in the flat lists."""
         return action.stage * self.stride + action.micro_batch * self.slices + action.slice
 
     def column(self, kind: Part, stage: int, part: int) -> list[int]:
-        """The actions of one kind, stage and slice by micro-batch, `NOTHING` where there is none."""
+        """Return the actions of one kind, stage and slice by micro-batch, `NOTHING` where there is none."""
         row = self.forward if kind == "F" else self.backward if kind == "I" else self.weight
         return row[stage * self.stride + part : (stage + 1) * self.stride : self.slices]
 
     def collectives(self) -> list[list[int]]:
-        """The reductions that run together: those of a stage's replicas, or of all replicas of stages that are tied."""
+        """Return the reductions that run together: of a stage's replicas, or of all replicas of tied stages."""
         rows = [self.reduce[a:b] for a, b in pairwise(self.first_replica)]
         alone = set(range(len(rows))).difference(*self.tied)
         groups = [*((stage,) for stage in sorted(alone)), *self.tied]
@@ -238,13 +238,13 @@ class Cells:
     def _enter(self, i: int, action: Action, replica: int) -> None:
         kind = action.kind
         if kind is Kind.FORWARD:
-            row, place = self.forward, self.cell(action)
+            row, place = self.forward, self.index(action)
         elif kind is Kind.BACKWARD or kind is Kind.INPUT_GRADIENT:
-            row, place = self.backward, self.cell(action)
+            row, place = self.backward, self.index(action)
             self.split[place] = kind is Kind.INPUT_GRADIENT
             self.last_backward[replica] = i
         elif kind is Kind.WEIGHT_GRADIENT:
-            row, place = self.weight, self.cell(action)
+            row, place = self.weight, self.index(action)
             self.last_backward[replica] = i
         else:
             row, place = (self.reduce if kind is Kind.REDUCE else self.update), replica
@@ -277,9 +277,9 @@ class Cells:
 
 
 def find_needs(
-    schedule: Schedule, pipeline: Pipeline, cells: Cells, crosses: list[list[bool]]
+    schedule: Schedule, pipeline: Pipeline, table: ActionTable, crosses: list[list[bool]]
 ) -> list[tuple[int, ...]]:
-    """The signals that each action waits for, besides the end of what stands ahead of it in its lane.
+    """Return the signals that each action waits for, besides the end of the previous action in its lane.
 
     Parameters
     ----------
@@ -288,18 +288,18 @@ def find_needs(
     """
     n, stages = sum(map(len, schedule.orders)), len(pipeline.stages)
     needs: list[tuple[int, ...]] = [()] * n
-    # what to add to the number of an action to get the signal that the neighbouring stage waits for
+    # offset from the number of an action to the signal that the neighbouring stage waits for: its end or its arrival
     shifts = [[n if other else 0 for other in row] for row in crosses]
-    for kind, stage, part in product(OF_MICRO_BATCHES, range(stages), range(cells.slices)):
-        own, replicas = cells.column(kind, stage, part), pipeline.replicas[stage]
-        inputs = []  # one for each dependency that exists there: actions by micro-batch, and what to add to them
+    for kind, stage, part in product(OF_MICRO_BATCHES, range(stages), range(table.slices)):
+        own, replicas = table.column(kind, stage, part), pipeline.replicas[stage]
+        inputs = []  # for each dependency that exists here: actions by micro-batch, and the offsets to their signals
         for other, away, slices in OF_MICRO_BATCHES[kind]:
-            if 0 <= stage + away < stages and 0 <= part + slices < cells.slices:
+            if 0 <= stage + away < stages and 0 <= part + slices < table.slices:
                 shift = shifts[min(stage, stage + away)] if away else []
-                inputs.append((cells.column(other, stage + away, part + slices), shift))
+                inputs.append((table.column(other, stage + away, part + slices), shift))
         if not inputs or set(own) == {NOTHING}:
             continue
-        for j in range(replicas):  # the event loop is a third faster where what a device reads lies together in memory
+        for j in range(replicas):  # the event loop is a third faster if a device's data lies together in memory
             signals = (
                 map(add, row[j::replicas], cycle(shift[j::replicas])) if shift else row[j::replicas]
                 for row, shift in inputs
@@ -307,8 +307,8 @@ def find_needs(
             for i, wanted in zip(own[j::replicas], zip(*signals, strict=True), strict=True):
                 if i != NOTHING:
                     needs[i] = wanted
-    # a replica's backwards end in list order, so the last one in the list stands for all of them
-    once = {"I": cells.last_backward, "W": cells.last_backward, "R": cells.reduce, "U": cells.update}
+    # a replica's backwards end in list order, so the last one in the list represents all of them
+    once = {"I": table.last_backward, "W": table.last_backward, "R": table.reduce, "U": table.update}
     for what, awaited in OF_STEPS.items():
         for i, *ended in zip(once[what], *(once[other] for other in awaited), strict=True):
             if i != NOTHING:
@@ -319,7 +319,7 @@ def find_needs(
 
 
 def _wait_for_memory(schedule: Schedule, needs: list[tuple[int, ...]]) -> None:
-    """Let each forward wait for the last action before it in the list that runs on its device's second lane."""
+    """Make each forward wait for the last action before it in the list that runs on its device's second lane."""
     i = 0
     for order in schedule.orders:
         last = NOTHING

@@ -19,7 +19,7 @@ from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.core.figures import LARGEST, MOST_DEVICES, MOST_LAYERS, MOST_SAMPLES
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Work
 from pipeplan.io.model_file import write_model
-from pipeplan.io.series import member
+from pipeplan.io.series import series_model
 
 BAD_WHOLE = [-1, 1.5, nan, inf, 10**30, "3", None, True]
 BAD_REAL = [-1.0, nan, inf, -inf, 10**400, "3", None, True]
@@ -117,7 +117,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         (lambda: Model("m", tuple(Layer(str(i), 0) for i in range(MOST_LAYERS + 1))), MOST_LAYERS),
         (lambda: Link(latency=LARGEST + 1), LARGEST),
         (lambda: Robust(0.1, samples=10**9), 10**6),
-        (lambda: member("gnmt-" + "9" * 5000), MOST_LAYERS // 4),
+        (lambda: series_model("gnmt-" + "9" * 5000), MOST_LAYERS // 4),
     ],
 )
 def test_what_cannot_be_taken_is_refused_with_the_limit(ask: Callable[[], object], limit: int) -> None:

@@ -1,4 +1,4 @@
-"""Plan files in which one number, word or list was altered: refused, or harmless for a reason that is given here."""
+"""Plan files with one altered number, word or list: refused, or harmless for a reason that is given here."""
 
 import json
 import re
@@ -104,7 +104,7 @@ def leaves(data: Any, path: str = "") -> Iterator[tuple[str, Any, Callable[[Any]
 
 
 def others(value: Any) -> Iterator[Any]:
-    """What may stand in the place of a value."""
+    """Replacements for a value."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):

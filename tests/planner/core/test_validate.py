@@ -1,4 +1,4 @@
-"""What the validator refuses, and what it says."""
+"""Errors of the validator for schedules and plans."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -114,7 +114,7 @@ def answer() -> tuple[Plan, Model, Cluster]:
 
 
 def test_a_solved_plan_is_sound(answer: tuple[Plan, Model, Cluster]) -> None:
-    """What `solve` returns passes."""
+    """A plan that `solve` returns passes."""
     validate_plan(*answer)
 
 

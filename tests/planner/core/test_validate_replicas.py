@@ -1,4 +1,4 @@
-"""What the validator refuses where stages have replicas, and what it says."""
+"""Errors of the validator for stages with replicas."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_replicas_that_share_a_stage_pass() -> None:
     ],
 )
 def test_faults_of_replicas_are_named(lists: tuple[str, ...], says: list[str]) -> None:
-    """What is missing, doubled, in the wrong list or in the wrong order, each with its device."""
+    """Actions that are missing, doubled, in the wrong list or in the wrong order are named with their device."""
     found = violations(*lists)
     for text in says:
         assert any(text in line for line in found), found

@@ -1,4 +1,4 @@
-"""Links whose collectives were measured: what a ring all-reduce then costs, and how a file says so."""
+"""Links with measured collectives: costs of a ring all-reduce, and the field in the file."""
 
 from dataclasses import replace
 from math import inf, nan

@@ -1,4 +1,4 @@
-"""What a layer costs: measured, between measurements, outside them, or estimated."""
+"""Costs of a layer: measured, between measurements, outside them, or estimated."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a layer takes with its weights on chip, and streamed."""
+"""Times of a layer with its weights on chip, and streamed."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What an answer says about its costs, and what its proof is a proof of."""
+"""Sources of a result's costs, and the noun for the numbers that its proof is based on."""
 
 from dataclasses import replace
 

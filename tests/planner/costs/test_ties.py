@@ -1,4 +1,4 @@
-"""Shared weights from the model to the plan: what is refused, what is priced, what is summed."""
+"""Shared weights from the model to the plan: refused ties, costs and gradient sums."""
 
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -16,7 +16,7 @@ from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Tie
 from pipeplan.core.schedule import Schedule
-from pipeplan.core.shared_weights import joined, tied_stages, with_sums
+from pipeplan.core.shared_weights import merge_overlapping, tied_stages, with_reductions
 from pipeplan.core.validate import validate_plan, validate_schedule
 from pipeplan.costs.network import Ring, alone, least_alone, least_together, together
 from pipeplan.costs.pricing import assemble, price
@@ -56,7 +56,7 @@ def cluster(devices: int = 2, memory: int | None = None) -> Cluster:
     ],
 )
 def test_ties_that_make_no_sense_are_refused(tie: Tie, message: str) -> None:
-    """What is wrong with a tie is said, by the model and, with its place, by the file."""
+    """Faults of a tie are reported by the model and, with their place, by the file."""
     with pytest.raises(InputError, match=message):
         replace(tied_ends(), ties=(tie,))
     data = yaml.safe_load(yaml_text(model_data(tied_ends())))
@@ -83,7 +83,7 @@ def test_a_file_without_ties_is_a_model_without_ties() -> None:
 
 def test_stages_that_share_are_grouped() -> None:
     """Groups that have a stage in common are one; layers on one stage tie nothing."""
-    assert joined([(3, 1), (0, 2), (2, 5)]) == ((0, 2, 5), (1, 3))
+    assert merge_overlapping([(3, 1), (0, 2), (2, 5)]) == ((0, 2, 5), (1, 3))
     stages = [("a", "b"), ("c",), ("d", "e")]
     assert tied_stages([("a", "b"), ("b", "d")], stages) == ((0, 2),)
     assert tied_stages([("a", "d"), ("c", "e")], stages) == ((0, 1, 2),)
@@ -93,9 +93,9 @@ def test_stages_that_share_are_grouped() -> None:
 def test_reductions_are_added_once() -> None:
     """A tied stage without replicas gets a reduction ahead of its update; one that has it already keeps it."""
     schedule = Schedule.from_text("x", ["0F0 0B0 0R 0U", "0F1 0B1 0R 0U", "1F0 1B0 1U", "2F0 2B0 2U"])
-    assert with_sums(schedule, ((0, 3),)).as_text()[0] == "0F0 0B0 0R 0U"
-    assert with_sums(schedule, ((0, 2),)).as_text()[2:] == ("1F0 1B0 1U", "2F0 2B0 2R 2U")
-    assert with_sums(schedule, ()) is schedule
+    assert with_reductions(schedule, ((0, 3),)).as_text()[0] == "0F0 0B0 0R 0U"
+    assert with_reductions(schedule, ((0, 2),)).as_text()[2:] == ("1F0 1B0 1U", "2F0 2B0 2R 2U")
+    assert with_reductions(schedule, ()) is schedule
 
 
 def test_what_a_split_tie_costs() -> None:
@@ -198,7 +198,7 @@ def test_the_answer_says_who_shares() -> None:
 
 @pytest.mark.parametrize(("memory", "copies"), [(None, 0), (2 * 3 * 8 * MIB - 1, 1), (2 * 3 * 8 * MIB, 0)])
 def test_aggregates_count_copies_that_are_certain(memory: int | None, copies: int) -> None:
-    """Where no device has room for all layers, the last one's stage holds a copy in every plan."""
+    """If no device can hold all layers, the last one's stage holds a copy in every plan."""
     space = Space(tied_ends(), cluster(memory=memory), Job(4))
     layout = next(iter(layouts(space, 4)))
     problem = allocation_problem(space, 1, layout, alternating=True)
@@ -208,7 +208,7 @@ def test_aggregates_count_copies_that_are_certain(memory: int | None, copies: in
 
 @given(st.integers(2, 12), st.integers(0, 5), st.integers(1, 300), st.sampled_from([None, 10**9, 7 * 10**8, 3]))
 def test_no_wider_ring_is_faster_than_the_least(replicas: int, more: int, size: int, bandwidth: int | None) -> None:
-    """What bounds a sum over some replicas bounds it over more of them, for sizes that rounds split badly too."""
+    """A bound on a sum over some replicas holds for more replicas, also for sizes that rounds do not divide evenly."""
     link = Link(bandwidth, 3)
     assert least_alone(replicas, link, size) <= alone(Ring(replicas + more, link), size)
 

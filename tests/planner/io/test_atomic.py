@@ -1,4 +1,4 @@
-"""A file is written whole or not at all."""
+"""Atomic writing of files."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ from pipeplan.io.atomic import try_to_write, write_whole
 
 
 def test_text_and_bytes_arrive(tmp_path: Path) -> None:
-    """What was written stands in the file, as UTF-8, and nothing else in the folder."""
+    """The content is in the file, as UTF-8, and no other file is in the folder."""
     path = tmp_path / "plan.json"
     write_whole(path, "é")
     assert path.read_bytes() == "é".encode()
@@ -26,7 +26,7 @@ def test_text_and_bytes_arrive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """When the disk is full or the rename fails, the old content stays and no part is left behind."""
+    """If the disk is full or the rename fails, the old content stays and no temporary file remains."""
     path = tmp_path / "plan.json"
     path.write_text("old")
 
@@ -71,7 +71,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_fifo_is_written_into(tmp_path: Path) -> None:
-    """What is written to a FIFO reaches whoever reads it, and the FIFO stays one."""
+    """Content written to a FIFO reaches its reader, and the FIFO stays one."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
     found: list[bytes] = []
@@ -100,7 +100,7 @@ def test_a_device_stays_a_device(tmp_path: Path) -> None:
 
 
 def test_standard_output_keeps_what_was_printed(tmp_path: Path) -> None:
-    """Where standard output goes to a file, what is written to /dev/stdout follows what was printed before."""
+    """With standard output redirected to a file, content for /dev/stdout follows earlier output."""
     code = (
         "from pathlib import Path; from pipeplan.io.atomic import write_whole; "
         "print('before'); write_whole(Path('/dev/stdout'), 'content\\n'); print('after')"

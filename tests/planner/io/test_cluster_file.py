@@ -1,4 +1,4 @@
-"""Clusters as YAML: kinds from the catalogue and by speed, nodes, links, and errors that name everything at once."""
+"""Clusters as YAML: kinds from the catalogue and by speed, nodes, links, and errors that list every fault."""
 
 from pathlib import Path
 from typing import Any

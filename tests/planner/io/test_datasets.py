@@ -1,4 +1,4 @@
-"""What the datasets folder says is true, complete, and the work of the scripts beside it."""
+"""Shipped data sets: complete, consistent with their sources, and reproduced by the scripts beside them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The catalogue of devices."""
+"""Catalogue of device kinds."""
 
 from pathlib import Path
 

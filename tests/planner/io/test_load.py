@@ -1,4 +1,4 @@
-"""Names and files: whatever a user gives is found by its name or known by its content."""
+"""Loading of models and clusters by name, and of files by their content."""
 
 import json
 import shutil
@@ -76,7 +76,7 @@ def test_a_misspelt_name_gets_suggestions_and_the_whole_list() -> None:
 
 
 def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
-    """What looks like a path is a missing file, not a missing name; a folder is called one."""
+    """An argument that looks like a path is reported as a missing file, not a missing name; a folder as a folder."""
     with pytest.raises(InputError, match=r"there is no file modle\.yaml"):
         load_model("modle.yaml")
     with pytest.raises(InputError, match="there is no file some/where"):

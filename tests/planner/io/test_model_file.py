@@ -1,4 +1,4 @@
-"""Models as YAML: chains by default, repetition written once, profiles by layer name."""
+"""Models as YAML: chains by default, folded repetition, profiles by layer name."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ def test_numbers_that_stay_are_left_alone() -> None:
     (group,) = fold([Layer(f"net7.{i}.w3", 1) for i in range(4)])
     assert isinstance(group, Group)
     assert group.layers[0].name == "net7.{i}.w3"
-    assert len(group.spread()) == 4
+    assert len(group.expand()) == 4
 
 
 def test_profiles_are_tables_by_layer_name() -> None:

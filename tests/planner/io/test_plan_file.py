@@ -70,7 +70,7 @@ def broken(**changes: Any) -> dict[str, Any]:
     [
         ({"format": "pipeplan-plan/1"}, r"not a plan that this version reads: it has 'pipeplan-plan/1'"),
         ({"format": "pipeplan-plan/9"}, r"not a plan that this version reads: it has 'pipeplan-plan/9'"),
-        ({"ranks": [0]}, r"schedule\.orders: has 2 entries and needs 1, one a rank"),
+        ({"ranks": [0]}, r"schedule\.orders: has 2 entries and needs 1, one per rank"),
         ({"ranks": [0, 7]}, r"ranks: there is no number 7, they end at 1"),
         ({"pipeline__placement": [[0], [0, 1]]}, r"pipeline\.placement\[1\]: has ranks \[0, 1\] for 1 devices"),
         ({"pipeline__placement": [[0], [2]]}, r"pipeline\.placement\[1\]: there is no number 2, they end at 1"),

@@ -1,4 +1,4 @@
-"""Public workloads: the proved optimum is the published one, and counted anew from the file."""
+"""Published workloads: proved optima equal the published values, recomputed from the files."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def solved(case: Published, backend: str = "auto") -> tuple[Report[Stages], Stag
 
 
 def placed(case: Published, stages: Stages) -> list[tuple[str, tuple[str, ...]]]:
-    """How each stage is run, and what the file calls what it holds."""
+    """Mode and file ids of each stage."""
     return [
         (case.problem.modes[stage.mode].name, tuple(i for g in stage.groups for i in case.members[g]))
         for stage in stages

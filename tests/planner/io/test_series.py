@@ -1,15 +1,15 @@
-"""Models that are made from a number."""
+"""Series of models that are generated from a number."""
 
 import pytest
 
 from pipeplan.core.errors import InputError
 from pipeplan.io.load import load_carried_cluster, load_model
-from pipeplan.io.series import SERIES, member
+from pipeplan.io.series import SERIES, series_model
 
 
 @pytest.mark.parametrize("depth", [8, 16])
 def test_members_equal_the_shipped_files(depth: int) -> None:
-    """A member that is also a file of the datasets is the same model."""
+    """A model of a series that is also a shipped file is the same model."""
     assert SERIES["gnmt"](depth) == load_model(f"gnmt-{depth}")
 
 
@@ -28,7 +28,7 @@ def test_there_is_no_odd_depth() -> None:
     for name in ("gnmt-7", "gnmt-2"):
         with pytest.raises(InputError, match="even number"):
             load_model(name)
-    assert member("gnmt") is None
-    assert member("gpt2-small") is None
+    assert series_model("gnmt") is None
+    assert series_model("gpt2-small") is None
     with pytest.raises(InputError, match="no model is called 'gnmt-x'"):
         load_model("gnmt-x")

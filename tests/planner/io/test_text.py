@@ -1,4 +1,4 @@
-"""YAML and JSON are read strictly, and errors name the place."""
+"""Strict parsing of YAML and JSON, with errors that name the place."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""torch's schedule files, in and out."""
+"""Reading and writing of torch's schedule files."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def test_idle_steps_and_overlapped_pairs() -> None:
 
 
 def test_transfers_and_sharding_steps_are_left_out() -> None:
-    """What torch's lists hold besides computation does not become an action."""
+    """Entries of torch's lists that are not computation do not become actions."""
     schedule = schedule_from_torch_csv("0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0RESHARD,0REDUCE_GRAD\n", "x")
     assert schedule.as_text() == ("0F0 0B0 0U",)
 

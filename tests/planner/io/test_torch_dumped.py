@@ -1,4 +1,4 @@
-"""Schedules that torch's own classes write, dumped by torch, loaded and run on paper."""
+"""Schedules written by torch's own classes: dumped by torch, loaded and simulated."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ SIZES = [(2, 4), (3, 6), (4, 8), (4, 13), (5, 15)]
 
 
 def dumped(name: str, devices: int, micro_batches: int, path: Path, form: str) -> None:
-    """What ``Schedule<name>`` dumps, with two stages a rank."""
+    """The dump of ``Schedule<name>``, with two stages per rank."""
     from torch.distributed.pipelining import schedules
     from torch.nn import Identity
 

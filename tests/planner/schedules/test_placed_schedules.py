@@ -71,7 +71,7 @@ def test_interleaving_divides_the_bubble(p: int, chunks: int) -> None:
 
 
 def test_interleaving_with_one_chunk_is_1f1b_with_the_doubled_warm_up() -> None:
-    """One stage a device leaves nothing to interleave."""
+    """One stage per device leaves nothing to interleave."""
     assert PLACED["interleaved"].write(5, 13, 1).orders == FAMILIES["1f1b-so"].write((1,) * 5, 13).orders
 
 
@@ -96,7 +96,7 @@ UNIT_TIMES = {  # name: (least m, makespan, stage activations) for p devices and
 @pytest.mark.parametrize("p", range(2, 10))
 @pytest.mark.parametrize("name", UNIT_TIMES)
 def test_step_time_and_memory_of_split_backwards(name: str, p: int) -> None:
-    """What each file says of equal stages with F = I = W = 1 and free links."""
+    """Step times and memory stated in each docstring, for equal stages with F = I = W = 1 and free links."""
     least, step, held = UNIT_TIMES[name]
     for m in (least(p), least(p) + 1, 5 * p):
         timeline = simulate(PLACED[name].write(p, m), equal_stages(PLACED[name].placement(p), 1, 1, 1))
@@ -107,7 +107,7 @@ def test_step_time_and_memory_of_split_backwards(name: str, p: int) -> None:
 @pytest.mark.parametrize("p", range(2, 8))
 @pytest.mark.parametrize("name", ["zb-h2", "zb-v"])
 def test_zero_bubble_means_that_no_device_waits(name: str, p: int) -> None:
-    """From m = 2 p − 1 on a device is busy from its first action to its last; with one less some device waits."""
+    """For m ≥ 2 p − 1 a device is busy from its first action to its last; with one less some device waits."""
     for m in (2 * p - 2, 2 * p - 1, 4 * p):
         timeline = simulate(PLACED[name].write(p, m), equal_stages(PLACED[name].placement(p), 1, 1, 1))
         waits = 0
@@ -158,14 +158,14 @@ def test_building_blocks_repeat_and_the_gaps_find_room() -> None:
     orders = Schedule.from_text("x", ["0F0 0F1 1F0 1I0 0I0 1F1 1I1 0I1"]).orders
     written = [" ".join(map(str, order)) for order in weights_in_gaps(orders, 3)]
     assert written == ["0F0 0F1 1F0 1I0 0I0 1W0 1F1 1I1 0I1 0W0 1W1 0W1"]
-    with pytest.raises(ValueError, match="with 2 stage activations a device these orders wait"):
+    with pytest.raises(ValueError, match="with 2 stage activations per device these orders deadlock"):
         weights_in_gaps(orders, 2)
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("zb-v", (0, 4), "at least one device, one micro-batch and one stage a device, not 0, 4 and 2"),
+        ("zb-v", (0, 4), "at least one device, one micro-batch and one stage per device, not 0, 4 and 2"),
         ("interleaved", (2, 0), "not 2, 0 and 2"),
         ("interleaved", (2, 4, -1), "not 2, 4 and -1"),
         ("zb-h1", (2, 4, 2), "zb-h1 gives each device 1 of the stages, not 2"),

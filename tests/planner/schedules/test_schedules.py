@@ -1,4 +1,4 @@
-"""What the schedule families write."""
+"""Lists written by the schedule families."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the schedule families write where stages have replicas, and 1F1B with in-flight counts of one's own."""
+"""Lists of the schedule families for stages with replicas, and 1F1B with given in-flight counts."""
 
 import pytest
 

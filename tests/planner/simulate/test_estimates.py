@@ -1,4 +1,4 @@
-"""What is told of samples, and how sure that is, against samples drawn again and again."""
+"""Means, quantiles and standard errors of samples, checked against repeatedly drawn samples."""
 
 from functools import cache
 from math import inf

@@ -1,4 +1,4 @@
-"""The simulator's numbers where paper and pencil reach them."""
+"""Simulated times and memory that can be checked by hand."""
 
 from dataclasses import replace
 
@@ -67,7 +67,7 @@ def test_one_micro_batch_goes_there_and_back(n: int) -> None:
 
 @pytest.mark.parametrize("n", [3, 4, 6])
 def test_blocking_transfers_slow_every_micro_batch(n: int) -> None:
-    """Where the sender waits, a further micro-batch costs at least F + B + 2 SR on a device with two neighbours."""
+    """With a waiting sender, a further micro-batch costs at least F + B + 2 SR on a device with two neighbours."""
     m, sr = 64, 3
     longer = step("1f1b-sno", n, m + n, occupancy=sr, overlap=Overlap.NONE)
     shorter = step("1f1b-sno", n, m, occupancy=sr, overlap=Overlap.NONE)

@@ -1,4 +1,4 @@
-"""The simulator's numbers with replicas, where paper and pencil reach them; and what it refuses."""
+"""Simulated times with replicas that can be checked by hand, and refused inputs."""
 
 from dataclasses import replace
 
@@ -141,7 +141,7 @@ def test_pipelines_that_miss_transfers_are_refused() -> None:
     with pytest.raises(PlanError, match="transfers for 2 boundaries, and 1 boundaries"):
         simulate(schedule, wide((2, 3), stages, (way,) * 6, (way,) * 6))
     twice = replace(wide((2, 3), stages, (way,) * 6), placement=((0, 0), (2, 3, 4)))
-    with pytest.raises(PlanError, match="one device a replica, each another one"):
+    with pytest.raises(PlanError, match="one device per replica, all different"):
         simulate(schedule, twice)
     with pytest.raises(PlanError, match="1U stands in device 0's list, but stage 1 is on 2, 3, 4"):
         simulate(

@@ -1,7 +1,7 @@
-"""Heuristic balancers: how other tools cut a chain, all with one signature.
+"""Heuristic partitioners of other tools, which cut a chain of layers into stages, all with one signature.
 
-None of them proves anything. They are warm starts for `pipeplan.solve` and the baseline in its report.
-docs/balancers.md describes what each minimises, what it ignores, and where it fails.
+They prove no bound. They are warm starts for `pipeplan.solve` and the baselines in its report. docs/balancers.md
+describes what each minimises, what it ignores, and where it fails.
 
 To add one, write a file with ``PARTITIONERS``, a tuple of `Partitioner`, and add its name to `_FILES`.
 """
@@ -20,4 +20,4 @@ _FILES = ("uniform", "deepspeed", "gpipe", "min_max", "bapipe")
 PARTITIONERS: Mapping[str, Partitioner] = MappingProxyType(
     {each.name: each for file in _FILES for each in import_module(f"{__name__}.{file}").PARTITIONERS}
 )
-"""Every balancer by its name."""
+"""Every partitioner by its name."""

@@ -4,10 +4,10 @@ BaPipe (arXiv 2012.12544) published no code. This is our own implementation of i
 not a reproduction of its figures::
 
     target fill      stage s takes layers while that brings its time nearer to T*
-    links            a cut that takes longer than T* to send is no cut: the layers beside it are one coarse block
-    memory           a stage that is too full gives its outer block to a neighbour that has room
+    links            a boundary whose tensor takes longer than T* is not allowed: the layers beside it form one block
+    memory           a stage over its memory limit gives its outer block to a neighbour that has room
 
-On devices that take W_s for all the work, T* is the time in which all of them together do it: 1 / T* = Σ_s 1 / W_s,
+Device s takes time W_s for the whole model. T* is the time in which all devices together run it: 1 / T* = Σ_s 1 / W_s,
 which is the mean W / S on equal devices.
 """
 
@@ -17,21 +17,21 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipeplan.baselines.partitioners.partitioner import NotApplicable, Partitioner, from_zero, stage_loads
+from pipeplan.baselines.partitioners.partitioner import NotApplicable, Partitioner, prefix_sums, stage_loads
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import Array, Boundaries, Chain
 
 
 def one_forward_one_backward(stages: int, micro_batches: int) -> tuple[int, ...]:
-    """Micro-batches in flight on each stage under 1F1B: min(M, S − s)."""
+    """Return the micro-batches in flight on each stage under 1F1B: min(M, S − s)."""
     return tuple(min(micro_batches, stages - stage) for stage in range(stages))
 
 
 def stage_bytes(chain: Chain, boundaries: Boundaries, in_flight: Sequence[int]) -> list[int]:
-    """Bytes that each stage needs, its runtime included; no stage may be empty.
+    """Return the bytes that each stage needs, its runtime included; no stage may be empty.
 
-    Resident bytes + in flight × (saved + received input) + the largest workspace + runtime.
+    They are static bytes + in flight × (saved + received input) + the largest workspace + runtime.
     """
     need = []
     for s, (a, b) in enumerate(pairwise(boundaries)):
@@ -48,7 +48,7 @@ def make_room(chain: Chain, micro_batches: int, boundaries: Boundaries, edges: S
     Parameters
     ----------
     edges : sequence of array
-        ``edges[s]``: where stage s may end, ascending.
+        ``edges[s]``: boundaries at which stage s may end, ascending.
 
     Raises
     ------
@@ -57,17 +57,17 @@ def make_room(chain: Chain, micro_batches: int, boundaries: Boundaries, edges: S
 
     Notes
     -----
-    Of the moves after which the receiver fits, the one with the least largest load is made. A receiver always fits, so
-    every move shrinks the over-full stages, and the moves come to an end.
+    Of the moves after which the receiver fits, the one with the smallest maximum load is chosen. A receiver always
+    fits, so every move shrinks the over-full stages, and the loop ends.
     """
     in_flight = one_forward_one_backward(chain.stages, micro_batches)
     while True:
         need = stage_bytes(chain, boundaries, in_flight)
         excess = [used - int(limit) for used, limit in zip(need, chain.limit, strict=True)]
-        full = int(np.argmax(excess))
+        full = int(np.argmax(excess))  # the stage that exceeds its limit most
         if excess[full] <= 0:
             return boundaries
-        moves = [
+        moves = [  # boundaries after a move that leaves the receiver within its limit
             moved
             for receiver, moved in _moves(boundaries, full, edges)
             if stage_bytes(chain, moved, in_flight)[receiver] <= int(chain.limit[receiver])
@@ -81,7 +81,7 @@ def make_room(chain: Chain, micro_batches: int, boundaries: Boundaries, edges: S
 
 
 def _moves(boundaries: Boundaries, giver: int, edges: Sequence[Array]) -> list[tuple[int, Boundaries]]:
-    """(receiver, boundaries) after the giver's first or last block went to its neighbour; the giver keeps a layer."""
+    """Return (receiver, boundaries) for moving the giver's first or last block; the giver keeps a layer."""
     start, end = boundaries[giver], boundaries[giver + 1]
     found = []
     if giver > 0:
@@ -94,16 +94,16 @@ def _moves(boundaries: Boundaries, giver: int, edges: Sequence[Array]) -> list[t
 
 
 def target(chain: Chain) -> Fraction:
-    """T*, in nanoseconds: the time of a stage if work could be cut anywhere."""
+    """Return T* in nanoseconds: the time of a stage if work could be divided anywhere."""
     totals = [int(total) for total in (chain.forward + chain.backward).sum(axis=1)]
     return Fraction(0) if 0 in totals else 1 / sum((Fraction(1, total) for total in totals), start=Fraction(0))
 
 
 def balance(chain: Chain, micro_batches: int) -> Boundaries:
-    """Fill stage by stage, cut only where the link is fast enough, make room where memory is short.
+    """Fill stage by stage, with boundaries only where the link is fast enough, then repair for memory.
 
-    Where too few cuts can be sent within T* for all devices, fewer devices are used, the first of the row, and the
-    stages of the others stay empty.
+    Where too few boundaries can be sent within T* for all devices, only the first devices are used, and the stages of
+    the others stay empty.
 
     Raises
     ------
@@ -122,12 +122,12 @@ def balance(chain: Chain, micro_batches: int) -> Boundaries:
 
 
 def _fill(chain: Chain, goal: Fraction, edges: Sequence[Array]) -> Boundaries | None:
-    """Stage by stage the allowed end whose load is nearest to the goal, the later of two equally near ones.
+    """Choose, stage by stage, the allowed end whose load is nearest to the goal, the later of two equally near ones.
 
     ``edges[s]`` are the ends allowed to stage s, ascending; the last stage ends with the chain. None if no allowed ends
     fill all stages.
     """
-    ends = []  # of every stage but the last, those that leave all stages behind it an allowed end
+    ends = []  # for every stage except the last, from the back: ends after which all later stages have an allowed end
     limit = chain.layers
     for allowed in reversed(edges):
         kept = allowed[allowed < limit]
@@ -135,7 +135,7 @@ def _fill(chain: Chain, goal: Fraction, edges: Sequence[Array]) -> Boundaries | 
             return None
         limit = int(kept[-1])
         ends.append(kept)
-    sums = from_zero(chain.forward + chain.backward)
+    sums = prefix_sums(chain.forward + chain.backward)
     boundaries = [0]
     for s, allowed in enumerate(reversed(ends)):
         start = boundaries[-1]
@@ -146,14 +146,14 @@ def _fill(chain: Chain, goal: Fraction, edges: Sequence[Array]) -> Boundaries | 
 
 BAPIPE = Partitioner(
     "bapipe",
-    "BaPipe-style greedy: target fill over cuts that the links can carry, then repair for memory",
+    "BaPipe-style greedy: target fill over boundaries that the links can carry, then repair for memory",
     "our own implementation of BaPipe's exploration (arXiv 2012.12544) as we understand it; no code was published",
     balance,
 )
 
 
 def preferred_family(chain: Chain, micro_batches: int, boundaries: Boundaries) -> str:
-    """The schedule family that BaPipe would choose for these boundaries, as we understand it.
+    """Return the schedule family that BaPipe would choose for these boundaries, as we understand it.
 
     =============  =========================================================  =========
     overlap        condition                                                  family
@@ -182,7 +182,7 @@ def preferred_family(chain: Chain, micro_batches: int, boundaries: Boundaries) -
 
 
 def _fits(row: Chain, micro_batches: int, edges: Boundaries, spare: int, lanes: int = 1) -> bool:
-    """Whether memory holds min(M, 2(S − s) + spare) micro-batches on every stage, with a workspace for every lane."""
+    """Return whether every stage can hold min(M, 2(S − s) + spare) micro-batches and a workspace for every lane."""
     in_flight = [min(micro_batches, 2 * (row.stages - s) + spare) for s in range(row.stages)]
     need = stage_bytes(row, edges, in_flight)
     second = [(lanes - 1) * int(row.forward_workspace[s, a:b].max()) for s, (a, b) in enumerate(pairwise(edges))]

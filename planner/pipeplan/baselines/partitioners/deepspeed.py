@@ -1,8 +1,8 @@
 """DeepSpeed's dynamic programme, which minimises the range of the stage weights: by parameters, and by time.
 
-Cell (j, i) holds one way to cut the first i layers into j stages: the one whose largest weight less its smallest
-weight is least, the last cut as late as possible among equals. One way a cell is not enough to find the smallest range
-overall, and the smallest range is not the smallest maximum; both are properties of the original.
+State (j, i) holds one partition of the first i layers into j stages: the one with the least difference of largest and
+smallest weight, its last boundary as late as possible among equals. One partition per state is not enough to find the
+smallest range overall, and the smallest range is not the smallest maximum; both are properties of the original.
 
 DeepSpeed balances parameters by default. It offers no balance by measured times (``'profile'`` is missing).
 """
@@ -12,17 +12,17 @@ import numpy as np
 from pipeplan.baselines.partitioners.partitioner import (
     Partitioner,
     by_matrices,
+    first_device_times,
     from_counts,
-    from_zero,
-    require_room,
-    work,
+    prefix_sums,
+    require_few_layers,
 )
 from pipeplan.baselines.partitioners.uniform import even_counts
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain
 
 
 def smallest_range(weights: Array, stages: int) -> Boundaries:
-    """Boundaries of S stages that hold at least one layer each; even counts where there are no more layers than stages.
+    """Return boundaries of S non-empty stages with a small range of weights; even counts if n ≤ S.
 
     Parameters
     ----------
@@ -36,29 +36,30 @@ def smallest_range(weights: Array, stages: int) -> Boundaries:
     n = len(weights)
     if n <= stages:
         return from_counts(even_counts(n, stages))
-    require_room(n)
-    prefix = from_zero(weights)
+    require_few_layers(n)
+    prefix = prefix_sums(weights)
     filled = np.tri(n + 1, n + 1, -1, dtype=bool)  # [i, k]: a last stage of layers k … i − 1
     last = np.where(filled, prefix[:, None] - prefix[None, :], UNLIMITED)
+    # of the chosen partition of the first i layers: the largest and the smallest weight of its stages
     largest: Array = np.full(n + 1, UNLIMITED)
     largest[0] = 0
     smallest: Array = np.full(n + 1, UNLIMITED)
     cuts = []
-    for _ in range(stages):
+    for _ in range(stages):  # add one stage; [i, k]: the range with a last stage of layers k … i − 1
         top, bottom = np.maximum(largest[None, :], last), np.minimum(smallest[None, :], last)
         spread = np.where(top < UNLIMITED, top - bottom, UNLIMITED)
         latest = n - np.argmin(spread[:, ::-1], axis=1)  # argmin finds the first of equals, and the original the last
         rows = np.arange(n + 1)
         largest, smallest = top[rows, latest], bottom[rows, latest]
         cuts.append(latest)
-    edges = [n]
+    edges = [n]  # boundaries, read back from the last
     for latest in reversed(cuts):
         edges.append(int(latest[edges[-1]]))
     return tuple(reversed(edges))
 
 
 def _by_parameters(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
-    """The smallest range of parameter bytes (which are parameter counts, times one number size)."""
+    """Minimise the range of parameter bytes (parameter counts times one element size)."""
     return smallest_range(chain.parameters, chain.stages)
 
 
@@ -72,8 +73,8 @@ PARAMETERS = Partitioner(
 
 
 def _by_time(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
-    """The smallest range of forward and backward time, as the first device takes it."""
-    return smallest_range(work(chain), chain.stages)
+    """Minimise the range of forward and backward time on the first device."""
+    return smallest_range(first_device_times(chain), chain.stages)
 
 
 TIME = Partitioner(

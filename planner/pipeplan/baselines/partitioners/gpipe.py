@@ -2,12 +2,18 @@
 
 import numpy as np
 
-from pipeplan.baselines.partitioners.partitioner import NotApplicable, Partitioner, from_zero, require_filled, work
+from pipeplan.baselines.partitioners.partitioner import (
+    NotApplicable,
+    Partitioner,
+    first_device_times,
+    prefix_sums,
+    require_filled,
+)
 from pipeplan.costs.chain import Array, Boundaries, Chain
 
 
 def gpipe(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
-    """Layer i goes to stage ⌊S c_i⌋, with c_i the share of all FLOPs up to and including it; 1 to the last stage.
+    """Put layer i on stage ⌊S c_i⌋, with c_i the share of all FLOPs up to and including it; c_i = 1 on the last stage.
 
     ::
 
@@ -38,9 +44,9 @@ _NS_PER_US = 1000
 
 
 def torchgpipe(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
-    """The block partition of forward and backward time in whole microseconds, as the first device takes it."""
+    """Compute the block partition of forward and backward time on the first device, in whole microseconds."""
     require_filled(chain, "torchgpipe")
-    return block_partition(work(chain) // _NS_PER_US, chain.stages)
+    return block_partition(first_device_times(chain) // _NS_PER_US, chain.stages)
 
 
 def block_partition(weights: Array, blocks: int) -> Boundaries:
@@ -54,10 +60,10 @@ def block_partition(weights: Array, blocks: int) -> Boundaries:
         [ · · ][ · · · · ][ · · ][ · ]       a block between them, next to q, gives q its nearest layer
             q ◀─── h ... p                   if the giver was p itself, a largest block is sought again
 
-    All is done on x_i − min x, which is how the original scales times to [0, 1]. Equal layers therefore weigh nothing,
-    and are never moved.
+    The weights are x_i − min x, as the original scales times to [0, 1]. Equal layers therefore have weight 0, and are
+    never moved.
 
-    Exact integers stand for the original's quotients. Among largest blocks the last is taken, among smallest blocks the
+    Exact integers replace the original's quotients. Among largest blocks the last is taken, among smallest blocks the
     first (the paper takes the one nearest to the largest, which the original does not).
 
     Raises
@@ -68,18 +74,18 @@ def block_partition(weights: Array, blocks: int) -> Boundaries:
     """
     n, shift = len(weights), int(weights.min())
     largest_layer = int(weights.max()) - shift
-    sums = [int(total) for total in from_zero(weights - shift)]
+    sums = [int(total) for total in prefix_sums(weights - shift)]
     ends = [n // blocks * (block + 1) for block in range(blocks - 1)] + [n]
 
     def size(block: int) -> int:
         start, end = ends[block - 1] if block else 0, ends[block]
         return sums[end] - sums[start] if start < end else 0
 
-    seen: set[tuple[int, ...]] = set()  # largest block and ends decide all that follows
+    seen: set[tuple[int, ...]] = set()  # the largest block and the ends determine all later moves
     while True:
         largest, p = max((size(block), block) for block in range(blocks))
         giver = None
-        while giver != p:
+        while giver != p:  # move one layer per round, until the largest block itself has given one
             smallest, q = min((size(block), block) for block in range(blocks))
             if largest <= smallest + largest_layer:
                 return _checked(ends)

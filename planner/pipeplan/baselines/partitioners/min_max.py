@@ -8,12 +8,18 @@ possible maximum when stages 0 … s hold the first b layers::
 
 import numpy as np
 
-from pipeplan.baselines.partitioners.partitioner import NotApplicable, Partitioner, by_matrices, from_zero, require_room
+from pipeplan.baselines.partitioners.partitioner import (
+    NotApplicable,
+    Partitioner,
+    by_matrices,
+    prefix_sums,
+    require_few_layers,
+)
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain
 
 
 def smallest_maximum(times: Array, links: Array, *, empty: bool = False) -> tuple[int, Boundaries] | None:
-    """The least maximum of all stage and link loads, and boundaries that reach it.
+    """Return the least maximum of all stage and link loads, and boundaries that reach it.
 
     Parameters
     ----------
@@ -27,47 +33,47 @@ def smallest_maximum(times: Array, links: Array, *, empty: bool = False) -> tupl
     Returns
     -------
     (int, boundaries) or None
-        None if the stages cannot all be filled. Among equals every cut, from the last on, is the earliest.
+        None if the stages cannot all be filled. Among equal optima every cut, from the last on, is the earliest.
 
     Notes
     -----
     O(S n²), in S steps on n × n matrices.
     """
     stages, n = times.shape
-    require_room(n)
+    require_few_layers(n)
     allowed = np.tri(n + 1, n + 1, 0 if empty else -1, dtype=bool)  # [b, a]: a stage of layers a … b − 1
-    best: Array = np.full(n + 1, UNLIMITED)
+    best: Array = np.full(n + 1, UNLIMITED)  # V_{s−1}(b), before the first stage only V(0) = 0
     best[0] = 0
     cuts = []
     for s in range(stages):
-        prefix = from_zero(times[s])
+        prefix = prefix_sums(times[s])
         before = best
-        if s:  # boundary a has a cut ahead of it unless it is an end of the chain
+        if s:  # the link load counts at every boundary a except the ends of the chain
             before = best.copy()
             before[1:n] = np.maximum(best[1:n], links[s - 1])
+        # [b, a]: the maximum with stage s on layers a … b − 1
         value = np.where(allowed, np.maximum(before[None, :], prefix[:, None] - prefix[None, :]), UNLIMITED)
         cuts.append(np.argmin(value, axis=1))
         best = value.min(axis=1)
     if best[n] >= UNLIMITED:
         return None
-    edges = [n]
+    edges = [n]  # boundaries, read back from the last
     for earliest in reversed(cuts):
         edges.append(int(earliest[edges[-1]]))
     return int(best[n]), tuple(reversed(edges))
 
 
 def _pipedream(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001 (an endless pipeline has no number)
-    """PipeDream's dynamic programme for pipelines without replicas: one stage for every device, none empty.
+    """Run PipeDream's dynamic programme for pipelines without replicas: one stage for every device, none empty.
 
-    PipeDream minimises the slowest stage of an endless pipeline, where what crosses a cut of a bytes takes 2 a /
-    bandwidth (the activation, and its gradient on the way back) and counts beside the compute time of a stage, not on
-    top of it:
+    PipeDream minimises the slowest stage of an endless pipeline. A cut of a bytes takes 2 a / bandwidth (the
+    activation, and its gradient back), which overlaps with the compute time of a stage instead of adding to it:
 
         minimise  max( F_s + B_s over stages s,  2 a_c / bandwidth over cuts c )
 
-    Here a cut costs 2 send[s, c], the times of the link that it really lies on, and every stage is timed on its own
-    device; on equal devices and links that is PipeDream's formula. The original counts transfers only when it is given
-    an activation compression ratio (1.0 compresses nothing); they are always counted here.
+    Here a cut costs 2 send[s, c], the time on its actual link, and every stage is timed on its own device; on equal
+    devices and links that is PipeDream's formula. The original counts transfers only when it is given an activation
+    compression ratio (1.0 compresses nothing); they are always counted here.
     """
     found = smallest_maximum(chain.forward + chain.backward, 2 * chain.send)
     if found is None:
@@ -85,7 +91,7 @@ PIPEDREAM = Partitioner(
 
 
 def _chain_minmax(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
-    """Least largest forward-and-backward time, each stage on its own device; transfers and memory are ignored.
+    """Minimise the largest forward-and-backward time, each stage on its own device; ignore transfers and memory.
 
     A stage stays empty only where that is strictly better (a device too slow for any layer) or layers are too few.
     """

@@ -1,4 +1,4 @@
-"""`Partitioner`, the interface of heuristics that cut a chain, and the parts that most of them share."""
+"""`Partitioner`: the interface of heuristics that cut a chain into stages, and helpers that most of them use."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,29 +10,29 @@ from pipeplan.core.errors import PipeplanError
 from pipeplan.costs.chain import Array, Boundaries, Chain
 
 MOST_LAYERS = 4_000
-"""Layers of the longest chain for which n × n matrices are made: 128 MB each."""
+"""Largest number of layers for which n × n matrices are made: 128 MB each."""
 
 
 class NotApplicable(PipeplanError):  # noqa: N818 (it is an answer, not a mistake)
-    """A balancer has no partition for this chain; the text says why, with the numbers."""
+    """A partitioner has no partition for this chain; the text gives the reason, with the numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioner:
-    """A way to cut a chain that does not ask a solver.
+    """A heuristic that cuts a chain into stages without a solver.
 
     Attributes
     ----------
     name : str
     summary : str
-        What it does, in one line for tables.
+        One line for tables.
     source : str
-        The project or paper whose behaviour it reproduces, and how far.
+        The project or paper whose behaviour it reproduces, and how closely.
     balance : callable
-        ``balance(chain, micro_batches)`` are the boundaries ``(0, …, n)``, one stage for each device of the chain;
+        ``balance(chain, micro_batches)`` returns the boundaries ``(0, …, n)``, one stage for each device of the chain;
         a stage may be empty where the original leaves one empty. Raises `NotApplicable`.
     effort : callable
-        ``effort(layers, stages)``: about how many numbers it looks at.
+        ``effort(layers, stages)`` returns the approximate number of values that it evaluates.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Partitioner:
 
 
 def by_matrices(layers: int, stages: int) -> int:
-    """The effort of a dynamic programme that takes a step on n × n matrices for each stage."""
+    """Return the effort of a dynamic programme with one step on n × n matrices per stage."""
     return 4 * stages * layers**2
 
 
-def require_room(layers: int) -> None:
+def require_few_layers(layers: int) -> None:
     """Refuse a chain whose n × n matrices would take too much memory."""
     if layers > MOST_LAYERS:
         raise NotApplicable(
@@ -56,24 +56,24 @@ def require_room(layers: int) -> None:
 
 
 def from_counts(counts: Iterable[int]) -> Boundaries:
-    """Boundaries of stages that hold so many layers each."""
+    """Return the boundaries of stages with these numbers of layers."""
     return (0, *accumulate(counts))
 
 
-def work(chain: Chain) -> Array:
-    """Forward and backward time of each layer on the first device: what a tool sees that knows one kind of device."""
+def first_device_times(chain: Chain) -> Array:
+    """Return forward plus backward time of each layer on the first device, as tools for one kind of device use it."""
     return np.asarray(chain.forward[0] + chain.backward[0], np.int64)
 
 
-def from_zero(values: Array) -> Array:
-    """Prefix sums along the last axis: entry b less entry a is the sum over a … b − 1."""
+def prefix_sums(values: Array) -> Array:
+    """Return prefix sums along the last axis: entry b less entry a is the sum over a … b − 1."""
     sums: Array = np.zeros((*values.shape[:-1], values.shape[-1] + 1), np.int64)
     np.cumsum(values, axis=-1, out=sums[..., 1:])
     return sums
 
 
 def stage_loads(chain: Chain, boundaries: Boundaries) -> list[int]:
-    """Forward and backward time of one micro-batch on every stage, in nanoseconds; 0 for an empty stage."""
+    """Return forward plus backward time of one micro-batch on every stage, in nanoseconds; 0 for an empty stage."""
     times = chain.forward + chain.backward
     return [int(times[s, a:b].sum()) for s, (a, b) in enumerate(pairwise(boundaries))]
 

@@ -1,4 +1,4 @@
-"""The same number of layers on every stage, as three projects round it.
+"""Equal numbers of layers per stage, rounded as three projects do it.
 
 ::
 
@@ -6,7 +6,7 @@
                             torchtitan   3 4 4 3     embedding and head count as a layer each
                             Megatron     3 4 4 3     the same, where only that divides evenly; else refused
 
-A chain does not say which of its layers a project would count as a transformer layer, so all of them are counted.
+A chain does not record which of its layers a project would count as a transformer layer, so all of them are counted.
 """
 
 from pipeplan.baselines.partitioners.partitioner import NotApplicable, Partitioner, from_counts
@@ -14,18 +14,18 @@ from pipeplan.costs.chain import Boundaries, Chain
 
 
 def even_counts(layers: int, stages: int) -> list[int]:
-    """n // S layers each, and one more on the first n mod S stages."""
+    """Return n // S layers for each stage, and one more on the first n mod S stages."""
     share, extra = divmod(layers, stages)
     return [share + (stage < extra) for stage in range(stages)]
 
 
 def deepspeed(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001 (one signature for all)
-    """Remainder to the first stages; with fewer layers than stages the last stages stay empty."""
+    """Give the remainder to the first stages; with fewer layers than stages the last stages stay empty."""
     return from_counts(even_counts(chain.layers, chain.stages))
 
 
 def torchtitan(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
-    """Even counts of n + 2 layers, of which the first and the last stage hold one that is not in the chain."""
+    """Distribute n + 2 layers evenly; the first and the last stage each hold one that is not in the chain."""
     if chain.stages == 1:
         return (0, chain.layers)
     counts = even_counts(chain.layers + 2, chain.stages)
@@ -40,7 +40,7 @@ def torchtitan(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
 
 
 def megatron(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
-    """Equal counts. Pseudo-layers for the loss, then also for the embedding, are added only to reach them."""
+    """Use equal counts; add pseudo-layers for the loss, then also for the embedding, only if needed to reach them."""
     layers, stages = chain.layers, chain.stages
     for embedding, loss in ((0, 0), (0, 1), (1, 1)):
         share, remainder = divmod(layers + embedding + loss, stages)

@@ -1,7 +1,7 @@
 """Baseline planners, which choose replicas and devices as well as boundaries, all with one signature.
 
-They stand beside the balancers, which cut a chain for one device per stage. To add one, write a file with
-``STRUCTURE``, a `BaselinePlanner`, and add its name to `_FILES`.
+Partitioners, in contrast, cut a chain for one device per stage. To add a planner, write a file with
+``PLANNER``, a `BaselinePlanner`, and add its name to `_FILES`.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,6 @@ __all__ = ["PLANNERS", "Arrangement", "BaselinePlanner", "unlike"]
 _FILES = ("data_parallel", "gpipe", "pipedream", "bapipe")
 
 PLANNERS: Mapping[str, BaselinePlanner] = MappingProxyType(
-    {each.name: each for file in _FILES for each in [import_module(f"{__name__}.{file}").STRUCTURE]}
+    {each.name: each for file in _FILES for each in [import_module(f"{__name__}.{file}").PLANNER]}
 )
-"""Every peer by its name."""
+"""Every baseline planner by its name."""

@@ -1,7 +1,7 @@
-"""The BaPipe-style greedy with the best order of devices that it can be given.
+"""BaPipe-style greedy partitioner with its best order of devices.
 
-BaPipe takes the order of unlike accelerators as given, as we understand it. Here the greedy cuts the chain for every
-order that differs, and the best of its plans counts, so that a better plan of ours is not a matter of the order alone.
+BaPipe takes the order of unlike accelerators as given, as we understand it. Here the greedy runs for every distinct
+order, and its best plan counts. A better plan of ours is then not due to the order alone.
 """
 
 from itertools import pairwise
@@ -17,18 +17,18 @@ from pipeplan.costs.pricing import price
 
 
 def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple[Arrangement, ...]:
-    """The greedy's cut for every order of unlike devices for which it has one.
+    """Return the greedy's partition for every order of unlike devices for which it has one.
 
     Raises
     ------
     NotApplicable
-        With the reason of the last order, if it has none for any.
+        With the reason of the last order, if there is no partition for any order.
     """
     orders = [cluster.devices] if job.order is Order.GIVEN else device_orders(cluster)
     found: list[Arrangement] = []
     why = ""
     for devices in orders:
-        order = devices[: len(model.layers)]  # a stage has a layer at least
+        order = devices[: len(model.layers)]  # every stage has at least one layer
         try:
             boundaries = bapipe.balance(price(model, cluster, order, micro_batch, job), job.batch // micro_batch)
         except NotApplicable as reason:
@@ -42,7 +42,7 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     return tuple(dict.fromkeys(found))
 
 
-STRUCTURE = BaselinePlanner(
+PLANNER = BaselinePlanner(
     "bapipe-greedy",
     "BaPipe-style greedy with its best order of devices",
     "our own implementation of BaPipe's exploration (arXiv 2012.12544) as we understand it; no code was published",

@@ -14,12 +14,12 @@ from pipeplan.core.model import Model
 
 
 def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple[Arrangement, ...]:
-    """One stage on all devices of a kind. Replicas are of one kind, so unlike devices give one choice a kind.
+    """Return one stage on all devices of a kind, for each kind (replicas are of one kind).
 
     Raises
     ------
     NotApplicable
-        If there are fewer micro-batches than devices, so that some would only wait.
+        If there are fewer micro-batches than devices, so that some devices would be idle.
     """
     layers, shares = len(model.layers), job.batch // micro_batch
     alike: dict[str, list[int]] = {}
@@ -35,10 +35,10 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     return tuple(Arrangement((0, layers), (stage,)) for stage in stages)
 
 
-STRUCTURE = BaselinePlanner(
+PLANNER = BaselinePlanner(
     "data-parallel",
-    "the whole model on every device, gradients summed once a step",
-    "the common practice, but for one thing: gradients are summed after the last backward, not in buckets during it",
+    "the whole model on every device, gradients summed once per step",
+    "the common practice, except that gradients are summed after the last backward, not in buckets during it",
     (),
     arrange,
 )

@@ -1,7 +1,7 @@
-"""GPipe whole: its balancer's cuts, one device a stage, under its own schedule.
+"""GPipe as a planner: its partitioner's boundaries, one device per stage, its own schedule.
 
-GPipe computes everything but a stage's input again in the backward (Huang et al., NeurIPS 2019, section 2.3). Here only
-what it takes to fit is computed again, layer by layer, as in every other plan; that is never slower.
+GPipe recomputes everything except a stage's input in the backward (Huang et al., NeurIPS 2019, section 2.3). Here only
+the layers needed for the plan to fit are recomputed, as in every other plan; that is never slower.
 """
 
 from itertools import pairwise
@@ -15,12 +15,12 @@ from pipeplan.costs.pricing import price
 
 
 def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple[Arrangement, ...]:
-    """All devices in the cluster's order; those whose stage stays empty are left out.
+    """Return the stages on all devices in the cluster's order, without the empty ones.
 
     Raises
     ------
     NotApplicable
-        If the balancer has no cut.
+        If the partitioner has no partition.
     """
     chain = price(model, cluster, cluster.devices, micro_batch, job)
     boundaries = gpipe(chain, job.batch // micro_batch)
@@ -28,10 +28,10 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     return (Arrangement((0, *(boundaries[s + 1] for s in filled)), tuple((s,) for s in filled)),)
 
 
-STRUCTURE = BaselinePlanner(
+PLANNER = BaselinePlanner(
     "gpipe-whole",
-    "GPipe's cuts under GPipe's schedule",
-    "GPipe, PartitionSequentialLayers in Lingvo, as its code stands; recomputation where it takes some to fit",
+    "GPipe's boundaries under GPipe's schedule",
+    "GPipe, PartitionSequentialLayers in Lingvo, as its code stands; recomputation only as needed to fit",
     ("gpipe",),
     arrange,
 )

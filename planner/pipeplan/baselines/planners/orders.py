@@ -12,15 +12,15 @@ Row = tuple[int, ...]
 Word = TypeVar("Word", bound=Hashable)
 
 MOST = 100
-"""Most orders that are listed one by one; beyond it, like devices of a node stay together."""
+"""Largest number of orders that are enumerated; beyond it, like devices of a node stay together."""
 
 
 def device_orders(cluster: Cluster, most: int = MOST) -> list[tuple[Device, ...]]:
-    """Every order of unlike devices, the cluster's own first.
+    """Return every order of unlike devices, the cluster's own first.
 
-    Devices are alike if they are of one kind and in one node. Where all devices are of one kind, and where there are
-    more than ``most`` orders, like devices stay together: only the order of these groups varies, over equal groups
-    once.
+    Devices are alike if they are of one kind and in one node. Where all devices are of one kind, or there are more than
+    ``most`` orders, like devices stay together. Then only the order of these groups varies, and equal groups are not
+    exchanged.
     """
     devices = cluster.devices
     labels: list[tuple[Hashable, ...]] = [(device.kind.name, device.node) for device in devices]
@@ -37,17 +37,17 @@ def device_orders(cluster: Cluster, most: int = MOST) -> list[tuple[Device, ...]
 
 
 def _look(cluster: Cluster, group: Row) -> int:
-    """The first node that is like the one of this group: equal groups of equal nodes are interchangeable."""
+    """Return the first node equal to this group's node: equal groups of equal nodes are interchangeable."""
     return cluster.nodes.index(cluster.nodes[cluster.devices[group[0]].node])
 
 
 def distinct(labels: Sequence[Word]) -> int:
-    """In how many orders the labels can stand: the multinomial coefficient."""
+    """Return the number of distinct orders of the labels: the multinomial coefficient."""
     return factorial(len(labels)) // prod(factorial(count) for count in Counter(labels).values())
 
 
 def orders_of(labels: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
-    """Every order of the labels once."""
+    """Yield every distinct order of the labels once."""
     left = Counter(labels)
 
     def extend(prefix: tuple[Word, ...]) -> Iterator[tuple[Word, ...]]:
@@ -63,6 +63,6 @@ def orders_of(labels: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
 
 
 def _deal(order: Sequence[Word], groups: Sequence[Row], labels: Sequence[Word]) -> list[Row]:
-    """The groups in the order of their labels; equally labelled ones as they are listed."""
+    """Return the groups in the given order of labels; groups of equal label keep their order."""
     piles = {label: iter([g for g, own in zip(groups, labels, strict=True) if own == label]) for label in labels}
     return [next(piles[label]) for label in order]

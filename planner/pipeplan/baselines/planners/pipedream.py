@@ -1,16 +1,17 @@
 """PipeDream with replicated stages: its dynamic programme, level by level through nodes and network.
 
-PipeDream looks for the least largest stage of an endless pipeline. It sees one kind of device and neither memory nor
+PipeDream minimises the largest stage time of an endless pipeline. It models one kind of device, and neither memory nor
 the filling and draining of the pipeline. Its plan is run with a flush here, to be compared with synchronous plans.
 
-One level: m machines, links of bandwidth β between them. Layers a … b − 1 take T on one machine. As a stage on m of
+A level has m machines and links of bandwidth β between them. Layers a … b − 1 take T on one machine. As a stage on m of
 them they cost ::
 
     max( (T + 4 (m − 1) P / (β m μ)) / m,  2 A_in / (β m),  2 A_out / (β m) )
 
-with P their parameter bytes, A the bytes over the first and last cut (none at the ends of a level's range, for which
-the level above pays), μ the machines of the level below in one machine of this one. T is the value of the programme one
-level below. (Narayanan et al., PipeDream, SOSP 2019, section 3.1; compute and all-reduce added up as in its optimizer.)
+with P their parameter bytes, A the bytes over the first and last cut, and μ the number of lower-level machines in one
+machine of this level. A is 0 at the ends of a level's range, which count in the level above. T is the value of the
+programme one level below. (Narayanan et al., PipeDream, SOSP 2019, section 3.1; compute and all-reduce are added up as
+in its optimizer.)
 
 ::
 
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.baselines.partitioners.partitioner import NotApplicable, require_room, work
+from pipeplan.baselines.partitioners.partitioner import NotApplicable, first_device_times, require_few_layers
 from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
@@ -58,19 +59,19 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Solved:
-    """One level's programme, solved. Nanoseconds; infinite where there is nothing.
+class LevelTables:
+    """Tables of one level's programme, in nanoseconds; infinite where there is no solution.
 
     Attributes
     ----------
     stage : array, shape (m + 1, n + 1, n + 1)
-        [j, a, b]: layers a … b − 1 as one stage on j machines, without what its cuts carry.
+        [j, a, b]: time of layers a … b − 1 as one stage on j machines, without its transfers.
     carried : array, shape (m + 1, n + 1)
-        [j, c]: the tensors over the cut ahead of layer c, into or out of a stage on j machines.
+        [j, c]: transfer time over the cut before layer c, into or out of a stage on j machines.
     before : array, shape (m, starts, n + 1)
-        [j, a, b]: the least largest stage when layers a … b − 1 take j machines, and more stages follow.
+        [j, a, b]: the least largest stage time when layers a … b − 1 use j machines, and more stages follow.
     whole : array, shape (starts, n + 1)
-        [a, b]: the least largest stage when layers a … b − 1 take all machines.
+        [a, b]: the least largest stage time when layers a … b − 1 use all machines.
     """
 
     stage: Real
@@ -79,12 +80,12 @@ class Solved:
     whole: Real
 
     def last_stages(self, own: int) -> Real:
-        """[a, b]: layers a … b − 1 on ``own`` machines, with what enters them."""
+        """Return [a, b]: time of layers a … b − 1 on ``own`` machines, with the transfer into them."""
         loads: Real = np.maximum(self.stage[own], self.carried[own][:, None])
         return loads
 
     def spans(self, a: int, b: int) -> list[Span]:
-        """The stages behind ``whole[a, b]``, in order."""
+        """Return the stages of the optimum ``whole[a, b]``, in order."""
         goal, left, end, found = self.whole[a, b], len(self.stage) - 1, b, list[Span]()
         while left:
             start, own = self._last(a, end, left, goal, closing=bool(found))
@@ -94,7 +95,7 @@ class Solved:
         return found[::-1]
 
     def _last(self, a: int, end: int, machines: int, goal: float, closing: bool) -> tuple[int, int]:
-        """First layer and machines of the last stage of an optimum; ``closing``: another stage follows."""
+        """Return first layer and machines of the last stage of an optimum; ``closing``: another stage follows."""
         for own in range(1, machines):
             loads = np.maximum(self.before[machines - own, a], self.last_stages(own)[:, end])
             if closing:
@@ -104,17 +105,17 @@ class Solved:
         return a, machines
 
 
-def solve_level(times: Real, parameters: Real, crossing: Real, level: Level, starts: int) -> Solved:
-    """The programme of one level, O(starts m² n²).
+def solve_level(times: Real, parameters: Real, crossing: Real, level: Level, starts: int) -> LevelTables:
+    """Solve the programme of one level, in O(starts m² n²).
 
     Parameters
     ----------
     times : array, shape (n + 1, n + 1)
         [a, b]: nanoseconds that layers a … b − 1 take on one machine; infinite for b ≤ a.
     parameters : array, shape (n + 1,)
-        Bytes ahead of each layer: prefix sums.
+        Bytes before each layer: prefix sums.
     crossing : array, shape (n + 1,)
-        Bytes over the cut ahead of each layer; 0 at both ends.
+        Bytes over the cut before each layer; 0 at both ends.
     starts : int
         Only ranges that begin with one of the first ``starts`` layers are solved.
     """
@@ -123,14 +124,14 @@ def solve_level(times: Real, parameters: Real, crossing: Real, level: Level, sta
     weights = parameters[None, :] - parameters[:, None]
     stage = np.full((total + 1, n + 1, n + 1), np.inf)
     carried = np.zeros((total + 1, n + 1))
-    for j in range(1, total + 1):
+    for j in range(1, total + 1):  # a stage on j machines: compute and all-reduce, and transfers at its cuts
         stage[j] = (times + 4 * (j - 1) * weights * per_byte / (j * level.inside)) / j
         carried[j] = 2 * crossing * per_byte / j
-    solved = Solved(stage, carried, np.full((total, starts, n + 1), np.inf), stage[total, :starts].copy())
+    solved = LevelTables(stage, carried, np.full((total, starts, n + 1), np.inf), stage[total, :starts].copy())
     for j in range(1, total + 1):
-        follows = j < total
-        best = np.maximum(stage[j, :starts], carried[j]) if follows else solved.whole
-        for own in range(1, j):
+        follows = j < total  # with machines left, a stage follows and the last cut carries a tensor
+        best = np.maximum(stage[j, :starts], carried[j]) if follows else solved.whole  # all layers as one stage
+        for own in range(1, j):  # machines of the last stage; the stages before it use the other j − own
             last = solved.last_stages(own)
             if follows:
                 last = np.maximum(last, carried[own])
@@ -144,7 +145,7 @@ def solve_level(times: Real, parameters: Real, crossing: Real, level: Level, sta
 def least_largest_stage(
     times: Sequence[int], parameters: Sequence[int], crossing: Sequence[int], levels: Sequence[Level], boxes: Any
 ) -> tuple[float, list[Part]]:
-    """The value in nanoseconds, and its stages.
+    """Return the least largest stage time in nanoseconds, and its stages.
 
     Parameters
     ----------
@@ -155,40 +156,40 @@ def least_largest_stage(
     levels : sequence of Level
         Innermost first.
     boxes : nested sequences of int
-        The devices: a list of the outermost level's machines, each of which is a list of machines one level below, and
-        so on down to device numbers.
+        The devices: a list of the outermost level's machines, each a list of machines one level below, down to device
+        numbers.
     """
     n = len(times)
     sums, bytes_ahead = (np.concatenate([[0.0], np.cumsum(values, dtype=float)]) for values in (times, parameters))
     cuts = np.concatenate([[0.0], np.asarray(crossing, float), [0.0]])
     alone = np.where(np.tri(n + 1, n + 1, 0, dtype=bool), np.inf, sums[None, :] - sums[:, None])
-    solved: list[Solved] = []
+    solved: list[LevelTables] = []
     for level in levels:
         outermost = level is levels[-1]
         solved.append(solve_level(alone, bytes_ahead, cuts, level, 1 if outermost else n))
         alone = np.vstack([solved[-1].whole, np.full((n + 1 - len(solved[-1].whole), n + 1), np.inf)])
-    return float(solved[-1].whole[0, n]), _spread(solved, 0, n, [boxes])
+    return float(solved[-1].whole[0, n]), _nested_parts(solved, 0, n, [boxes])
 
 
-def _spread(solved: Sequence[Solved], a: int, b: int, boxes: Sequence[Any]) -> list[Part]:
-    """Stages of layers a … b − 1 on machines that are used alike: the same places of every box."""
+def _nested_parts(solved: Sequence[LevelTables], a: int, b: int, boxes: Sequence[Any]) -> list[Part]:
+    """Return the stages of layers a … b − 1; every box uses its machines at the same positions."""
     if not solved:
         return [(a, b, tuple(boxes))]
     found: list[Part] = []
     place = 0
     for start, end, own in solved[-1].spans(a, b):
         machines = [machine for box in boxes for machine in box[place : place + own]]
-        found += _spread(solved[:-1], start, end, machines)
+        found += _nested_parts(solved[:-1], start, end, machines)
         place += own
     return found
 
 
 MOST_OPERATIONS = 5 * 10**8
-"""Comparisons beyond which the programme is not begun: some seconds."""
+"""Comparisons beyond which the programme is not started: some seconds."""
 
 
 def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple[Arrangement, ...]:
-    """The programme's stages, on all devices in the cluster's order; a layer is timed on the first device.
+    """Return the programme's stages on all devices in the cluster's order; layers are timed on the first device.
 
     Raises
     ------
@@ -201,7 +202,7 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     chain = price(model, cluster, devices, micro_batch, job)
     table = Prices(model, cluster, job).table(devices[0].kind, micro_batch)
     _, parts = least_largest_stage(
-        [int(time) for time in work(chain)],
+        [int(time) for time in first_device_times(chain)],
         [int(size) for size in chain.parameters],
         [int(size) for size in table.boundary],
         levels,
@@ -211,10 +212,10 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
 
 
 def levels_of(cluster: Cluster) -> tuple[tuple[Level, ...], list[Any]]:
-    """Devices of a node, then nodes, and the devices in such boxes.
+    """Return the levels (devices of a node, then nodes), and the devices nested by level.
 
     The slowest node's link counts. Where nodes hold unequal numbers of devices, all devices are one level over the
-    network, as the original knows equal nodes only.
+    network, because the original supports equal nodes only.
     """
     nodes: list[list[int]] = [[] for _ in cluster.nodes]
     for device in cluster.devices:
@@ -241,7 +242,7 @@ def _effort(model: Model, cluster: Cluster) -> int:
 
 def _refuse_large(layers: int, levels: tuple[Level, ...]) -> None:
     operations = _operations(layers, levels)
-    require_room(layers)
+    require_few_layers(layers)
     if operations > MOST_OPERATIONS:
         machines = " x ".join(str(level.machines) for level in reversed(levels))
         raise NotApplicable(
@@ -250,7 +251,7 @@ def _refuse_large(layers: int, levels: tuple[Level, ...]) -> None:
         )
 
 
-STRUCTURE = BaselinePlanner(
+PLANNER = BaselinePlanner(
     "pipedream-replicated",
     "least largest stage with replicated stages, run with a flush",
     "PipeDream's optimizer, transfers counted, on a chain instead of a graph's antichains; 1F1B with a flush",

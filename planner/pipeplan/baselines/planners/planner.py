@@ -19,14 +19,16 @@ from pipeplan.costs.chain import Boundaries
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Where layers lie; micro-batches, schedule and recomputation (the least that fits) are chosen as for every plan.
+    """Boundaries and devices of the stages.
+
+    Micro-batches, schedule and recomputation (the least that fits) are chosen as for every plan.
 
     Attributes
     ----------
     boundaries : tuple of int
         ``(0, …, n)``; no stage is empty.
     devices : tuple of tuple of int
-        For every stage the indices of its devices in the cluster, one a replica.
+        For every stage the indices of its devices in the cluster, one per replica.
     """
 
     boundaries: Boundaries
@@ -34,28 +36,29 @@ class Arrangement:
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Devices of every stage."""
+        """Number of devices of every stage."""
         return tuple(len(stage) for stage in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
 class BaselinePlanner:
-    """A peer that chooses replicas and devices as well as cuts.
+    """A baseline that chooses replicas and devices as well as boundaries.
 
     Attributes
     ----------
     name : str
     summary : str
-        What it does, in one line for tables.
+        One line for tables.
     source : str
-        The project or paper whose behaviour it reproduces, and how far.
+        The project or paper whose behaviour it reproduces, and how closely.
     families : tuple of str
-        Schedule families that the peer runs; empty is every one that suits the cluster.
+        Schedule families that the baseline runs; empty is every family that suits the cluster.
     arrange : callable
-        ``arrange(model, cluster, job, micro_batch)`` are the arrangements that the peer may take for micro-batches of
-        so many samples; the best of them, evaluated like every other plan, is the peer's. Raises `NotApplicable`.
+        ``arrange(model, cluster, job, micro_batch)`` returns the candidate arrangements for micro-batches of
+        ``micro_batch`` samples; the best of them, evaluated like every other plan, is the baseline's plan. Raises
+        `NotApplicable`.
     effort : callable
-        ``effort(model, cluster)``: about how many numbers it looks at for that.
+        ``effort(model, cluster)`` returns the approximate number of values that ``arrange`` evaluates.
     """
 
     name: str
@@ -67,7 +70,7 @@ class BaselinePlanner:
 
 
 def unlike(arrangement: Arrangement, cluster: Cluster) -> str | None:
-    """Why an arrangement is no pipeline, in words: some replicas are of unlike kinds. None if it is one."""
+    """Describe why an arrangement is invalid: replicas of unlike kinds in one stage. None if it is valid."""
     for s, stage in enumerate(arrangement.devices):
         kinds = dict.fromkeys(cluster.devices[device].kind.name for device in stage)
         if len(kinds) > 1:

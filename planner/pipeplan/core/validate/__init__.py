@@ -1,13 +1,13 @@
-"""An independent check of schedules and plans. It asks no solver.
+"""Independent checks of schedules and plans, without a solver.
 
-Questions, each with an error that lists every violation:
+Each check raises an error that lists every violation:
 
-- `validate_schedule`: is every action there once, on its stage's device, and can all lists be played to the end
-  (`validate_order`)?
-- `validate_memory`: does what each list holds, counted action by action, fit its device?
-- `validate_plan`: does a plan belong to this model and this cluster, and is all that it claims consistent?
+- `validate_schedule`: every action is there once, on its stage's device, and all lists can run to the end
+  (`validate_order`);
+- `validate_memory`: the memory of each list, counted action by action, fits its device;
+- `validate_plan`: a plan belongs to this model and this cluster, and its claims are consistent.
 
-`pipeplan.simulate.claims` answers a fourth: do a plan's times, memory and bound follow from its own tables?
+A fourth check is `pipeplan.simulate.claims`: a plan's times, memory and bound follow from its own tables.
 """
 
 from pipeplan.core.validate.memory import validate_memory

@@ -1,12 +1,12 @@
-"""Memory that a list holds, counted action by action, without any times.
+"""Memory use of a device's action list, counted action by action, without times.
 
 ::
 
     F0  F1  B0  F2  B1  B2          micro-batches held while each action runs
      1   2   2   2   2   1
 
-A device with one lane does one thing after another, so the count is exact. With two lanes it is an upper bound: a
-forward waits for the backwards ahead of it in the list, and the other lane's workspace may be there at the same time.
+A device with one lane runs one action after another, so the count is exact. With two lanes it is an upper bound: a
+forward waits for the backwards before it in the list, and the other lane's workspace may be allocated at the same time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ def validate_memory(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:
     Returns
     -------
     tuple of int
-        Bytes, one a device: its peak, or with two lanes a bound on it.
+        Peak bytes of each device, or with two lanes an upper bound on it.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def validate_memory(schedule: Schedule, pipeline: Pipeline) -> tuple[int, ...]:
 
 
 def most_in_flight(order: Sequence[Action], stage: int) -> int:
-    """The most micro-batches of a stage whose forward has come in the list and whose backward has not."""
+    """Return the largest number of micro-batches of a stage between their forward and their backward."""
     most, held = 0, set[int]()
     for action in order:
         if action.stage == stage and action.kind is Kind.FORWARD:
@@ -49,9 +49,9 @@ def most_in_flight(order: Sequence[Action], stage: int) -> int:
 
 
 def peak_of_list(order: Sequence[Action], device: int, pipeline: Pipeline, two_lanes: bool) -> int:
-    """Most bytes that a device holds while it runs a list."""
+    """Return the peak bytes of a device while it runs a list."""
     own = [pipeline.stages[stage] for stage in pipeline.stages_on[device]]
-    other_lane = max((stage.beside for stage in own), default=0) if two_lanes else 0
+    other_lane = max((stage.forward_lane_workspace for stage in own), default=0) if two_lanes else 0
     held = pipeline.runtime[device] + sum(stage.resident for stage in own)
     peak = held
     for action in order:
@@ -73,8 +73,8 @@ def _excess(peaks: Sequence[int], schedule: Schedule, pipeline: Pipeline) -> Ite
     for device, (peak, limit) in enumerate(zip(peaks, pipeline.limits, strict=True)):
         if peak > limit:
             stages = sorted({action.stage for action in schedule.orders[device]})
-            flights = ", ".join(f"{most_in_flight(schedule.orders[device], s)} of stage {s}" for s in stages)
+            counts = ", ".join(f"{most_in_flight(schedule.orders[device], s)} of stage {s}" for s in stages)
             yield (
                 f"device {device} holds {format_bytes(peak)} of {format_bytes(limit)}, with micro-batches in flight: "
-                f"{flights}; hold fewer, make them smaller, or move layers to a neighbour"
+                f"{counts}; hold fewer, make them smaller, or move layers to a neighbour"
             )

@@ -1,4 +1,4 @@
-"""Checks of a plan against its model and its cluster, and of what it claims."""
+"""Checks of a plan against its model and its cluster, and of its claims."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,10 @@ from pipeplan.core.validate.schedule import refuse, validate_schedule
 
 
 def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
-    """Check a plan against the questions it answers.
+    """Check a plan against the model and the cluster for which it was made.
 
-    First that it belongs here: fingerprint, layers, devices, replicas, ranks. Then its schedule, then its memory and
-    its claims, each recounted from the action lists.
+    The order of checks: fingerprint, layers, devices, replicas and ranks; the schedule; memory and claims, recounted
+    from the action lists.
 
     Raises
     ------
@@ -26,7 +26,7 @@ def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
         Listing every violation.
     """
     what = f"the plan for {plan.model!r}"
-    refuse(what, [*_layers(plan, model), *_shares(plan), *_devices(plan, cluster), *_shape(plan)])
+    refuse(what, [*_layers(plan, model), *_shares(plan), *_devices(plan, cluster), *_sizes(plan)])
     refuse(what, [*_ranks(plan), *_tied(plan, model)])
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
     refuse(what, [*_claims(plan), *_memory(plan, cluster)])
@@ -61,7 +61,7 @@ def _layers(plan: Plan, model: Model) -> Iterator[str]:
 
 
 def _order(plan: Plan, model: Model) -> Iterator[str]:
-    """A stage lists its layers in the model's order, and reads nothing from a later stage."""
+    """Yield stages that list layers out of the model's order or read from a later stage."""
     place = {name: i for i, name in enumerate(model.names)}
     first = {name: s for s, stage in reversed(list(enumerate(plan.stages))) for name in stage.layers}
     for number, stage in enumerate(plan.stages):
@@ -80,7 +80,7 @@ def _order(plan: Plan, model: Model) -> Iterator[str]:
 
 
 def _divided(plan: Plan) -> set[str]:
-    """Layers whose parts on neighbouring stages, last of one and first of the next, make up the whole."""
+    """Return layers whose parts on neighbouring stages, last of one and first of the next, add up to the whole."""
     parts: dict[str, list[tuple[int, float]]] = {}
     for number, stage in enumerate(plan.stages):
         for name, share in stage.shares:
@@ -129,13 +129,13 @@ def _devices(plan: Plan, cluster: Cluster) -> Iterator[str]:
             )
 
 
-def _shape(plan: Plan) -> Iterator[str]:
-    """Lists, ranks, stages and numbers of micro-batches must agree before anything else can be looked at."""
+def _sizes(plan: Plan) -> Iterator[str]:
+    """Yield disagreements in the numbers of lists, ranks, stages and micro-batches; later checks rely on them."""
     used = sorted(device for stage in plan.stages for device in stage.devices)
     if sorted(plan.ranks) != used:
         yield f"its ranks run on devices {sorted(plan.ranks)}, its stages on {used}"
     if len(plan.schedule.orders) != len(plan.ranks):
-        yield f"it has {len(plan.schedule.orders)} lists of actions for {len(plan.ranks)} ranks; write one a rank"
+        yield f"it has {len(plan.schedule.orders)} lists of actions for {len(plan.ranks)} ranks; write one per rank"
     if plan.pipeline.devices != len(plan.ranks) or len(plan.pipeline.stages) != len(plan.stages):
         yield (
             f"its times are for {len(plan.pipeline.stages)} stages on {plan.pipeline.devices} devices, it has "
@@ -166,7 +166,7 @@ def _ranks(plan: Plan) -> Iterator[str]:
 
 
 def _tied(plan: Plan, model: Model) -> Iterator[str]:
-    """Stages that share weights sum their gradients, and nobody else does."""
+    """Yield a fault unless exactly the stages that share weights sum their gradients."""
     wanted = tied_stages((tie.layers for tie in model.ties), [stage.layers for stage in plan.stages])
     if plan.pipeline.tied != wanted:
         yield (
@@ -180,7 +180,7 @@ def _listed(groups: Sequence[Sequence[int]]) -> str:
 
 
 def stage_claims(plan: Plan) -> Iterator[str]:
-    """What stages say of their times and of how much they hold, and the bound."""
+    """Yield claims on stage times, in-flight counts and the bound that the plan's tables contradict."""
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
         forward, backward = priced.total(Kind.FORWARD), priced.total(Kind.BACKWARD)
         if (stage.forward, stage.backward) != (forward, backward):
@@ -211,7 +211,7 @@ def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
         priced, parts = plan.pipeline.stages[number], stage.memory
         runtime = max(plan.pipeline.runtime[rank] for rank in plan.pipeline.placement[number])
-        workspace = priced.workspace + (priced.beside if plan.schedule.two_lanes else 0)
+        workspace = priced.workspace + (priced.forward_lane_workspace if plan.schedule.two_lanes else 0)
         needed = priced.resident + stage.in_flight * priced.held + workspace + runtime
         if needed > parts.total:
             yield (
@@ -231,5 +231,5 @@ def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
 
 
 def _named(what: str, numbers: Sequence[int]) -> str:
-    """``'rank 3'``, ``'devices 0, 1'``."""
+    """Format numbers with their noun: ``'rank 3'``, ``'devices 0, 1'``."""
     return f"{what if len(numbers) == 1 else what + 's'} {', '.join(map(str, numbers))}"

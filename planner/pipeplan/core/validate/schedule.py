@@ -1,9 +1,9 @@
-"""The check of a schedule: every action once, each on the device that owns it, and lists that can be played to the end.
+"""Checks of a schedule: every action once, each on the device that owns it, and lists that can run to the end.
 
 ::
 
     stage 1 on devices 2 and 3          device 2: 1F0 1F2 1B0 1B2 1R 1U
-                                        device 3: 1F1 1B1 1R 1U            micro-batch m is replica m mod 2's
+                                        device 3: 1F1 1B1 1R 1U            micro-batch m belongs to replica m mod 2
 """
 
 from collections import Counter
@@ -12,13 +12,13 @@ from collections.abc import Container, Iterable, Iterator, Sequence, Set
 from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import PlanError
 from pipeplan.core.schedule import Action, Kind, Schedule
-from pipeplan.core.validate.play import backwards_too_early, stuck
+from pipeplan.core.validate.deadlock import backwards_too_early, deadlocks
 
 Placement = Sequence[Sequence[int]]
-"""The devices of each stage, one a replica."""
+"""The devices of each stage, one per replica."""
 
 SHOWN = 40
-"""Lines that an error prints at most; the count covers the rest."""
+"""Largest number of lines in an error; the rest is counted."""
 
 
 @without_collector()
@@ -29,45 +29,45 @@ def validate_schedule(
     placement: Placement | None = None,
     tied: Sequence[Sequence[int]] = (),
 ) -> None:
-    """Check that a schedule takes every micro-batch through every stage and back, and ends.
+    """Check that a schedule runs every micro-batch through every stage and back, without a deadlock.
 
-    The lists are played as one-lane devices would play them. Two lanes wait for less than one, so an order that passes
-    runs on either, as every schedule must.
+    The lists are replayed on one-lane devices. Two lanes wait for less than one, so an order that passes runs on
+    either, as every schedule must.
 
     Parameters
     ----------
     placement : sequence of sequence of int, optional
-        The devices of each stage, one a replica; without it every stage has one, that which holds most of it.
+        The devices of each stage, one per replica; by default one device per stage, the one with most of its actions.
     tied : sequence of sequence of int
         Groups of stages that hold copies of the same weights and reduce together.
 
     Raises
     ------
     PlanError
-        Listing every violation: actions that are missing, doubled, unknown or on another device than theirs, a joined
-        backward beside a split one, a backward ahead of its forward, and who waits for whom in a deadlock.
+        Listing every violation: actions that are missing, doubled, unknown or on a wrong device, a joined backward
+        beside a split one, a backward before its forward, and the waiting actions of a deadlock.
     """
     refuse(f"the schedule {schedule.family!r}", _violations(schedule, stages, micro_batches, placement, tied))
 
 
 @without_collector()
 def validate_order(schedule: Schedule, tied: Sequence[Sequence[int]] = (), sharded: bool = False) -> None:
-    """Check that the lists of a complete schedule can be played to the end, wherever its replicas are.
+    """Check that the lists of a complete schedule can run to the end, wherever its replicas are.
 
     Parameters
     ----------
     tied : sequence of sequence of int
         Groups of stages that hold copies of the same weights and reduce together.
     sharded : bool
-        The replicas of a stage update a share each and exchange them, so an update is one act of all of them.
+        The replicas of a stage update a shard each and exchange them, so an update is one collective of all of them.
 
     Raises
     ------
     PlanError
-        Listing every backward ahead of its forward, or who waits for whom in a deadlock.
+        Listing every backward before its forward, or the waiting actions of a deadlock.
     """
     early = [*backwards_too_early(schedule)]
-    refuse(f"the schedule {schedule.family!r}", early or stuck(schedule, tied, sharded))
+    refuse(f"the schedule {schedule.family!r}", early or deadlocks(schedule, tied, sharded))
 
 
 def _violations(
@@ -79,17 +79,17 @@ def _violations(
 ) -> Iterator[str]:
     placement = likely_placement(schedule, stages) if placement is None else placement
     found = [
-        *strayed(schedule, stages, micro_batches, placement),
+        *misplaced(schedule, stages, micro_batches, placement),
         *missing_and_doubled(schedule, stages, micro_batches, placement, tied),
         *backwards_too_early(schedule),
     ]
     yield from found
-    if not found:  # an incomplete schedule gets stuck for a reason that is already told
-        yield from stuck(schedule, tied)
+    if not found:  # an incomplete schedule deadlocks for a reason that is already reported
+        yield from deadlocks(schedule, tied)
 
 
 def likely_placement(schedule: Schedule, stages: int) -> Placement:
-    """One device a stage: the one that holds most of its actions."""
+    """Return one device per stage: the one that holds most of its actions."""
     counts: dict[int, Counter[int]] = {stage: Counter() for stage in range(stages)}
     for device, order in enumerate(schedule.orders):
         for action in order:
@@ -97,8 +97,8 @@ def likely_placement(schedule: Schedule, stages: int) -> Placement:
     return [[device for device, _ in counts[stage].most_common(1)] for stage in range(stages)]
 
 
-def strayed(schedule: Schedule, stages: int, micro_batches: int, placement: Placement) -> Iterator[str]:
-    """Actions of stages or micro-batches that do not exist, and actions on a device that does not own them."""
+def misplaced(schedule: Schedule, stages: int, micro_batches: int, placement: Placement) -> Iterator[str]:
+    """Yield actions of stages or micro-batches that do not exist, and actions on a device that does not own them."""
     for device, order in enumerate(schedule.orders):
         for action in order:
             stage = action.stage
@@ -119,7 +119,7 @@ def strayed(schedule: Schedule, stages: int, micro_batches: int, placement: Plac
 def missing_and_doubled(
     schedule: Schedule, stages: int, micro_batches: int, placement: Placement, tied: Sequence[Sequence[int]] = ()
 ) -> Iterator[str]:
-    """Actions that are there twice or not at all, and micro-batches with two kinds of backward."""
+    """Yield actions that are doubled or missing, and micro-batches with two kinds of backward."""
     counts = Counter(action for action in schedule.actions() if action.kind.per_micro_batch)
     for action, count in counts.items():
         if count > 1:
@@ -128,13 +128,16 @@ def missing_and_doubled(
     for stage in range(stages):
         for micro_batch in range(micro_batches):
             for part in range(slices):
-                if not _plain(counts, stage, micro_batch, part):
-                    yield from _there_and_back(counts, stage, micro_batch, part)
-    yield from _once_a_step(schedule, stages, placement, {stage for group in tied for stage in group})
+                if not _has_joined_pair(counts, stage, micro_batch, part):
+                    yield from _pass_faults(counts, stage, micro_batch, part)
+    yield from _once_per_step(schedule, stages, placement, {stage for group in tied for stage in group})
 
 
-def _once_a_step(schedule: Schedule, stages: int, placement: Placement, tied: Set[int]) -> Iterator[str]:
-    """If anybody updates, everybody does; and what replicas and copies have learnt apart, they sum."""
+def _once_per_step(schedule: Schedule, stages: int, placement: Placement, tied: Set[int]) -> Iterator[str]:
+    """Yield faults of updates and reductions.
+
+    If one stage updates, all do. Replicas and copies of shared weights sum their gradients.
+    """
     counts = Counter(
         (action, device)
         for device, order in enumerate(schedule.orders)
@@ -160,14 +163,15 @@ def _once_a_step(schedule: Schedule, stages: int, placement: Placement, tied: Se
                 yield f"stage {stage} {has} and no reduction on device {device}; add {reduce}"
 
 
-def _plain(counts: Container[object], stage: int, micro_batch: int, part: int) -> bool:
-    """Whether there are a forward and a joined backward and nothing else, as nearly always."""
+def _has_joined_pair(counts: Container[object], stage: int, micro_batch: int, part: int) -> bool:
+    """Return whether there are a forward and a joined backward and nothing else, the common case."""
     place = (stage, micro_batch, part)
     split = (Kind.INPUT_GRADIENT, *place) in counts or (Kind.WEIGHT_GRADIENT, *place) in counts
     return (Kind.FORWARD, *place) in counts and (Kind.BACKWARD, *place) in counts and not split
 
 
-def _there_and_back(counts: Counter[Action], stage: int, micro_batch: int, part: int) -> Iterator[str]:
+def _pass_faults(counts: Counter[Action], stage: int, micro_batch: int, part: int) -> Iterator[str]:
+    """Yield a missing forward or backward, and a split backward beside a joined one."""
     forward, joined, inputs, weights = (
         Action(kind, stage, micro_batch, part)
         for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)

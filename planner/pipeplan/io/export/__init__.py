@@ -1,1 +1,1 @@
-"""Plans and time lines in the forms that other tools read."""
+"""Export of plans and time lines to the formats of other tools."""

@@ -1,15 +1,15 @@
-"""Schedules as torch.distributed.pipelining stores them, in CSV.
+"""Schedules in the CSV format of torch.distributed.pipelining.
 
 ::
 
-    0F0,0F1,0B0,0B1           one row a rank, one action a cell: stage, kind (F, B, I or W), micro-batch
-    ,1F0,1B0,1F1,1B1          an empty cell is a step in which the rank does nothing
+    0F0,0F1,0B0,0B1           one row per rank, one action per cell: stage, kind (F, B, I or W), micro-batch
+    ,1F0,1B0,1F1,1B1          an empty cell is a step in which the rank is idle
 
-This is the compute-only form, which a torch runtime that adds the transfers itself (``_PipelineScheduleRuntime``)
-reads. What torch dumps unless told otherwise has transfers and sharding steps too (``0SEND_F0``, ``0UNSHARD``); we read
-it without them, as simulator and executor make their own. The reduction and the update of a stage are not part of the
-compute-only form: torch does them after the step. Nor are replicas: a stage belongs to one rank, and
-torch's data parallelism wraps copies of the whole pipeline, which is another plan than stages of unequal widths.
+This is the compute-only form, for torch's runtime that adds the transfers itself (``_PipelineScheduleRuntime``). By
+default torch dumps transfers and sharding steps too (``0SEND_F0``, ``0UNSHARD``); we skip them, as simulator and
+executor make their own. The reduction and the update of a stage are not part of the compute-only form: torch runs them
+after the step. Replicas are not part of it either: a stage belongs to one rank, and torch's data parallelism wraps
+copies of the whole pipeline, which is a different plan from stages of unequal widths.
 """
 
 import csv
@@ -24,26 +24,26 @@ from pipeplan.io.schema import listing
 from pipeplan.io.text import read_text
 
 _PAIR = re.compile(r"\((.*)\)OVERLAP_F_B")
-_BESIDES = re.compile(r"\d+(SEND|RECV)_[FB]\d+|\d+(UNSHARD|RESHARD|REDUCE_GRAD)")
-"""What torch's lists hold besides computation."""
+_NOT_COMPUTE = re.compile(r"\d+(SEND|RECV)_[FB]\d+|\d+(UNSHARD|RESHARD|REDUCE_GRAD)")
+"""Actions in torch's lists that are not computation."""
 
 
 def write_torch_csv(schedule: Schedule, path: str | Path) -> None:
-    """Write a schedule, whole or not at all; reductions and updates are left out.
+    """Write a schedule atomically, without reductions and updates.
 
     Raises
     ------
     InputError
-        If the schedule replicates a stage or cuts micro-batches into token slices, which the dialect cannot say.
+        If the schedule replicates a stage or cuts micro-batches into token slices, which the format cannot express.
     """
     write_whole(Path(path), torch_csv_text(schedule))
 
 
 def torch_csv_text(schedule: Schedule) -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     sliced = next((action for action in schedule.actions() if action.slice), None)
     if sliced is not None:
-        raise InputError(f"torch's schedule files know no token slices, and this schedule has {sliced}")
+        raise InputError(f"torch's schedule files do not support token slices, and this schedule has {sliced}")
     for stage, homes in enumerate(schedule.homes):
         if len(homes) > 1:
             raise InputError(
@@ -58,28 +58,28 @@ def torch_csv_text(schedule: Schedule) -> str:
 
 
 def read_torch_csv(path: str | Path, family: str = "torch-csv") -> Schedule:
-    """A schedule from a file: its order of actions, each stage's update at the end of its rank's row.
+    """Read a schedule from a file; add each stage's update at the end of its rank's row.
 
-    Two actions that torch overlaps (``(0F1;1B2)OVERLAP_F_B``) become two in a row; transfers, and steps that gather,
+    Two actions that torch overlaps (``(0F1;1B2)OVERLAP_F_B``) become two in sequence. Transfers, and steps that gather,
     drop or sum sharded tensors, are left out.
 
     Raises
     ------
     InputError
-        Naming every cell that holds something else.
+        Naming every invalid cell.
     """
     return schedule_from_torch_csv(read_text(Path(path)), str(path), family)
 
 
 def schedule_from_torch_csv(text: str, where: str, family: str = "torch-csv") -> Schedule:
-    """The same from text; ``where`` is what errors call it."""
+    """Parse a schedule from the file's text; ``where`` names the source in errors."""
     orders: list[tuple[Action, ...]] = []
     complaints: list[str] = []
     for row_number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
         order: list[Action] = []
         for column, cell in enumerate(row, start=1):
             for part in _parts(cell.strip()):
-                if _BESIDES.fullmatch(part):
+                if _NOT_COMPUTE.fullmatch(part):
                     continue
                 try:
                     order.append(_compute(part))

@@ -1,4 +1,4 @@
-"""Directed graphs of an importer: a topological order that is always the same, and groups fused into one node."""
+"""Algorithms on an importer's directed graph: deterministic topological order, reachability, strong components."""
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -10,12 +10,12 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 def topological(nodes: Iterable[Node], edges: Iterable[tuple[Node, Node]], rank: Callable[[Node], Any]) -> list[Node]:
-    """Every node after all that lead to it; among those that may come next, the one of least ``rank`` first.
+    """Return a topological order; among the nodes that may come next, the one of least ``rank`` comes first.
 
     Raises
     ------
     InputError
-        If edges go round in a circle.
+        If the edges contain a cycle.
     """
     missing = dict.fromkeys(nodes, 0)
     after: dict[Node, list[Node]] = {node: [] for node in missing}
@@ -41,7 +41,7 @@ def topological(nodes: Iterable[Node], edges: Iterable[tuple[Node, Node]], rank:
 
 
 def reachable(start: Node, after: Mapping[Node, list[Node]]) -> set[Node]:
-    """``start`` and everything that edges lead to from it."""
+    """Return ``start`` and all nodes reachable from it."""
     found, todo = {start}, [start]
     while todo:
         for other in after.get(todo.pop(), ()):
@@ -52,12 +52,13 @@ def reachable(start: Node, after: Mapping[Node, list[Node]]) -> set[Node]:
 
 
 def components(nodes: Iterable[Node], edges: Iterable[tuple[Node, Node]]) -> dict[Node, Node]:
-    """The strongly connected component of each node, named after one of its members (Kosaraju's algorithm)."""
+    """Map each node to its strongly connected component, named after one of its nodes (Kosaraju's algorithm)."""
     after: dict[Node, list[Node]] = {node: [] for node in nodes}
     before: dict[Node, list[Node]] = {node: [] for node in after}
     for a, b in edges:
         after[a].append(b)
         before[b].append(a)
+    # First pass: depth-first search along the edges; nodes in order of completion.
     finished: list[Node] = []
     seen: set[Node] = set()
     for root in after:
@@ -74,6 +75,7 @@ def components(nodes: Iterable[Node], edges: Iterable[tuple[Node, Node]]) -> dic
             else:
                 seen.add(following)
                 stack.append((following, iter(after[following])))
+    # Second pass: against the edges, in reverse order of completion; each search finds one component.
     component: dict[Node, Node] = {}
     for root in reversed(finished):
         todo = [] if root in component else [root]

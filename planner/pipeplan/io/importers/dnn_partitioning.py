@@ -1,4 +1,4 @@
-"""The JSON workloads of dnn-partitioning (Tarnawski et al., NeurIPS 2020): a graph of operators, and its devices.
+"""Parser of dnn-partitioning's JSON workloads (Tarnawski et al., NeurIPS 2020): an operator graph and its devices.
 
 ::
 
@@ -6,7 +6,7 @@
      "nodes": [{"id": 1, "name": "node1", "fpgaLatency": 0.7, "isBackwardNode": 0, "colorClass": 1, "size": 4096, ...}],
      "edges": [{"sourceId": 1, "destId": 2, "cost": 0.01, "size": 2048}]}
 
-Nodes of one colour share a device, a backward node thereby its forward mate's. Latencies and costs are
+Nodes of one colour share a device, so a backward node shares that of its forward node. Latencies and costs are
 milliseconds; the cost of an edge is the time that its source's output takes on a link, the same on all its edges.
 """
 
@@ -29,19 +29,19 @@ from pipeplan.io.schema import check, listing
 from pipeplan.io.text import parse_data, read_text
 
 _FAST = 5 * 10**11
-"""Bytes per second above which a link between such devices cannot be meant; see `corrected`."""
+"""Bytes per second above which a link between such devices is implausible; see `corrected`."""
 
 Amount = Annotated[Number, Field(ge=0, le=1e18)]
 Truth = Annotated[bool, BeforeValidator(lambda value: bool(value) if value in (0, 1) else value)]
 
 
-class Foreign(BaseModel):
-    """A part of somebody else's file: what it says beyond our needs is not our business."""
+class ForeignEntry(BaseModel):
+    """Base schema of entries in other projects' files; it ignores unknown fields."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
-class NodeEntry(Foreign):
+class NodeEntry(ForeignEntry):
     """One operator."""
 
     id: int
@@ -54,8 +54,8 @@ class NodeEntry(Foreign):
     size: Amount = 0.0
 
 
-class EdgeEntry(Foreign):
-    """One tensor's way."""
+class EdgeEntry(ForeignEntry):
+    """One tensor between two operators."""
 
     source: int = Field(alias="sourceId")
     target: int = Field(alias="destId")
@@ -63,8 +63,8 @@ class EdgeEntry(Foreign):
     size: Amount | None = None
 
 
-class WorkloadFile(Foreign):
-    """The whole file."""
+class WorkloadFile(ForeignEntry):
+    """Schema of a workload file."""
 
     max_size: Amount = Field(alias="maxSizePerFPGA")
     accelerators: int = Field(alias="maxFPGAs", ge=1, le=MOST_DEVICES)
@@ -75,7 +75,7 @@ class WorkloadFile(Foreign):
 
 @dataclass(frozen=True)
 class Group:
-    """Operators that share a device: one layer. Sorted by id; named after its forward ones where it has any."""
+    """A layer: operators that share a device, sorted by id; named after its forward operators if it has any."""
 
     forward: tuple[NodeEntry, ...]
     backward: tuple[NodeEntry, ...]
@@ -90,36 +90,36 @@ class Group:
 
 
 def read_dnn_partitioning(path: Path, *, corrected: bool = False) -> tuple[Model, Cluster]:
-    """Model and cluster in a file; see `dnn_partitioning_from_data`."""
+    """Read model and cluster from a file; see `dnn_partitioning_from_data`."""
     return dnn_partitioning_from_data(
         parse_data(read_text(path), str(path)), str(path), path.name.split(".")[0], corrected=corrected
     )
 
 
 def dnn_partitioning_from_data(data: Any, where: str, name: str, *, corrected: bool = False) -> tuple[Model, Cluster]:
-    """Model and cluster that plain data describes.
+    """Build model and cluster from plain data.
 
     Parameters
     ----------
     data : mapping
     where, name : str
-        What errors call the data, and what the model is called.
+        Names of the data in errors, and of the model.
     corrected : bool
         The layer-graph workloads price a transfer a thousand times too low (their cost per byte is that of the operator
-        graphs, with the milliseconds taken for seconds). As written, they are read as written and a note says so; with
+        graphs, with the milliseconds taken for seconds). By default they are read as written, with a note; with
         ``corrected`` the links are a thousand times slower.
 
     Notes
     -----
     A layer is a set of operators that must share a device: those of one colour, joined where they depend on each other
-    in a circle. A backward-only layer is put where the mirror image of its edges wants it. The file's memory rule, the
-    sum of the sizes on a device, is kept by calling half of a layer's size parameters: with their gradients they make
-    the whole.
+    in a cycle. A backward-only layer is ordered by the reverse of its edges. The file's memory rule is the sum of the
+    sizes on a device. To follow it, half of a layer's size counts as parameters; with their gradients they make the
+    whole.
 
     Raises
     ------
     InputError
-        Naming everything that is wrong, or the operators that no accelerator supports.
+        Naming every fault, or the operators that no accelerator supports.
     """
     file = check(WorkloadFile, data, where)
     verify(file, where)
@@ -165,7 +165,7 @@ def dnn_partitioning_from_data(data: Any, where: str, name: str, *, corrected: b
 
 
 def verify(file: WorkloadFile, where: str) -> None:
-    """Refuse ids that stand twice or lead nowhere, and operators that no accelerator supports."""
+    """Refuse duplicate or unknown ids, and operators that no accelerator supports."""
     ids = [node.id for node in file.nodes]
     known, complaints = set(ids), []
     if len(known) < len(ids):
@@ -185,10 +185,11 @@ def verify(file: WorkloadFile, where: str) -> None:
 
 
 def group_operators(file: WorkloadFile) -> tuple[list[Group], list[tuple[Group, Group]]]:
-    """Layers, and the edges between them; see the notes of `dnn_partitioning_from_data`."""
+    """Return the layers and the edges between them; see the notes of `dnn_partitioning_from_data`."""
     color = _colors(file)
     with_forward = {color[node.id] for node in file.nodes if not node.backward}
     backward = {node.id: node.backward for node in file.nodes}
+    # Edges between colours: forward edges as they are, those of backward-only colours reversed.
     wanted = []
     for edge in file.edges:
         a, b = color[edge.source], color[edge.target]
@@ -198,6 +199,7 @@ def group_operators(file: WorkloadFile) -> tuple[list[Group], list[tuple[Group, 
             wanted.append((a, b))
         elif backward[edge.source] and not {a, b} <= with_forward:
             wanted.append((b, a))
+    # Colours on a cycle form one layer.
     component = components(color.values(), wanted)
     members: dict[Any, list[NodeEntry]] = defaultdict(list)
     for node in sorted(file.nodes, key=lambda node: node.id):
@@ -211,7 +213,7 @@ def group_operators(file: WorkloadFile) -> tuple[list[Group], list[tuple[Group, 
 
 
 def _colors(file: WorkloadFile) -> dict[int, tuple[str, Any]]:
-    """What must share a device: the colour, or for a backward node without one its mate's by name, or itself."""
+    """Return each node's device-sharing key: its colour, or by name that of its forward node, or its own id."""
     mates = {node.name: node for node in file.nodes if not node.backward and node.name}
     found: dict[int, tuple[str, Any]] = {}
     for node in file.nodes:
@@ -221,19 +223,22 @@ def _colors(file: WorkloadFile) -> dict[int, tuple[str, Any]]:
 
 
 def _bandwidth(file: WorkloadFile, corrected: bool) -> tuple[int | None, bool]:
-    """Bytes per second of a link, and whether the file shows the unit trap. Without priced edges links are free."""
+    """Return the bytes per second of a link, and whether the file's units are implausible.
+
+    Without priced edges links are free (None).
+    """
     ratios = [edge.size / edge.cost for edge in file.edges if edge.size and edge.cost]
     if ratios:
         rate = median(ratios) * 1000
     elif any(edge.cost for edge in file.edges):
-        rate = 10.0**9  # costs without sizes: any rate will do, as sizes are made to give the costs
+        rate = 10.0**9  # costs without sizes: any rate serves, as sizes are derived from the costs
     else:
         return None, False
     return max(round(rate / 1000 if corrected else rate), 1), rate > _FAST
 
 
 def _outputs(file: WorkloadFile, rate: int | None) -> dict[int, int]:
-    """Bytes that each operator sends to whoever reads it, once. An edge that costs nothing sends nothing."""
+    """Return the bytes of each operator's output, counted once. An edge without cost sends nothing."""
     found: dict[int, int] = {}
     for edge in file.edges:
         size = 0.0

@@ -1,11 +1,11 @@
-"""PipeDream's ``graph.txt`` as a model: a row of layers that says where its numbers may mislead.
+"""Parser of PipeDream's ``graph.txt`` to a model; notes mark layers whose times may be wrong.
 
-Backward time may be booked on the wrong layer (`Misbooked`), as happens around recurrent layers. The profiler takes the
-time between the gradient hooks of neighbouring modules. Around fused recurrent layers a hook fires early or late, so
-part of one module's backward is booked on the next. The sums are right, the parts are not:
+Backward time may be attributed to the wrong layer (`Misattributed`). The profiler measures the time between the
+gradient hooks of neighbouring modules. Around fused recurrent layers a hook fires early or late, so part of one
+module's backward is attributed to the next. The sums are right, the parts are not:
 
-* a bidirectional LSTM with next to no backward time, behind an embedding with far too much;
-* a last LSTM with several times its twins' backward time, ahead of a classifier with too little.
+* a bidirectional LSTM with almost no backward time, after an embedding with far too much;
+* a last LSTM with several times the backward time of identical layers, before a classifier with too little.
 """
 
 import re
@@ -20,15 +20,15 @@ from pipeplan.io.importers.dag import reachable, topological
 from pipeplan.io.importers.pipedream_graph import Graph, GraphNode, parse_graph
 from pipeplan.io.text import read_text
 
-STARVED = 0.25
+LEAST_SHARE = 0.25
 """A recurrent layer whose backward takes less than this fraction of its forward has lost backward time."""
-GORGED = 2.0
-"""One whose backward takes more than this many times its twins' median has gained some."""
+MOST_TIMES = 2.0
+"""A recurrent layer whose backward takes more than this many times the median of identical layers has gained some."""
 
 
 @dataclass(frozen=True)
-class Misbooked:
-    """Two nodes between which time was booked wrongly, and all nodes on the ways between them, themselves included."""
+class Misattributed:
+    """Two nodes between which time was attributed wrongly, and all nodes on paths between them, both included."""
 
     first: str
     last: str
@@ -36,16 +36,16 @@ class Misbooked:
     why: str
 
 
-def find_misbooked(graph: Graph) -> tuple[Misbooked, ...]:
-    """Every such pair in a graph."""
+def find_misattributed(graph: Graph) -> tuple[Misattributed, ...]:
+    """Return every pair of nodes with misattributed backward time."""
     found = []
     for node in sorted(graph.nodes.values(), key=lambda node: node.number):
         if not _recurrent(node):
             continue
-        if node.forward and node.backward < STARVED * node.forward:
+        if node.forward and node.backward < LEAST_SHARE * node.forward:
             found += [_pair(graph, source, node) for source in _embeddings(graph, node)]
-        ordinary = _twins(graph, node)
-        if ordinary and node.backward > GORGED * ordinary:
+        ordinary = _median_of_identical(graph, node)
+        if ordinary and node.backward > MOST_TIMES * ordinary:
             found += [_pair(graph, node, head) for head in _heads(graph, node)[:1]]
     return tuple(found)
 
@@ -60,14 +60,14 @@ def _embeddings(graph: Graph, node: GraphNode) -> list[GraphNode]:
     return [source for source in sources if source.what.startswith("Embedding") and source.backward > source.forward]
 
 
-def _twins(graph: Graph, node: GraphNode) -> float:
-    """Median backward time of the other nodes that are described by the same words; 0 where there are under two."""
+def _median_of_identical(graph: Graph, node: GraphNode) -> float:
+    """Return the median backward time of other nodes with the same description; 0 if there are fewer than two."""
     times = [other.backward for other in graph.nodes.values() if other.what == node.what and other is not node]
     return median(times) if len(times) > 1 else 0
 
 
 def _heads(graph: Graph, node: GraphNode) -> list[GraphNode]:
-    """Classifiers behind ``node`` whose backward takes less time than their forward, which it never does."""
+    """Return classifiers after ``node`` with a backward shorter than their forward, which is implausible."""
     after: dict[str, list[str]] = {name: graph.readers(name) for name in graph.nodes}
     found = reachable(node.name, after)
     behind = [graph.nodes[name] for name in found]
@@ -79,7 +79,7 @@ def _heads(graph: Graph, node: GraphNode) -> list[GraphNode]:
     return sorted(heads, key=lambda other: other.number)
 
 
-def _pair(graph: Graph, first: GraphNode, last: GraphNode) -> Misbooked:
+def _pair(graph: Graph, first: GraphNode, last: GraphNode) -> Misattributed:
     after: dict[str, list[str]] = {name: graph.readers(name) for name in graph.nodes}
     before: dict[str, list[str]] = {name: [] for name in graph.nodes}
     for a, b in graph.edges:
@@ -91,46 +91,46 @@ def _pair(graph: Graph, first: GraphNode, last: GraphNode) -> Misbooked:
         f"backward {node.backward / 1e6:.3f} ms)"
         for node in (first, last)
     )
-    return Misbooked(first.name, last.name, ordered, f"between {times}")
+    return Misattributed(first.name, last.name, ordered, f"between {times}")
 
 
 PROFILED = "profiled"
-"""What an imported profile calls the device it was measured on."""
+"""Device name of imported profiles."""
 _IMAGE_BYTES = (4 * 3 * 224**2, 4 * 3 * 299**2)
-"""One single-precision colour image, as the profiled networks take it (the second: Inception)."""
+"""Bytes of a single-precision colour image, the input of the profiled networks (the second: Inception)."""
 _LSTM = re.compile(r"LSTM\(\d+, (\d+)\)")
 
 
 def read_pipedream(path: Path, *, merge_misbooked: bool = False, samples: int | None = None) -> Model:
-    """The model in a ``graph.txt``; see `pipedream_from_text`."""
+    """Read the model in a ``graph.txt``; see `pipedream_from_text`."""
     return pipedream_from_text(
         read_text(path), path.name.split(".")[0], merge_misbooked=merge_misbooked, samples=samples
     )
 
 
 def pipedream_from_text(text: str, name: str, *, merge_misbooked: bool = False, samples: int | None = None) -> Model:
-    """The model in the text of a ``graph.txt``, its layers in topological order, with one imported profile.
+    """Parse the text of a ``graph.txt``: layers in topological order, with one imported profile.
 
     Parameters
     ----------
     text, name : str
     merge_misbooked : bool
-        Fuse the layers between which the profiler booked backward time on a neighbour (see `misbooked`). Left apart,
-        their sum is right and each of them is wrong; the notes name them either way.
+        Fuse the layers between which the profiler attributed backward time to a neighbour (see `Misattributed`). Kept
+        apart, their sum is right and each of them is wrong; the notes name them in both cases.
     samples : int, optional
-        Samples of the profiled mini-batch. Recovered where the sizes of images or recurrent states tell it, else the
-        mini-batch itself counts as one sample.
+        Samples of the profiled mini-batch. By default recovered from the sizes of images or recurrent states if
+        possible, else the mini-batch itself counts as one sample.
 
     Notes
     -----
-    `Input` nodes are dropped, as their time is that of loading data, and so are `__getitem__` nodes that nothing reads.
-    The backward time is not split in the file: half of it counts as input gradient, all of it where there are no
-    parameters. What a layer saves for its backward is not in the file either: its output is taken.
+    `Input` nodes are dropped, as their time is that of loading data, and so are unread `__getitem__` nodes. The
+    backward time is not split in the file: half of it counts as input gradient, all of it where there are no
+    parameters. The bytes that a layer saves for its backward are not in the file either: its output is used.
 
     Raises
     ------
     InputError
-        Naming every line that is wrong.
+        Naming every invalid line.
     """
     whole = parse_graph(text, name)
     samples, how = (samples, "as given") if samples is not None else recover_samples(whole)
@@ -139,8 +139,8 @@ def pipedream_from_text(text: str, name: str, *, merge_misbooked: bool = False, 
     graph, dropped = _prune(whole)
     if not graph.nodes:
         raise InputError(f"{name}: nothing is left once the Input nodes are dropped")
-    misbooked = find_misbooked(graph)
-    groups = _groups(graph, misbooked if merge_misbooked else ())
+    misattributed = find_misattributed(graph)
+    groups = _groups(graph, misattributed if merge_misbooked else ())
     order = _order(graph, groups)
     return Model(
         name=name,
@@ -153,12 +153,12 @@ def pipedream_from_text(text: str, name: str, *, merge_misbooked: bool = False, 
                 provenance=Provenance("imported", f"PipeDream profile {name}"),
             ),
         ),
-        notes=_notes(samples, how, dropped, misbooked, merge_misbooked),
+        notes=_notes(samples, how, dropped, misattributed, merge_misbooked),
     )
 
 
 def recover_samples(graph: Graph) -> tuple[int, str]:
-    """Samples of the profiled mini-batch, and how one knows."""
+    """Return the samples of the profiled mini-batch, and a text on how they were recovered."""
     for node in graph.nodes.values():
         size = sum(node.outputs)
         if node.what.startswith("Input") and size:
@@ -177,7 +177,7 @@ def recover_samples(graph: Graph) -> tuple[int, str]:
 
 
 def _prune(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """The graph without inputs and without outputs that nobody reads; and the names of the latter."""
+    """Return the graph without `Input` nodes and unread `__getitem__` nodes, and the names of the latter."""
     graph = graph.without(name for name, node in graph.nodes.items() if node.what.startswith("Input"))
     dropped: list[str] = []
     while True:
@@ -191,10 +191,10 @@ def _prune(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
         graph = graph.without(unread)
 
 
-def _groups(graph: Graph, misbooked: Iterable[Misbooked]) -> dict[str, tuple[str, ...]]:
-    """For every node the nodes of its layer, itself among them, in order of creation. Overlapping groups are joined."""
+def _groups(graph: Graph, misattributed: Iterable[Misattributed]) -> dict[str, tuple[str, ...]]:
+    """Return for every node all nodes of its layer in order of creation. Overlapping groups are merged."""
     group = {name: {name} for name in graph.nodes}
-    for pair in misbooked:
+    for pair in misattributed:
         joined = set().union(*(group[name] for name in pair.between))
         group |= dict.fromkeys(joined, joined)
     ordered = {id(members): tuple(sorted(members, key=lambda n: graph.nodes[n].number)) for members in group.values()}
@@ -232,13 +232,13 @@ def _cost(graph: Graph, members: tuple[str, ...]) -> LayerCost:
 
 
 def _leaves(graph: Graph, name: str, members: tuple[str, ...]) -> bool:
-    """Whether a node's output is read outside its layer, or is one that the whole model returns."""
+    """Return whether a node's output is read outside its layer, or is an output of the model."""
     readers = graph.readers(name)
     return not readers or any(reader not in members for reader in readers)
 
 
 def _notes(
-    samples: int, how: str, dropped: tuple[str, ...], misbooked: tuple[Misbooked, ...], merged: bool
+    samples: int, how: str, dropped: tuple[str, ...], misattributed: tuple[Misattributed, ...], merged: bool
 ) -> tuple[str, ...]:
     counted = "1 sample" if samples == 1 else f"{samples} samples"
     notes = [
@@ -249,7 +249,7 @@ def _notes(
     ]
     if dropped:
         notes.append(f"dropped, as nothing reads them: {', '.join(dropped)}")
-    for pair in misbooked:
+    for pair in misattributed:
         treated = (
             "they are merged into one layer"
             if merged

@@ -1,4 +1,4 @@
-"""The text of PipeDream's ``graph.txt`` as a graph (Narayanan et al., SOSP 2019, and its published profiler).
+"""Parser of PipeDream's ``graph.txt`` to a graph (Narayanan et al., SOSP 2019, and its published profiler).
 
 ::
 
@@ -20,7 +20,7 @@ from pipeplan.io.schema import listing
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
 _DIGITS = 18
-"""Digits of a creation number that count."""
+"""Number of digits of a creation number that are used."""
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 
 
@@ -37,24 +37,24 @@ class GraphNode:
 
     @property
     def number(self) -> tuple[int, str]:
-        """Creation number, ``k`` of ``node<k>``: what decides between nodes that may come next."""
+        """Creation number, ``k`` of ``node<k>``: the tie-breaker of the topological order."""
         match = re.search(r"(\d+)$", self.name)
         return (int(match[1][:_DIGITS]) if match else UNLIMITED, self.name)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What a file says."""
+    """Nodes and edges of a file."""
 
     nodes: dict[str, GraphNode]
     edges: tuple[tuple[str, str], ...]
 
     def readers(self, name: str) -> list[str]:
-        """Nodes that read ``name``."""
+        """Return the nodes that read ``name``."""
         return [b for a, b in self.edges if a == name]
 
     def without(self, names: Iterable[str]) -> "Graph":
-        """The graph without some nodes and all edges at them."""
+        """Return the graph without some nodes and their edges."""
         gone = set(names)
         return Graph(
             {name: node for name, node in self.nodes.items() if name not in gone},
@@ -63,7 +63,7 @@ class Graph:
 
 
 def parse_graph(text: str, name: str) -> Graph:
-    """Nodes and edges as the text lists them."""
+    """Parse the nodes and edges of the text; raise an InputError that names every invalid line."""
     nodes: dict[str, GraphNode] = {}
     edges: list[tuple[str, str]] = []
     complaints: list[str] = []

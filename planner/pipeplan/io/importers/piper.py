@@ -1,4 +1,4 @@
-"""The JSON workloads of Piper (Tarnawski et al., NeurIPS 2021): layers with a cost for each tensor-parallel degree.
+"""Parser of Piper's JSON workloads (Tarnawski et al., NeurIPS 2021): layers with costs by tensor-parallel degree.
 
 ::
 
@@ -20,20 +20,20 @@ from pipeplan.core.figures import MOST_DEVICES, MOST_SAMPLES
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.io.device_file import Number
 from pipeplan.io.importers.dag import topological
-from pipeplan.io.importers.dnn_partitioning import Foreign
+from pipeplan.io.importers.dnn_partitioning import ForeignEntry
 from pipeplan.io.importers.pipedream import PROFILED
 from pipeplan.io.schema import check, listing
 from pipeplan.io.text import parse_data, read_text
 
 _VARIANT = "vanilla"
 _LONG = 1.0
-"""Seconds a sample above which the times are probably milliseconds."""
+"""Seconds per sample above which the times are probably milliseconds."""
 
 Amount = Annotated[Number, Field(ge=0, le=1e18)]
 
 
-class VariantEntry(Foreign):
-    """One way to run a layer."""
+class VariantEntry(ForeignEntry):
+    """One variant of running a layer."""
 
     id: str
     time: Amount = Field(alias="timePerSample")
@@ -44,7 +44,7 @@ class VariantEntry(Foreign):
     sync_out: dict[str, Amount] = Field(alias="syncTimeBw", default={})
 
 
-class NodeEntry(Foreign):
+class NodeEntry(ForeignEntry):
     """One layer: its variants, by tensor-parallel degree."""
 
     id: int
@@ -52,16 +52,16 @@ class NodeEntry(Foreign):
     variants: dict[str, list[VariantEntry]] = Field(alias="TMPCs")
 
 
-class EdgeEntry(Foreign):
-    """One tensor's way."""
+class EdgeEntry(ForeignEntry):
+    """One tensor between two layers."""
 
     source: int = Field(alias="sourceId")
     target: int = Field(alias="destId")
     size: Amount = Field(alias="communicationCost")
 
 
-class WorkloadFile(Foreign):
-    """The whole file."""
+class WorkloadFile(ForeignEntry):
+    """Schema of a workload file."""
 
     devices: int = Field(alias="maxDevices", ge=1, le=MOST_DEVICES)
     memory: Amount = Field(alias="maxMemoryPerDevice")
@@ -72,28 +72,28 @@ class WorkloadFile(Foreign):
 
 
 def read_piper(path: Path, *, corrected: bool = False) -> tuple[Model, Cluster]:
-    """Model and cluster in a file; see `piper_from_data`."""
+    """Read model and cluster from a file; see `piper_from_data`."""
     return piper_from_data(
         parse_data(read_text(path), str(path)), str(path), path.name.split(".")[0], corrected=corrected
     )
 
 
 def piper_from_data(data: Any, where: str, name: str, *, corrected: bool = False) -> tuple[Model, Cluster]:
-    """Model and cluster that plain data describes: each layer on one device, nothing recomputed.
+    """Build model and cluster from plain data: each layer on one device, nothing recomputed.
 
     Parameters
     ----------
     data : mapping
     where, name : str
-        What errors call the data, and what the model is called.
+        Names of the data in errors, and of the model.
     corrected : bool
-        Some of the workloads give times in milliseconds where their transfers are priced in seconds. As written they
-        are read as seconds, and a note says where that looks wrong; with ``corrected`` as milliseconds.
+        Some of the workloads give times in milliseconds where their transfers are priced in seconds. By default they
+        are read as seconds, with a note where that looks wrong; with ``corrected`` as milliseconds.
 
     Raises
     ------
     InputError
-        Naming everything that is wrong, or the layers without a plain variant for one device.
+        Naming every fault, or the layers without a plain variant for one device.
     """
     file = check(WorkloadFile, data, where)
     plain = _plain_variants(file, where)
@@ -133,7 +133,7 @@ def piper_from_data(data: Any, where: str, name: str, *, corrected: bool = False
 
 
 def _plain_variants(file: WorkloadFile, where: str) -> dict[int, VariantEntry]:
-    """Each layer's variant for one device without recomputation."""
+    """Return each layer's variant for one device without recomputation."""
     plain: dict[int, VariantEntry] = {}
     complaints = []
     for n, node in enumerate(file.nodes):
@@ -157,7 +157,7 @@ def _plain_variants(file: WorkloadFile, where: str) -> dict[int, VariantEntry]:
 
 
 def _cost(variant: VariantEntry, output: int, unit: int) -> LayerCost:
-    """A third of the time counts as forward, as for matrix products; half of the rest as weight gradient."""
+    """Split the time: a third is forward, as for matrix products, and half of the rest weight gradient."""
     total = round(variant.time * unit)
     forward = total // 3
     backward = total - forward

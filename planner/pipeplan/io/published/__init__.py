@@ -1,7 +1,7 @@
-"""Other projects' workloads under their authors' own rules of what a stage costs, one file each.
+"""Other projects' workloads under the cost rules of their own publications, one file each.
 
-pipeplan's rules differ in what they count (who pays for a transfer, how often replicas sum their gradients), so that a
-value is comparable with a published one only under the rule that it was published for.
+pipeplan's rules differ in what they count (the stage charged for a transfer, how often replicas sum their gradients).
+A value is comparable with a published one only under the rule of that publication.
 """
 
 from pipeplan.io.published.dnn_partitioning import dnn_partitioning

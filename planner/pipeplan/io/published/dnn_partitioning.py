@@ -1,8 +1,8 @@
 """dnn-partitioning's throughput problem (Tarnawski et al., NeurIPS 2020, section 5.1.2).
 
-An accelerator's load is the time of its operators, and of every tensor that enters or leaves it, once a source. A
-processor's load is the time of its operators; it pays for no transfer. Accelerators hold so many bytes. Backward
-operators lie where their forward mates do, and their tensors, gradients, count like all others.
+An accelerator's load is the time of its operators, and of every tensor that enters or leaves it, once per source. A
+processor's load is the time of its operators, without transfers. Accelerators have a memory limit. Backward operators
+are on the device of their forward operators, and their tensors (gradients) count like all others.
 """
 
 from collections import defaultdict
@@ -26,15 +26,15 @@ _PER_MILLISECOND = 10**9
 def dnn_partitioning(
     path: Path, *, corrected: bool = False, accelerators: int | None = None, processors: int | None = None
 ) -> Published:
-    """The problem in a file.
+    """Build the problem in a file.
 
     Parameters
     ----------
     path : Path
     corrected : bool
-        Transfers a thousand times slower; see `pipeplan.io.importers.dnn_partitioning`.
+        Make transfers a thousand times slower; see `pipeplan.io.importers.dnn_partitioning`.
     accelerators, processors : int, optional
-        Instead of the file's numbers.
+        Numbers to use instead of the file's.
     """
     file = check(WorkloadFile, parse_data(read_text(path), str(path)), str(path))
     verify(file, str(path))
@@ -80,7 +80,7 @@ def dnn_partitioning(
 def _stars(
     file: WorkloadFile, owner: dict[int, int], factor: int
 ) -> tuple[tuple[Star, ...], np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-    """Tensors between groups, those of the same groups together, and what each costs."""
+    """Return the tensors between groups, merged by equal groups, and the cost of each in picoseconds."""
     readers: dict[int, set[int]] = defaultdict(set)
     cost: dict[int, float] = {}
     for edge in file.edges:

@@ -1,12 +1,12 @@
-"""PipeDream's optimiser (Narayanan et al., SOSP 2019, section 3.1, and its published code): replicated stages.
+"""PipeDream's partition problem with replicated stages (Narayanan et al., SOSP 2019, section 3.1, and its code).
 
-With T the time of a stage's layers, P the bytes of their parameters, A the bytes that cross its border before or behind
-it and bw the bandwidth, a stage on m devices costs the largest of
+Let T be the time of a stage's layers, P the bytes of their parameters, A the bytes over its boundary before or after
+it, and bw the bandwidth. A stage on m devices costs the largest of
 
     (T + 4 (m − 1) P / (bw m)) / m,     2 A_before / (bw m),     2 A_behind / (bw m).
 
-Every device sums its gradients after each mini-batch; tensors go there and back, and are handed from stage to stage.
-Input nodes are left out, as their time is that of loading data.
+Every device sums its gradients after each mini-batch. Tensors are sent forward and their gradients back, from stage to
+stage. Input nodes are left out, as their time is that of loading data.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ from pipeplan_formulations.graph import GraphMode, GraphPartition, Line, Star
 
 
 def pipedream(path: Path, devices: int, *, bandwidth: int = 10**9, replicate: bool = True) -> Published:
-    """The problem of a ``graph.txt`` on so many devices, joined by links of ``bandwidth`` bytes per second."""
+    """Build the problem of a ``graph.txt`` on ``devices`` devices with links of ``bandwidth`` bytes per second."""
     graph = parse_graph(read_text(path), path.name)
     graph = graph.without(name for name, node in graph.nodes.items() if node.what.startswith("Input"))
     names = topological(graph.nodes, graph.edges, rank=lambda name: graph.nodes[name].number)
@@ -63,7 +63,7 @@ def pipedream(path: Path, devices: int, *, bandwidth: int = 10**9, replicate: bo
         members=tuple((name,) for name in names),
         unit=1e-9,
         rule="compute and gradients per replica, or the traffic on either border, there and back (PipeDream)",
-        searched=f"{DOWNSETS}; {counted(devices, 'device')}, {listed(counts)} of them a stage; no memory limit",
+        searched=f"{DOWNSETS}; {counted(devices, 'device')}, {listed(counts)} of them per stage; no memory limit",
         not_searched=(SPLIT, *(() if replicate else (REPLICAS,)), INTERLEAVED, REPEATED, SCHEDULES),
         costs=f"imported from {path.name} (PipeDream's profiler)",
         replicas=counts,

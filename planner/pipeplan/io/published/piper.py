@@ -1,12 +1,12 @@
 """Piper's problem (Tarnawski et al., NeurIPS 2021): tensor-parallel degree, replicas and recomputation of each stage.
 
-A stage on d replicas of degree t takes d t devices. With p, w, a, b time, parameters, and bytes of its layers at that
-degree (under the variant chosen for each), N the micro-batches in a batch, and over its cut edges c bytes that travel
-and s bytes that are synchronised inside the stage, it costs per sample
+A stage on d replicas of degree t uses d t devices. For its layers at that degree, under the variant chosen for each,
+let p be times, w parameters, a bytes per sample and b fixed bytes. Let N be the micro-batches in a batch, and for its
+cut edges c the bytes sent and s the bytes synchronised inside the stage. The cost per sample is
 
     Σ p / d + (Σ_{cut edges} 2 (c + s) / d + Σ 4 (d − 1) w / (d N)) / bandwidth,
 
-and holds Σ a ⌈D / d⌉ + Σ b, where D counts the replicas of this and all later stages. d divides N.
+and the memory is Σ a ⌈D / d⌉ + Σ b, where D counts the replicas of this and all later stages. d divides N.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ Table = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 def piper(
     path: Path, *, devices: int | None = None, memory: int | None = None, bandwidth: float | None = None
 ) -> Published:
-    """The problem in a file; devices, bytes of each and bytes per second may be others than the file's."""
+    """Build the problem in a file; devices, memory (bytes) and bandwidth (bytes per second) override the file's."""
     file = check(WorkloadFile, parse_data(read_text(path), str(path)), str(path))
     devices = file.devices if devices is None else devices
     memory = round(file.memory) if memory is None else memory
@@ -72,7 +72,7 @@ def piper(
 
 
 def _check_variants(file: WorkloadFile) -> None:
-    """Refuse layers with different numbers of variants at a degree: the rule lets any layer take any variant."""
+    """Refuse layers with different numbers of variants at a degree: under the rule any layer may use any variant."""
     for degree in sorted({degree for node in file.nodes for degree in node.variants}):
         counts = {len(node.variants[degree]): node.id for node in file.nodes if degree in node.variants}
         if len(counts) > 1:
@@ -84,7 +84,7 @@ def _check_variants(file: WorkloadFile) -> None:
 
 
 class _Pricing:
-    """Tables of one file, for every degree and number of replicas."""
+    """Cost tables of one file, for every degree and number of replicas."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class _Pricing:
         self._file, self._nodes, self._index, self._bandwidth = file, nodes, index, bandwidth
 
     def mode(self, t: int, d: int, devices: int, memory: int) -> GraphMode:
-        """Stages of d replicas of degree t. Loads are shares of d N, so that they are whole numbers throughout."""
+        """Return the mode of d replicas of degree t. Loads are multiples of 1 / (d N), so that all are integers."""
         n = self._file.micro_batches
         time, weight = self._table(t, "time"), self._table(t, "parameters")
         line = Line(
@@ -117,11 +117,11 @@ class _Pricing:
         )
 
     def _table(self, t: int, field: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """Shape (variants, groups)."""
+        """Return a field of all variants of degree t, shape (variants, groups)."""
         return np.array([[getattr(variant, field) for variant in node[str(t)]] for node in self._nodes], float).T
 
     def _moved(self, t: int, leaving: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """Bytes of each edge at one of its ends: what travels, and what is synchronised there."""
+        """Return the bytes of each edge at one of its ends: sent, and synchronised there."""
         moved = []
         for edge in self._file.edges:
             here, other = (edge.source, edge.target) if leaving else (edge.target, edge.source)

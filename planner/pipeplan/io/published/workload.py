@@ -1,4 +1,4 @@
-"""A published workload as a graph partition problem, with the names of what is partitioned."""
+"""`Published`: a published workload as a graph partition problem, with names for reports."""
 
 from dataclasses import dataclass
 
@@ -9,35 +9,35 @@ SPLIT = "tensor, sequence and context parallelism"
 REPEATED = "recomputation"
 REPLICAS = "stages with replicas"
 SCHEDULES = "schedules and steps: the rule is about the largest load of an endless pipeline"
-"""What rules leave out."""
+"""Features that the rules do not cover."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """The problem, and how to speak of its solutions.
+    """A published problem, and the words for reports on its solutions.
 
     Attributes
     ----------
     name : str
     problem : GraphPartition
     names : tuple of str
-        What an imported model calls each group.
+        Name of each group, as in an imported model.
     members : tuple of tuple of str
-        The file's ids of all that each group holds.
+        The file's ids of the operators in each group.
     unit : float
         Seconds of one unit of load.
     rule : str
-        What a load is, in words, and where the rule was published.
+        Definition of the load in words, and its publication.
     searched : str
         The stages over which the bound holds.
     not_searched : tuple of str
-        What lies outside.
+        Plans outside the searched space.
     costs : str
-        Where times and bytes come from.
+        Source of times and bytes.
     replicas, devices : tuple of int
         For each mode: replicas of a stage, and devices of each of them.
     variants : tuple of str
-        What the file calls each variant.
+        The file's name of each variant.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Models that differ in one number, made when they are asked for: ``gnmt-32`` has 32 LSTM layers."""
+"""Series of models that are generated from a number: ``gnmt-32`` has 32 LSTM layers."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -8,14 +8,14 @@ from pipeplan.core.figures import MOST_LAYERS
 from pipeplan.core.model import Model
 from pipeplan.io.series.gnmt import gnmt
 
-__all__ = ["SERIES", "member"]
+__all__ = ["SERIES", "series_model"]
 
 SERIES: Mapping[str, Callable[[int], Model]] = MappingProxyType({"gnmt": gnmt})
-"""A maker of models for each series; its number raises `InputError` where there is no such model."""
+"""The generator of each series; it raises `InputError` for a number without a model."""
 
 
-def member(name: str) -> Model | None:
-    """The model of that name, like ``'gnmt-32'``; None where no series is called so."""
+def series_model(name: str) -> Model | None:
+    """Return the model of that name, like ``'gnmt-32'``; None if there is no such series."""
     series, _, number = name.rpartition("-")
     if series not in SERIES or not number.isdecimal():
         return None
@@ -25,12 +25,12 @@ def member(name: str) -> Model | None:
 
 
 def series_called(name: str) -> Callable[[int], Model]:
-    """The maker of a series.
+    """Return the generator of a series.
 
     Raises
     ------
     InputError
-        If there is none of that name.
+        If there is no series of that name.
     """
     if name not in SERIES:
         raise InputError(f"no series of models is called {name!r}; known are {', '.join(SERIES)}")

@@ -1,8 +1,8 @@
 """GNMT (Wu et al., 2016) as in the open implementation that PipeDream profiled: hidden size 1024, vocabulary 32,320.
 
 Encoder: embedding, one bidirectional LSTM layer, then L − 1 layers of which the first reads both directions. Decoder:
-embedding, one layer with attention, then L − 1 layers that read the layer below and the attention context. An LSTM
-layer of n inputs and h units costs 2 · 4 h (n + h) operations a token forward, the same for each of its gradients.
+embedding, one layer with attention, then L − 1 layers that read the previous layer and the attention context. An LSTM
+layer of n inputs and h units costs 2 · 4 h (n + h) operations per token forward, the same for each of its gradients.
 """
 
 from pipeplan.core.errors import InputError
@@ -12,11 +12,11 @@ ITEM = 4
 HIDDEN = 1024
 VOCABULARY = 32_320
 TOKENS = 50
-"""Tokens of a sentence, on either side; one sample is a pair of sentences."""
+"""Tokens of a source or target sentence; one sample is a pair of sentences."""
 
 
 def _lstm(name: str, width: int, inputs: tuple[str, ...], directions: int = 1, contexts: int = 0) -> Layer:
-    """Saved per token and direction: four gates, cell, output; with attention the context too."""
+    """Return an LSTM layer. It saves gates, cell and output per token and direction, with attention the context too."""
     h = HIDDEN
     flops = directions * TOKENS * 2 * 4 * h * (width + h)
     parameters = ITEM * directions * (4 * h * (width + h) + 8 * h)
@@ -34,12 +34,12 @@ def _embedding(name: str) -> Layer:
 
 
 def gnmt(depth: int) -> Model:
-    """``depth`` LSTM layers, half of them in the encoder.
+    """Build GNMT with ``depth`` LSTM layers, half of them in the encoder.
 
     Raises
     ------
     InputError
-        If the depth is odd or below 4: a half has a first layer of its own kind and one that follows it.
+        If the depth is odd or below 4: each half needs its special first layer and at least one more.
     """
     half = depth // 2
     if depth < 4 or depth % 2:

@@ -18,10 +18,10 @@ from pipeplan.search.robust.contenders import distinct, orders_with_slack, relat
 from pipeplan.search.space.space import Space
 from pipeplan.simulate.perturbed.factors import BLOCK
 from pipeplan.simulate.perturbed.sample import step_times
-from pipeplan.simulate.perturbed.sequence import alone_on_wires
+from pipeplan.simulate.perturbed.sequence import has_own_resources
 from pipeplan.simulate.perturbed.statistics import Estimate, mean, quantile
 from pipeplan.simulate.perturbed.times import Ints
-from pipeplan.simulate.program import number
+from pipeplan.simulate.program import build_program
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 
@@ -286,8 +286,8 @@ def _in_time(plans: Iterable[EvaluatedPlan], clock: Clock) -> Iterator[Evaluated
 
 def _affordable(plan: EvaluatedPlan, question: Robust, seconds: float) -> tuple[int, int]:
     """Numbers of samples and of plans at most: fewer of both where steps need the event loop."""
-    program = number(plan.candidate.schedule(plan.pipeline), plan.pipeline, True)
-    if alone_on_wires(program):
+    program = build_program(plan.candidate.schedule(plan.pipeline), plan.pipeline, True)
+    if has_own_resources(program):
         return question.wanted, MOST_PLANS
     events = min(MOST_EVENTS, int(min(seconds, MOST_EVENTS) * EVENTS_PER_SECOND))
     affordable = events // max(len(program.actions), 1)  # steps

@@ -188,7 +188,7 @@ def _memory(
     for group, devices in enumerate(pipelines.groups):
         own = [pipeline.stages[s] for s in pipelines.hosted(group)]
         workspace = (max if safe else min)(stage.workspace for stage in own)
-        workspace += max(stage.beside for stage in own) if two_lanes else 0
+        workspace += max(stage.forward_lane_workspace for stage in own) if two_lanes else 0
         base.append(pipeline.runtime[devices[replica]] + sum(stage.resident for stage in own) + workspace)
         all_of_it = base[-1] + micro_batches * sum(stage.held for stage in own)
         limit.append(min(pipeline.limits[devices[replica]], all_of_it))

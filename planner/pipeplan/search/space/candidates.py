@@ -12,7 +12,7 @@ from pipeplan.core.collector import without_collector
 from pipeplan.core.job import Objective
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
-from pipeplan.core.shared_weights import with_sums
+from pipeplan.core.shared_weights import with_reductions
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.costs.pricing import assemble
@@ -106,7 +106,7 @@ class Candidate:
     @without_collector()
     def schedule(self, pipeline: Pipeline) -> Schedule:
         """The family's schedule on a pipeline that `pipeplan.costs.pricing.assemble` made of the chain."""
-        return with_sums(self.family.write(self.replicas, self.micro_batches), pipeline.tied)
+        return with_reductions(self.family.write(self.replicas, self.micro_batches), pipeline.tied)
 
     def certain(self, pipeline: Pipeline) -> Pipeline:
         """The pipeline with only those stages tied that are tied in every partition.

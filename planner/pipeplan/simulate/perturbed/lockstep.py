@@ -1,9 +1,9 @@
-"""All samples of a block at once: action by action in one order that suits them all, each a row of times.
+"""Vectorised simulation of all samples of a block: one order of actions for all, one row of times per action.
 
 ::
 
     sample      0    1    2    3  …
-    0F0 ends   10   11    9   10         start = max(lane free, what it waits for), row by row
+    0F0 ends   10   11    9   10         start = max(lane free, dependencies), row by row
     0F1 ends   20   21   19   22         end   = start + duration
     …
 """
@@ -20,20 +20,22 @@ from pipeplan.simulate.program import Program
 from pipeplan.simulate.structure import NOTHING
 
 OFTEN = 1000
-"""Groups of actions between two looks at the clock."""
+"""Number of groups of actions between two calls of ``check``."""
 
 
 def last_ends(program: Program, order: Groups, times: Times, check: Callable[[], None] = lambda: None) -> Ints:
-    """The step time of every sample, shape (k,), of a program that is `simulate.perturbed.sequence.alone_on_wires`."""
+    """Return the step time of every sample, shape (k,), of a program without shared resources."""
     return _Lockstep(program, times).run(order, check)
 
 
 @dataclass
 class _Lockstep:
+    """State of the simulation: times of signals, and times at which resources become free."""
+
     program: Program
     times: Times
     signals: dict[int, Ints] = field(default_factory=dict)
-    wire_free: dict[int, Ints] = field(default_factory=dict)  # by channel, whose wires nobody else uses
+    resource_free: dict[int, Ints] = field(default_factory=dict)  # by channel, as no two channels share resources
 
     def run(self, order: Groups, check: Callable[[], None]) -> Ints:
         program = self.program
@@ -44,6 +46,7 @@ class _Lockstep:
         for place, group in enumerate(order):
             if place % OFTEN == 0:
                 check()
+            # Start of the group: all its lanes are free, and all signals have been given.
             begin = free[lane_of[group[0]]]
             for i in group:
                 for ready in (free[lane_of[i]], *(self.signals[signal] for signal in program.needs[i])):
@@ -59,15 +62,15 @@ class _Lockstep:
         return result
 
     def _send(self, i: int, begin: Ints, end: Ints) -> Ints:
-        """Put the tensor of action i on its wires: when its last byte has left."""
+        """Send the tensor of action i; return the times at which its last byte has left."""
         number, transfer = self.program.channel_of[i], self.times.transfer_of[i]
         streams = self.program.overlap is Overlap.STREAM
         left = begin if streams else end
-        if number in self.wire_free:
-            left = np.maximum(left, self.wire_free[number])
+        if number in self.resource_free:
+            left = np.maximum(left, self.resource_free[number])
         gone: Ints = left + self.times.occupancies[transfer]
-        if self.program.channels[number].wires:
-            self.wire_free[number] = gone
+        if self.program.channels[number].resources:
+            self.resource_free[number] = gone
         if streams:
             gone = np.maximum(gone, end)
         self.signals[len(self.program.actions) + i] = gone + self.times.latencies[transfer]

@@ -1,4 +1,4 @@
-"""Step times of a schedule whose actions and transfers take longer or shorter than planned."""
+"""Sampled step times of a schedule with perturbed times of actions and transfers."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,9 +11,9 @@ from pipeplan.simulate import makespan
 from pipeplan.simulate.perturbed.factors import BLOCK, Factors
 from pipeplan.simulate.perturbed.lockstep import last_ends
 from pipeplan.simulate.perturbed.replay import replayed
-from pipeplan.simulate.perturbed.sequence import alone_on_wires, follows
+from pipeplan.simulate.perturbed.sequence import has_own_resources, topological_groups
 from pipeplan.simulate.perturbed.times import Ints, perturbed
-from pipeplan.simulate.program import number
+from pipeplan.simulate.program import build_program
 
 
 def step_times(
@@ -27,21 +27,21 @@ def step_times(
     devices: Sequence[int] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Ints:
-    """Nanoseconds of so many perturbed steps, shape (samples,).
+    """Return the nanoseconds of perturbed steps, shape (samples,).
 
-    The lists stay as they are; what changes is how long actions and transfers take (`simulate.perturbed.factors`). The
-    same seed disturbs the n-th piece of work of a sort on a device alike in every schedule.
+    The lists do not change; the times of actions and transfers do (`simulate.perturbed.factors`). The same seed
+    perturbs the n-th action of a kind on a device equally in every schedule.
 
     Parameters
     ----------
     samples : int, optional
-        By default as many as the question wants.
+        Number of steps; by default ``robust.wanted``.
     start : int
-        Leave out so many, as if they were known already.
+        Number of samples to skip, as already known.
     devices : sequence of int, optional
-        The numbers by which the pipeline's devices are known to other pipelines; by default their own.
+        Numbers of the pipeline's devices that are common to all pipelines; by default their own.
     check : callable
-        Called now and then: it may raise an error to end this.
+        Called repeatedly; it may raise an error to stop the sampling.
 
     Raises
     ------
@@ -50,10 +50,10 @@ def step_times(
     """
     count = robust.wanted if samples is None else samples
     names = range(pipeline.devices) if devices is None else devices
-    program = number(schedule, pipeline, True)
-    alone, order = alone_on_wires(program), follows(program)
+    program = build_program(schedule, pipeline, True)
+    alone, order = has_own_resources(program), topological_groups(program)
     if sum(map(len, order)) < len(program.actions):
-        makespan(schedule, pipeline)  # says who waits for whom
+        makespan(schedule, pipeline)  # raises the error that describes the deadlock
     found = [np.zeros(0, np.int64)]
     for block in range(start // BLOCK, -(-(start + count) // BLOCK)):
         check()

@@ -1,4 +1,4 @@
-"""An order of all actions in which everything comes after what it waits for, whatever the times are."""
+"""Topological order of a program's actions, valid for any times."""
 
 from itertools import pairwise
 
@@ -8,20 +8,22 @@ from pipeplan.simulate.structure import NOTHING
 Groups = list[tuple[int, ...]]
 
 
-def follows(program: Program) -> Groups:
-    """Groups of actions that begin together: single ones, and the collectives.
+def topological_groups(program: Program) -> Groups:
+    """Return groups of actions that begin together (single actions and collectives) in topological order.
 
-    What stands ahead in a lane, what an action waits for, and the sender of what it waits for come earlier. A wire that
-    one lane alone sends through serves in that lane's order, which adds nothing. Shorter than the schedule if that
-    cannot finish.
+    An action comes after the previous action in its lane, after the actions that it waits for, and after the senders of
+    the tensors that it waits for. A link resource of a single lane serves in that lane's order, which adds no
+    constraint. The result is shorter than the schedule if the schedule deadlocks.
     """
+    # members[i]: the group of action i, represented by its first member
     n = len(program.actions)
     members: Groups = [(i,) for i in range(n)]
     for together in program.collectives:
         for i in together:
             members[i] = tuple(together)
+    # Arcs from each action to the groups that follow it, by signals and by lanes.
     after: list[list[int]] = [[] for _ in range(n)]
-    missing = [0] * n  # of each group, kept at its first member
+    missing = [0] * n  # predecessors still missing, per group, stored at its first member
     for i in range(n):
         for signal in program.needs[i]:
             after[signal % n].append(members[i][0])
@@ -30,6 +32,7 @@ def follows(program: Program) -> Groups:
         for before, i in pairwise(order):
             after[before].append(members[i][0])
             missing[members[i][0]] += 1
+    # Kahn's algorithm over the groups.
     ready = [i for i in range(n) if members[i][0] == i and not missing[i]]
     found: Groups = []
     while ready:
@@ -43,6 +46,6 @@ def follows(program: Program) -> Groups:
     return found
 
 
-def alone_on_wires(program: Program) -> bool:
-    """Whether no two channels that carry something share a wire, so that nothing depends on who is ready first."""
+def has_own_resources(program: Program) -> bool:
+    """Return whether no two used channels share a resource, so that no order depends on readiness."""
     return all(program.channels[channel].alone for channel in set(program.channel_of) - {NOTHING})

@@ -1,4 +1,4 @@
-"""What a row of sampled step times says, and how sure that is. Samples are pairs (`simulate.perturbed.factors`)."""
+"""Mean and quantile of sampled step times, with standard errors. Samples are pairs (`simulate.perturbed.factors`)."""
 
 from dataclasses import dataclass
 from math import ceil, floor, inf, sqrt
@@ -17,9 +17,10 @@ class Estimate:
 
 
 def mean(times: Ints) -> Estimate:
-    """The mean; its error is the standard deviation of the pairs' means over the root of their number.
+    """Return the mean; its error is the standard deviation of the pairs' means over the root of their number.
 
-    Pairs are independent of each other, their members are not. With less than two pairs the error is infinite.
+    Pairs are independent of each other; the two samples of a pair are not. With fewer than two pairs the error is
+    infinite.
     """
     pairs = times[: len(times) // 2 * 2].reshape(-1, 2).mean(axis=1)
     error = float(pairs.std(ddof=1)) / sqrt(len(pairs)) if len(pairs) > 1 else inf
@@ -27,12 +28,12 @@ def mean(times: Ints) -> Estimate:
 
 
 def quantile(times: Ints, q: float) -> Estimate:
-    """The q-quantile.
+    """Return the q-quantile and its standard error.
 
-    Of independent samples the number below the true one is binomial, so it lies between the order statistics
-    n q ± √(n q (1 − q)) about as often as a normal variable within one standard deviation: half their distance is the
-    error, whatever the distribution (David and Nagaraja, Order Statistics, 3rd edition, section 7.1). Of a pair one
-    member tends to be below and one above, so the number varies less and the error is on the safe side.
+    For independent samples the number below the true quantile is binomial. So the quantile lies between the order
+    statistics n q ± √(n q (1 − q)) about as often as a normal variable within one standard deviation. Half their
+    distance is the error, whatever the distribution (David and Nagaraja, Order Statistics, 3rd edition, section 7.1).
+    In a pair one sample tends to be below and one above, so the number varies less and the error is conservative.
     """
     n, ordered = len(times), np.sort(times)
     middle, reach = n * q, sqrt(n * q * (1 - q))

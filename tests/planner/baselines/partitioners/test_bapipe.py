@@ -1,4 +1,4 @@
-"""The BaPipe-style greedy balancer: target fill, links, memory."""
+"""BaPipe-style greedy partitioner: target fill, links, memory."""
 
 from fractions import Fraction
 
@@ -52,7 +52,7 @@ def test_the_slow_link_is_the_one_that_matters() -> None:
 
 
 def test_too_few_cuts_leave_devices_idle() -> None:
-    """When one cut only can be sent in time, two stages are used and the third device stays empty."""
+    """If only one cut can be sent in time, two stages are used and the third device stays empty."""
     chain = make_chain([6, 6, 6], devices=3, boundary=[1, 99], bandwidth=10**9)
     assert balance(chain, 8) == (0, 1, 3, 3)
     assert balance(make_chain([6, 6], devices=3, boundary=99, bandwidth=10**9), 8) == (0, 2, 2, 2)
@@ -72,13 +72,13 @@ def test_one_micro_batch_needs_less() -> None:
 
 
 def test_blocks_move_whole() -> None:
-    """Where the cut inside a pair of layers is too slow, making room moves the pair."""
+    """If the cut inside a pair of layers is too slow, the repair for memory moves the pair."""
     chain = make_chain([4] * 6, devices=2, boundary=[99, 0, 99, 0, 99], bandwidth=10**9, saved=[10] * 6, limit=[70, 99])
     assert balance(chain, 8) == (0, 2, 6)
 
 
 def test_no_room_is_said_with_numbers() -> None:
-    """Where no neighbour has room, the stage, its bytes and its limit are named."""
+    """If no neighbour has room, the stage, its bytes and its limit are named."""
     with pytest.raises(NotApplicable, match=r"stage 0 needs 60 B of 35 B under 1F1B \(2 in flight\)"):
         balance(make_chain([4] * 6, devices=2, saved=10, limit=35), 8)
 

@@ -1,4 +1,4 @@
-"""The exact chain dynamic programme, and PipeDream's, which adds the links."""
+"""Exact min-max dynamic programmes on a chain: the textbook's, and PipeDream's with links."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which schedule family BaPipe's table would choose."""
+"""Schedule family that BaPipe's table would choose."""
 
 import pytest
 

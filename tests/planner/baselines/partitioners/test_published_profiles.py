@@ -11,7 +11,7 @@ import pytest
 from helpers.pipedream_rows import raw_chain
 from helpers.shared_data import shared
 from pipeplan.baselines.partitioners import PARTITIONERS
-from pipeplan.baselines.partitioners.partitioner import stage_loads, work
+from pipeplan.baselines.partitioners.partitioner import first_device_times, stage_loads
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.job import Job
 from pipeplan.costs.chain import Chain
@@ -40,10 +40,11 @@ def profile(name: str, stages: int, bandwidth: int | None = None) -> Chain:
 
 @pytest.mark.parametrize(("name", "stages"), RATIOS)
 def test_distance_to_the_chain_optimum(name: str, stages: int) -> None:
-    """Every balancer's bottleneck is what its original's is on the same rows, to the third decimal."""
+    """Every partitioner's bottleneck is what its original's is on the same rows, to the third decimal."""
     best, *expected = RATIOS[name, stages]
     chain = profile(name, stages)
-    chain = replace(chain, forward_flops=work(chain))  # the GPipe column is known for forward and backward together
+    # the GPipe column is known for forward and backward together
+    chain = replace(chain, forward_flops=first_device_times(chain))
     optimum = max(stage_loads(chain, PARTITIONERS["chain-minmax"].balance(chain, 8)))
     assert optimum / MS == pytest.approx(best, abs=0.051)
     for column, ratio in zip(COLUMNS, expected, strict=True):
@@ -78,5 +79,5 @@ def test_the_importer_keeps_the_optimum(name: str, stages: int) -> None:
 def test_gpipe_leaves_stages_empty(name: str, stages: int, empty: int) -> None:
     """GPipe's rounding leaves one of eight stages empty on VGG-16 and GNMT-8."""
     chain = profile(name, stages)
-    boundaries = PARTITIONERS["gpipe"].balance(replace(chain, forward_flops=work(chain)), 8)
+    boundaries = PARTITIONERS["gpipe"].balance(replace(chain, forward_flops=first_device_times(chain)), 8)
     assert stages - len(set(boundaries)) + 1 == empty

@@ -1,4 +1,4 @@
-"""The balancers as a set."""
+"""Registry of partitioners."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""torchgpipe's block partition, the cases where it does nothing included."""
+"""torchgpipe's block partition, including cases without any move."""
 
 from itertools import pairwise
 
@@ -48,7 +48,7 @@ def test_times_below_a_microsecond_do_not_count() -> None:
     [([1, 1, 1, 50, 9, 1, 50], 5, "overlap"), ([0, 0, 0, 0, 0, 1, 0, 9, 0], 5, "does not end")],
 )
 def test_where_the_original_breaks(weights: list[int], blocks: int, why: str) -> None:
-    """Where the released procedure makes blocks overlap or never ends, there is no answer, and the text says which."""
+    """If the released procedure makes blocks overlap or never ends, there is no partition; the text names the case."""
     with pytest.raises(NotApplicable, match=why):
         block_partition(np.array(weights), blocks)
 

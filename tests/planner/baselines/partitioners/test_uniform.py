@@ -1,4 +1,4 @@
-"""Equal layer counts, in three roundings."""
+"""Equal layer counts with the roundings of three projects."""
 
 from itertools import pairwise
 

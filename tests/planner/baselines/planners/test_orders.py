@@ -1,4 +1,4 @@
-"""Which orders of devices are looked at."""
+"""Orders of unlike devices along a pipeline."""
 
 from itertools import permutations
 

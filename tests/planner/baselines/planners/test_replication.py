@@ -1,4 +1,4 @@
-"""PipeDream's programme against every choice of stages and machines, and against figures known of its optimizer."""
+"""PipeDream's programme against exhaustive search, and against known figures of its optimizer."""
 
 from collections.abc import Iterator
 from itertools import combinations, pairwise
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.pipedream_rows import raw_chain
 from helpers.shared_data import shared
-from pipeplan.baselines.partitioners.partitioner import work
+from pipeplan.baselines.partitioners.partitioner import first_device_times
 from pipeplan.baselines.planners.pipedream import Level, least_largest_stage
 
 GB = 10**9
@@ -111,6 +111,6 @@ def test_known_plans(name: str, milliseconds: tuple[float, ...]) -> None:
     for devices, expected in zip((4, 8, 16), milliseconds, strict=True):
         chain = raw_chain(shared(f"pipedream/{name}.graph.txt"), 2, GB)
         value, _ = least_largest_stage(
-            work(chain), chain.parameters, chain.boundary[0], [Level(devices, GB)], list(range(devices))
+            first_device_times(chain), chain.parameters, chain.boundary[0], [Level(devices, GB)], list(range(devices))
         )
         assert value / 1e6 == pytest.approx(expected, abs=0.006)

@@ -1,4 +1,4 @@
-"""Peers with a structure: what each of them says for models and clusters small enough to say it by hand."""
+"""Arrangements of baseline planners for models and clusters small enough to check by hand."""
 
 from collections.abc import Sequence
 
@@ -60,7 +60,7 @@ def test_pipedream_replicates_the_heavy_stage() -> None:
 
 
 def test_pipedream_keeps_heavy_parameters_alone() -> None:
-    """Where summing gradients costs more than it saves, stages have one device each."""
+    """If summing gradients costs more than it saves, stages have one device each."""
     model = model_of([10, 10], output=[1, 1], parameters=[10**6, 10**6])
     cluster = equal_devices(2, link=Link(10**9))
     assert arranged("pipedream-replicated", model, cluster) == (Arrangement((0, 1, 2), ((0,), (1,))),)

@@ -1,4 +1,4 @@
-"""Orders and components of directed graphs."""
+"""Topological orders and strong components of directed graphs."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ def test_ties_go_to_the_least_rank() -> None:
 
 
 def test_a_circle_is_named() -> None:
-    """What cannot be ordered is told by its nodes."""
+    """The error for a cyclic graph names the nodes."""
     with pytest.raises(InputError, match="circle among 1, 2"):
         topological([0, 1, 2], [(0, 1), (1, 2), (2, 1)], rank=int)
 

@@ -1,4 +1,4 @@
-"""The JSON workloads of dnn-partitioning: colours, mates, units, devices."""
+"""Import of dnn-partitioning's JSON workloads: colours, forward and backward pairs, units, devices."""
 
 from typing import Any
 

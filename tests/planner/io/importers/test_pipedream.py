@@ -1,4 +1,4 @@
-"""PipeDream's graph.txt: what is kept, dropped, merged and said."""
+"""Import of PipeDream's graph.txt: kept, dropped and merged nodes, and notes."""
 
 from pathlib import Path
 
@@ -106,7 +106,7 @@ TRANSLATION = "\n".join(
 """A translation net as its profiler saw it: backward time booked on the embedding and on the last LSTM."""
 
 
-def test_misbooked_neighbours_are_named_and_kept_apart() -> None:
+def test_misattributed_neighbours_are_named_and_kept_apart() -> None:
     """By default every node stays a layer, and the notes name both pairs."""
     model = pipedream_from_text(TRANSLATION, "t")
     assert model.names == tuple(f"node{i}" for i in range(2, 9))
@@ -116,7 +116,7 @@ def test_misbooked_neighbours_are_named_and_kept_apart() -> None:
     assert "node6" in said[1] and "node8" in said[1]
 
 
-def test_misbooked_neighbours_are_merged_on_request() -> None:
+def test_misattributed_neighbours_are_merged_on_request() -> None:
     """Each pair, with all between, is one layer whose costs are the sums and whose output is what leaves it."""
     model = pipedream_from_text(TRANSLATION, "t", merge_misbooked=True)
     assert model.names == ("node2+node3", "node4", "node5", "node6+node7+node8")
@@ -129,7 +129,7 @@ def test_misbooked_neighbours_are_merged_on_request() -> None:
 
 
 def test_ordinary_nets_are_not_suspected() -> None:
-    """A net without recurrent layers has nothing misbooked, merged or not."""
+    """A net without recurrent layers has no misattributed times, merged or not."""
     assert pipedream_from_text(BRANCH, "b", merge_misbooked=True).names == pipedream_from_text(BRANCH, "b").names
 
 

@@ -1,4 +1,4 @@
-"""The JSON workloads of Piper."""
+"""Import of Piper's JSON workloads."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_milliseconds_are_suspected_and_corrected() -> None:
 
 
 def test_unusual_fixed_memory_is_noted() -> None:
-    """Where the file's fixed memory is not twice the parameters, the notes say that ours is used."""
+    """If the file's fixed memory is not twice the parameters, the notes state that ours is used."""
     data = workload()
     data["nodes"][2]["TMPCs"]["1"][0]["memoryUsageB"] = 5.0
     model, _ = piper_from_data(data, "x", "tiny")

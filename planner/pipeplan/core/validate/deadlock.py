@@ -1,9 +1,9 @@
-"""Replay of all lists at once, without any times; whatever still stands at the end waits in a circle.
+"""Deadlock detection: replay all action lists without times; actions left at the end wait in a cycle.
 
 ::
 
-    device 0   0F0  0F1  ▏0B0           played up to the bar; 0B0 waits for 1B0,
-    device 1   1F0  ▏1B1  1B0           which stands behind 1B1, which waits for 1F1 …
+    device 0   0F0  0F1  ▏0B0           run up to the bar; 0B0 waits for 1B0,
+    device 1   1F0  ▏1B1  1B0           which comes after 1B1, which waits for 1F1 …
 """
 
 from collections import Counter
@@ -15,31 +15,31 @@ _BACKWARDS = (Kind.BACKWARD, Kind.INPUT_GRADIENT)
 
 
 def backwards_too_early(schedule: Schedule) -> Iterator[str]:
-    """Backwards that stand ahead of what they need in their own device's list."""
+    """Yield backwards that come before an action they need in their own device's list."""
     for device, order in enumerate(schedule.orders):
         place: dict[Action, int] = {}
         for position, action in enumerate(order):
             place.setdefault(action, position)
         for action, position in place.items():
             needed = Kind.INPUT_GRADIENT if action.kind is Kind.WEIGHT_GRADIENT else Kind.FORWARD
-            if _returns(action):
+            if _is_backward(action):
                 first = Action(needed, *action[1:])
                 if place.get(first, -1) > position:
                     yield f"{action} stands ahead of {first} in device {device}'s list; exchange them"
 
 
-def stuck(schedule: Schedule, tied: Sequence[Sequence[int]] = (), sharded: bool = False) -> Iterator[str]:
-    """One line for every device that cannot finish its list; see `pipeplan.core.validate.validate_order`."""
-    game = _Game(schedule, tied, sharded)
-    game.play()
+def deadlocks(schedule: Schedule, tied: Sequence[Sequence[int]] = (), sharded: bool = False) -> Iterator[str]:
+    """Yield one line for every device that cannot finish its list; see `pipeplan.core.validate.validate_order`."""
+    replay = _Replay(schedule, tied, sharded)
+    replay.run()
     for device, order in enumerate(schedule.orders):
-        if game.position[device] < len(order):
-            action = order[game.position[device]]
-            yield f"device {device} waits at {action} for {game.missing(device)}, which waits in turn; move it ahead"
+        if replay.position[device] < len(order):
+            action = order[replay.position[device]]
+            yield f"device {device} waits at {action} for {replay.missing(device)}, which waits in turn; move it ahead"
 
 
-class _Game:
-    """How far every device has come."""
+class _Replay:
+    """Replay of a schedule's lists: the position of every device, and the actions that are done."""
 
     def __init__(self, schedule: Schedule, tied: Sequence[Sequence[int]], sharded: bool) -> None:
         self.orders = schedule.orders
@@ -48,9 +48,12 @@ class _Game:
         self.last_slice = max((action.slice for action in schedule.actions()), default=0)
         self.done: set[Action] = set()
         self.backwards_left = Counter(
-            (device, action.stage) for device, order in enumerate(self.orders) for action in order if _returns(action)
+            (device, action.stage)
+            for device, order in enumerate(self.orders)
+            for action in order
+            if _is_backward(action)
         )
-        # where each reduction and update runs, once on every replica, and which of them begin together
+        # The devices of each reduction and update (one per replica), and the ones that begin together.
         self.homes: dict[Action, list[int]] = {}
         for device, order in enumerate(self.orders):
             for action in order:
@@ -66,8 +69,8 @@ class _Game:
                 own = [action._replace(stage=stage) for stage in stages]
                 self.together[action] = [(device, each) for each in own for device in self.homes.get(each, ())]
 
-    def play(self) -> None:
-        """Let every device run as far as it can, until none can."""
+    def run(self) -> None:
+        """Advance every device as far as possible, until none can move."""
         moved = True
         while moved:
             moved = False
@@ -77,14 +80,14 @@ class _Game:
                     if not action.kind.per_micro_batch:
                         self.ended.add((device, action))
                     self.done.add(action)
-                    self.backwards_left[device, action.stage] -= _returns(action)
+                    self.backwards_left[device, action.stage] -= _is_backward(action)
                     self.position[device] += 1
                     moved = True
 
     def ready(self, device: int, action: Action) -> bool:
-        """Whether a device's next action may run: nothing is missing."""
+        """Return whether a device's next action may run: nothing is missing."""
         kind, stage, m, part = action
-        done: Container[object] = self.done  # a plain tuple is found as an action is, and made in less time
+        done: Container[object] = self.done  # a plain tuple equals an action, and is made in less time
         if kind is Kind.FORWARD:
             here = not part or (kind, stage, m, part - 1) in done
             return here and (not stage or (kind, stage - 1, m, part) in done)
@@ -94,7 +97,7 @@ class _Game:
         return not self.missing(device)
 
     def missing(self, device: int) -> str:
-        """What a device's next action still waits for, in words; empty if it may run."""
+        """Describe what a device's next action still waits for; empty if it may run."""
         action = self.orders[device][self.position[device]]
         if not action.kind.per_micro_batch:
             own = self._missing_here(device, action)
@@ -106,7 +109,7 @@ class _Game:
         return ""
 
     def _missing_here(self, device: int, action: Action) -> str:
-        """What a reduction or update still waits for on its own device."""
+        """Describe what a reduction or update still waits for on its own device."""
         left = self.backwards_left[device, action.stage]
         if left:
             return f"{left} more backward actions of stage {action.stage}"
@@ -115,13 +118,13 @@ class _Game:
         return str(reduction) if waits and (device, reduction) not in self.ended else ""
 
     def _has_come(self, device: int, action: Action) -> bool:
-        """Whether a device has nothing before a collective action any more."""
+        """Return whether a device has reached or run a collective action."""
         order, position = self.orders[device], self.position[device]
         stands_there = position < len(order) and order[position] == action
         return (device, action) in self.ended or (stands_there and not self._missing_here(device, action))
 
     def _needs(self, action: Action) -> Iterator[list[Action]]:
-        """Groups of actions, one of each of which must have run."""
+        """Yield groups of alternative actions; one action of each group must have run."""
         kind, stage, m, part = action
         if kind is Kind.FORWARD:
             if stage > 0:
@@ -138,6 +141,6 @@ class _Game:
                 yield [Action(each, stage, m, part + 1) for each in _BACKWARDS]
 
 
-def _returns(action: Action) -> bool:
-    """Whether the action is part of a backward."""
+def _is_backward(action: Action) -> bool:
+    """Return whether the action is part of a backward."""
     return action.kind in _BACKWARDS or action.kind is Kind.WEIGHT_GRADIENT

@@ -1,4 +1,4 @@
-"""Infeasible published workloads: why no stages fit, and the least memory found with which some do."""
+"""Diagnosis of infeasible published workloads: the smallest memory found with which some stages fit."""
 
 import time
 from dataclasses import replace
@@ -13,14 +13,14 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph import GraphPartition, Stages
 
 SECONDS = 10.0
-"""Most that looking for the memory takes."""
+"""Time limit of the search for the memory."""
 KIB = 1024
 ANY = 1.0
-"""The relative gap at which all stages are good enough."""
+"""Relative gap at which any feasible stages are accepted."""
 
 
 def why_nothing_fits(case: Published, backend: str, seconds: float = SECONDS) -> str:
-    """The devices that there are, the memory that some stages need, and what was searched."""
+    """Describe the available devices, the memory that some stages need, and the searched space."""
     problem = case.problem
     limits = {mode.limit for mode in problem.modes if mode.limit != UNLIMITED}
     there = f"{counted(max(problem.pools), 'device')}{_each(limits)}"
@@ -31,12 +31,12 @@ def why_nothing_fits(case: Published, backend: str, seconds: float = SECONDS) ->
         exact = f" ({found.number} B)" if found.number >= KIB else ""
         lines = [f"{lines[0]} What would fit: {format_bytes(found.number)}{exact} a device; {proof}."]
     elif limits:
-        lines = [f"{lines[0]} No memory was found to be enough for so many devices."]
+        lines = [f"{lines[0]} No amount of memory was found to be sufficient."]
     return "\n".join([*lines, *wrapped(f"searched: {case.searched}")])
 
 
 def least_limit(problem: GraphPartition, backend: str, seconds: float) -> Least | None:
-    """The least bytes for every mode that has a limit; None if none is found to be enough."""
+    """Return the least common limit in bytes for all modes with a limit; None if no limit is found sufficient."""
     until = time.monotonic() + seconds
 
     def solved(limit: int) -> Report[Stages]:
@@ -65,7 +65,7 @@ def _limited(problem: GraphPartition, limit: int) -> GraphPartition:
 
 
 def _needed(problem: GraphPartition, stages: Stages) -> int:
-    """Bytes of the fullest stage among those whose mode has a limit."""
+    """Return the largest bytes of a stage whose mode has a limit."""
     rows = zip(stages, problem.memory(stages), strict=True)
     return max((size for stage, size in rows if problem.modes[stage.mode].limit != UNLIMITED), default=0)
 
