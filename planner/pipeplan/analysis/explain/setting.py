@@ -1,4 +1,4 @@
-"""`Setting`: a plan's pipeline and timeline with names in words; `Use`: how busy each device and wire is."""
+"""`Setting`: a plan, its time line and readable names; `Use`: busy time of each device and wire."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -14,14 +14,14 @@ from pipeplan.core.timeline import Timeline, TransferSpan
 
 @dataclass(frozen=True)
 class Setting:
-    """A plan and the time line of one step of it; every part of an explanation is read from these two."""
+    """A plan and the time line of one of its steps, the source of every part of an explanation."""
 
     plan: Plan
     timeline: Timeline
 
     @property
     def pipeline(self) -> Pipeline:
-        """What the plan was simulated from."""
+        """Pipeline of the plan, from which the time line was simulated."""
         return self.plan.pipeline
 
     @property
@@ -30,15 +30,15 @@ class Setting:
         return self.timeline.makespan
 
     def device(self, rank: int) -> str:
-        """``'d3 v100'`` for the device of a rank."""
+        """Name of the device of a rank: ``'d3 v100'``."""
         return f"d{self.plan.ranks[rank]} {self.kind(rank)}"
 
     def kind(self, rank: int) -> str:
-        """``'v100'``."""
+        """Kind of the device of a rank: ``'v100'``."""
         return self.plan.device_kinds[self.plan.ranks[rank]]
 
     def devices(self, stage: int) -> str:
-        """``'d3 v100'``, or ``'4 v100, d0 … d3'`` for a stage with replicas."""
+        """Name of the devices of a stage: ``'d3 v100'``, or ``'4 v100, d0 … d3'`` with replicas."""
         ranks = self.pipeline.placement[stage]
         if len(ranks) == 1:
             return self.device(ranks[0])
@@ -46,18 +46,18 @@ class Setting:
         return f"{len(ranks)} {kinds}, d{self.plan.ranks[ranks[0]]} … d{self.plan.ranks[ranks[-1]]}"
 
     def stage(self, stage: int) -> str:
-        """``'stage 2 (d3 v100)'``."""
+        """Name of a stage: ``'stage 2 (d3 v100)'``."""
         return f"stage {stage} ({self.devices(stage)})"
 
     def transfer(self, flight: TransferSpan) -> Transfer:
-        """What a tensor's way costs, and which wires it takes."""
+        """Cost of a tensor's transfer, with the wires that it occupies."""
         pipeline = self.pipeline
         ways = pipeline.transfers if flight.source < flight.target else pipeline.returns
         boundary = ways[min(flight.source, flight.target)]
         return boundary[flight.micro_batch % len(boundary)]
 
     def hop(self, flight: TransferSpan) -> str:
-        """``'d3 → d5'``: from device to device."""
+        """Source and target device of a transfer: ``'d3 → d5'``."""
         ends = (self.pipeline.device_of(stage, flight.micro_batch) for stage in (flight.source, flight.target))
         return " → ".join(f"d{self.plan.ranks[rank]}" for rank in ends)
 
@@ -74,7 +74,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A resource over one step.
+    """Busy time of a resource over one step.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Use:
     share : float
         ``busy`` as a fraction of the step.
     hops : int
-        For wires and cards: how many boundaries between stages share it. For devices: 0.
+        For wires and cards: the number of stage boundaries that share it. For devices: 0.
     """
 
     name: str
@@ -125,7 +125,7 @@ def _wires(setting: Setting) -> Iterator[Use]:
 
 
 def is_card(resource: str) -> bool:
-    """Whether a resource of transfers is a node's network card and not a wire between two devices."""
+    """True for a node's network card, False for a wire between two devices."""
     return " card " in resource
 
 

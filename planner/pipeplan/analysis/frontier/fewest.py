@@ -1,4 +1,4 @@
-"""The fewest devices that fit, and the proof that fewer do not."""
+"""Fewest devices on which a job fits, with the proof that it fits on no fewer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,17 +28,17 @@ class Fewest:
     ----------
     count : int
     plan : Plan
-        The fastest plan found on so many devices.
+        The fastest plan found on ``count`` devices.
     value, bound : int
         Nanoseconds; no plan on these devices beats the bound.
     cluster : Cluster
-        The part of the cluster that it was made for.
+        The part of the cluster for which the plan was made.
     excluded : tuple of str
-        The parts with one device less, on each of which nothing fits; so nothing fits on fewer either.
+        The parts with one device fewer, on each of which nothing fits; so nothing fits on fewer devices either.
     proved : bool
-        Whether all of these are proved.
+        True if all of these are proved.
     searched, costs
-        The space over which that holds, on the whole cluster, and what the times are.
+        The space over which that holds, on the whole cluster, and the sources of the times.
     """
 
     count: int
@@ -94,11 +94,11 @@ def fewest_devices(
     path: str | Path | None = None,
     told: Callable[[str, Answer], None] = lambda *_: None,
 ) -> Fewest:
-    """The fewest devices of the cluster on which the job has a plan, whatever its step time.
+    """Find the fewest devices of the cluster on which the job has a plan, whatever its step time.
 
-    A part of the cluster is so many devices of each kind, the first of them in the cluster's order. More devices never
-    hurt where a plan may leave some out, so the number is found by bisection (in a given order of devices: from below);
-    every part with one device less is then proved not to fit.
+    A part of the cluster has a number of devices of each kind, the first of them in the cluster's order. More devices
+    never hurt if a plan may leave some out, so the number is found by bisection. If the order of devices is given, it
+    is found by counting up. Every part with one device fewer is then proved not to fit.
 
     Raises
     ------
