@@ -27,7 +27,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Ask for every point; print, then write and draw."""
+    """Compute the points; print, then write and draw."""
     from pipeplan.analysis.frontier import fewest_devices, frontier
     from pipeplan.core.errors import InputError
     from pipeplan.io.atomic import write_whole
@@ -69,7 +69,7 @@ def _tell(asked: str, answer: "Answer") -> None:
 
 
 def _quiet(asked: str, answer: "Answer") -> None:
-    """Say nothing."""
+    """Callback without output, for ``--json``."""
 
 
 command = Command("frontier", "step time against memory, devices or price; the fewest devices that fit", configure, run)

@@ -47,7 +47,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Measure and write."""
+    """Measure the model and write its profile."""
     from pipeplan.cli.questions import numbers
     from pipeplan.frontend.profile import profile_workload
     from pipeplan.io.model_file import write_model

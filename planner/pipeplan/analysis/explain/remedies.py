@@ -66,7 +66,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Remedies:
-    """The remedies of every kind, the searched space, and ``proved``: true if nothing in that space is proved to fit."""
+    """The remedies of every kind, and the searched space; ``proved`` is true if no plan of that space can fit."""
 
     proved: bool
     remedies: tuple[Remedy, ...]

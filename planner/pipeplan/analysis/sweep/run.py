@@ -1,7 +1,7 @@
-"""`run` of an experiment, from its beginning or where an earlier run stopped.
+"""`sweep`: run an experiment from its beginning, or from where an earlier run stopped.
 
-A finished cell is a file of its own, written whole. A second run finds it and goes on with what is left, and so does a
-run after a change of the experiment: only cells whose question changed are asked again.
+A finished cell is a file of its own, written whole. A second run reads these files and solves the remaining cells.
+After a change of the experiment, only cells whose problem changed are solved again.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from pipeplan.core.errors import InputError
 from pipeplan_formulations.common.signals import listening
 
 OVERTIME = 120.0
-"""Seconds that a worker has beyond three times its search: to read, simulate every balancer, and write."""
+"""Seconds for a worker beyond three times its search limit: to read, simulate every partitioner, and write."""
 
 Tell = Callable[[Cell, Record, bool], None]
 
@@ -33,20 +33,20 @@ def sweep(
     retry: bool = False,
     tell: Tell = lambda *_: None,
 ) -> list[Record]:
-    """Every cell's record, in the order of the experiment.
+    """Solve all cells, and return their records in the order of the experiment.
 
     Parameters
     ----------
     folder : Path
-        Where finished cells are kept, one file each; it is made if it is not there.
+        Folder of finished cells, one file each; made if it does not exist.
     data : tuple of Path
-        Folders in which files that the experiment names are looked for.
+        Folders to search for the files that the experiment names.
     workers : int
-        Cells at a time.
+        Number of cells solved at a time.
     retry : bool
-        Ask again what failed in an earlier run. (What is infeasible did not fail.)
+        Solve cells again that failed in an earlier run. (An infeasible cell did not fail.)
     tell : callable
-        ``tell(cell, record, kept)`` for every finished cell; ``kept`` if an earlier run had finished it.
+        Called as ``tell(cell, record, kept)`` for every finished cell; ``kept`` is true if an earlier run finished it.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def sweep(
 
 
 class _Sweep:
-    """A running sweep: every ladder's records so far, and the cells that workers are at."""
+    """A running sweep: the records of every ladder so far, and the cells in work."""
 
     def __init__(self, experiment: Experiment, folder: Path, data: tuple[Path, ...], retry: bool, tell: Tell) -> None:
         try:
@@ -71,7 +71,7 @@ class _Sweep:
         self._asked: dict[int, tuple[Cell, str]] = {}
 
     def run(self, workers: int) -> list[Record]:
-        """Climb every ladder, so many at a time; one that was begun goes on before the next one begins."""
+        """Solve all ladders, at most ``workers`` at a time; a started ladder continues before the next one starts."""
         waiting = list(range(len(self._ladders)))
         with Crew(workers) as crew:
             while waiting or crew.busy:
@@ -81,12 +81,12 @@ class _Sweep:
         return [record for ladder in self._records for record in ladder]
 
     def _climb(self, number: int, crew: Crew) -> None:
-        """Up a ladder past what earlier runs finished, to the first cell that a worker has to solve."""
+        """Advance a ladder past the cells that earlier runs finished, and start a worker for the next cell."""
         for cell in self._ladders[number]:
             path = self._folder / cell.file
             try:
                 question = ask(cell, self._data)
-            except Exception as error:  # a file that an importer chokes on is a row, not the end of the sweep
+            except Exception as error:  # a file that an importer fails on becomes a row, and the sweep goes on
                 self._enter(number, cell, blank(cell, "", "failed", told(error)))
                 return
             fingerprint = question.fingerprint(self._search)
@@ -101,7 +101,7 @@ class _Sweep:
                 return
 
     def _collect(self, number: int, problem: str) -> bool:
-        """Take a worker's record, or make one of what befell it; whether the ladder goes on."""
+        """Enter the record of an ended worker, or of its failure; return True if the ladder continues."""
         cell, fingerprint = self._asked.pop(number)
         record = read_cell(self._folder / cell.file)
         if record is None:
