@@ -1,4 +1,4 @@
-"""Wiring of a profile: find the layers, measure them segment by segment, put the model and its provenance together."""
+"""Wiring of a profile: find the layers, measure them segment by segment, build the model with its provenance."""
 
 import platform
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from pipeplan.frontend.profile.work import work_of
 
 
 def provenance(device: torch.device, threads: int, crowd: int = 1, precision: str | None = None) -> Provenance:
-    """The account that goes with every measured number."""
+    """Provenance of the measured numbers: machine, device, versions and settings."""
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     if device.type == "cuda":
         source = str(torch.cuda.get_device_name())
@@ -42,14 +42,14 @@ def provenance(device: torch.device, threads: int, crowd: int = 1, precision: st
 
 
 def device_label(device: torch.device) -> str:
-    """The name of the kind of device, where the user gives none."""
+    """Default name of the kind of device."""
     if device.type == "cpu":
         return "cpu-worker"
     return str(torch.cuda.get_device_name()).lower().replace("nvidia ", "").replace(" ", "-")
 
 
 def cpu_name() -> str:
-    """What the operating system calls the processor."""
+    """Name of the processor, as the operating system reports it."""
     listing = Path("/proc/cpuinfo")
     if listing.exists():
         for line in listing.read_text().splitlines():
@@ -64,7 +64,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """How to measure; the fields are the arguments of `pipeplan.profile.profile`."""
+    """Settings of a measurement; the fields are the arguments of `pipeplan.profile`."""
 
     micro_batches: tuple[int, ...]
     repeats: int
@@ -97,11 +97,11 @@ class Request:
         if self.crowd < 1 or (self.crowd > 1 and self.device != "cpu"):
             raise InputError(f"crowd counts the workers of a CPU, this one included; {self.crowd} makes no sense here")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise InputError("no CUDA device is at hand; measure on cpu, or use a catalogued device's estimate")
+            raise InputError("no CUDA device is available; measure on cpu, or use a catalogued device's estimate")
 
 
 def run(module: nn.Module, example_inputs: Any, targets: Any, request: Request, progress: Progress) -> Model:
-    """See `pipeplan.profile.profile`."""
+    """Measure the module; see `pipeplan.profile`."""
     device = torch.device(request.device)
     sizes = tuple(sorted(set(request.micro_batches)))
     batches = {size: batch_of(example_inputs, targets, size, device) for size in sizes}
@@ -193,22 +193,22 @@ def _profile(
 
 
 def _rows(module: nn.Module, batches: dict[int, Batch], request: Request) -> dict[int, Row]:
-    """The module as a row of layers, at every size; a chain is the same at all of them."""
+    """The module as a sequence of layers, at every size; a chain is the same at all of them."""
     rows: dict[int, Row] = {}
     for size, inputs in batches.items():
         row = row_of(module, inputs, group=request.group, front_end=request.front_end, both_modes=False)
         for other, known in rows.items():
             if known.names != row.names:
                 raise InputError(
-                    f"with {other} samples the model is a row of {len(known.names)} layers, with {size} samples it is "
-                    f"one of {len(row.names)}, or their names differ; a model must compute alike at every size"
+                    f"with {other} samples the model has {len(known.names)} layers, with {size} samples it has "
+                    f"{len(row.names)}, or their names differ; a model must compute alike at every size"
                 )
         rows[size] = row
     return rows
 
 
 def _counted_elsewhere(module: nn.Module, row: Row) -> list[frozenset[str]]:
-    """For each layer the parameters, by their names in it, that an earlier layer holds too."""
+    """For each layer the names, in the layer, of parameters that an earlier layer holds too."""
     found: list[set[str]] = [set() for _ in row.names]
     for holders in shared_parameters(module, row.parameters):
         first = module.get_parameter(holders[0][1])
@@ -219,7 +219,7 @@ def _counted_elsewhere(module: nn.Module, row: Row) -> list[frozenset[str]]:
 
 
 def _loss(loss: Loss | None, row: Row) -> Loss | None:
-    """The loss, called with what the unsplit module would return."""
+    """The loss as a function of the last layer's outputs, restored to the structure of the unsplit module's."""
     return None if loss is None else lambda returned, targets: loss(row.restore(returned), targets)
 
 

@@ -1,4 +1,4 @@
-"""Switch of a stage's layers to split backward, and back: weight gradients go into a queue."""
+"""Switch of a stage's layers between split and joined backward."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,15 +14,15 @@ _ATTRIBUTE = "weight_queue"
 
 
 def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], None]:
-    """From now on these modules, and all inside them, leave weight gradients in the queue while it is open.
+    """Make these modules, and all inside them, put weight gradients into the queue while it is open.
 
-    Linear, convolving and embedding modules change their class, captured graphs some of their operations. All else is
-    as before. A module that has a queue already uses the new one.
+    Linear, convolution and embedding modules change their class, captured graphs some of their operations. All else
+    stays unchanged. A module that has a queue already uses the new one.
 
     Returns
     -------
     callable
-        Undoes it.
+        Function that undoes the change.
     """
     undo: list[Callable[[], None]] = []
     for part in dict.fromkeys(part for module in modules for part in module.modules()):
@@ -45,7 +45,7 @@ def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], Non
 
 @contextmanager
 def attached(queue: WeightQueue, modules: Iterable[nn.Module]) -> Iterator[None]:
-    """The same within a context."""
+    """Context in which the modules use the queue, as by `attach`."""
     restore = attach(queue, modules)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Captured graphs: their operations on parameters, and those that stand for them while weight gradients wait.
+"""Captured graphs: their operations on parameters, and the replacements with delayed weight gradients.
 
 ::
 
@@ -33,13 +33,13 @@ OPERATIONS: dict[Callable[..., object], Callable[..., Tensor]] = {
     _ATEN.conv_transpose2d.input: spread,
     _ATEN.conv_transpose3d.input: spread,
 }
-"""Operations that change, with the same arguments."""
+"""Replaced operations, with the same arguments."""
 _WEIGHT = {_ATEN.embedding.default: 0, _ATEN.addmm.default: 2}
-"""At which place an operation reads its weight, where that is not 1."""
+"""Position of the weight among an operation's arguments, if it is not 1."""
 
 
 class Exchange(NamedTuple):
-    """A node, and what it calls instead, with what arguments."""
+    """A node, the function that it calls instead, and the arguments."""
 
     node: fx.Node
     target: Callable[..., Tensor]
@@ -47,7 +47,7 @@ class Exchange(NamedTuple):
 
 
 def exchanges(part: fx.GraphModule) -> list[Exchange]:
-    """One for each node that multiplies by something that the graph's module holds; what else it reads matters not."""
+    """One exchange for each node that multiplies by a parameter of the graph's module."""
     found = []
     for node in part.graph.nodes:
         if node.op == "call_function" and node.target in OPERATIONS and not {"alpha", "beta"} & set(node.kwargs):
@@ -70,7 +70,7 @@ def _is_held(node: Any) -> bool:
 
 
 def _turned(node: Any, part: fx.GraphModule) -> fx.Node | None:
-    """The matrix that is held, where the node is its transpose: then the product is a linear map."""
+    """The module's own matrix, if the node is its transpose: the product is then a linear map."""
     if isinstance(node, fx.Node) and node.target in _TURNS and _is_held(node.args[0]):
         matrix = attrgetter(node.args[0].target)(part)
         if matrix.ndim == 2 and node.target(matrix, *node.args[1:]).stride() == matrix.stride()[::-1]:
