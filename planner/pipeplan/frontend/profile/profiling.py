@@ -179,6 +179,7 @@ def profile_workload(
 
 def _ask_process(task: bytes, progress: Callable[[str], None]) -> Model:
     """Start the measuring process, pass its progress on, and return its model; the process always ends first."""
+    context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(theirs, task))
     try:
