@@ -1,4 +1,4 @@
-"""Run every benchmark, or those named: ``python -m benchmarks [NAME ...]``. Each prints one table."""
+"""Entry point of the benchmarks: ``python -m benchmarks [NAME ...]`` runs all, or those named."""
 
 import importlib
 import sys
