@@ -1,4 +1,4 @@
-"""Where nothing fits: each remedy does fit, and the next smaller one does not."""
+"""Remedies of infeasible jobs: each remedy does fit, and the next smaller one does not."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from pipeplan_formulations.common.bisection import least
 
 
 def fits(model: Model, cluster: Cluster, job: Job) -> bool:
-    """Whether a direct solve finds a plan."""
+    """True if a direct solve finds a plan."""
     try:
         solve(model, cluster, job=job)
     except InfeasibleError:
@@ -35,7 +35,7 @@ def by_kind(model: Model, cluster: Cluster, job: Job) -> dict[str, Remedy]:
 
 
 def test_a_job_that_fits_needs_no_remedy() -> None:
-    """None is the answer, not an empty list."""
+    """The result is None, not an empty list."""
     assert remedies(fat_head(), equal_devices(3), Job(16)) is None
 
 
@@ -60,14 +60,14 @@ def test_the_fewest_further_devices() -> None:
 
 
 def test_the_largest_smaller_batch() -> None:
-    """One device that holds ten bytes of activations, two a sample: GPipe of eight samples does not fit, five do."""
+    """One device with ten bytes for activations, two per sample: GPipe of eight samples does not fit, five do."""
     model, cluster = model_of([5], saved=[2]), equal_devices(1, 10)
     remedy = by_kind(model, cluster, lean(8, schedules=("gpipe",)))["batch"]
     assert (remedy.fits, remedy.number, remedy.smallest) == (True, 5, True)
 
 
 def test_wishes_that_stand_in_the_way_are_named() -> None:
-    """Asked for one large micro-batch, it does not fit; any number of them does, and so does another schedule."""
+    """A job of one large micro-batch does not fit; any number of them does, and so does another schedule."""
     model, cluster = model_of([5], saved=[2], sizes=(1, 2, 4)), equal_devices(1, 4)
     found = by_kind(model, cluster, lean(4, micro_batches=(1,)))
     assert found["micro_batches"].fits and not found["zero1"].fits and not found["schedules"].fits

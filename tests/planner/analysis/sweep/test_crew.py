@@ -1,4 +1,4 @@
-"""What becomes of workers: one that ends, one that fails, one that is killed, one that hangs."""
+"""Outcomes of workers: one that ends, one that fails, one that is killed, one that hangs."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from pipeplan.analysis.sweep.crew import Crew
 
 
 def test_every_end_is_told_apart() -> None:
-    """A quiet end has no complaint; an exit code, a signal and a missed deadline are named."""
+    """A normal end has no error; an exit code, a signal and a missed deadline are named."""
     with Crew(4) as crew:
         crew.start(0, time.sleep, (0.0,), 60)
         crew.start(1, os._exit, (3,), 60)
@@ -24,7 +24,7 @@ def test_every_end_is_told_apart() -> None:
 
 
 def test_leaving_ends_the_workers() -> None:
-    """Whatever makes the block end, no worker outlives it."""
+    """No worker outlives the block, however it ends."""
     try:
         with Crew(1) as crew:
             crew.start(0, time.sleep, (600.0,), 600)
