@@ -116,7 +116,7 @@ SOME = {
 OPTIONS |= {"--points": ["1", "2", "0", "-3"], "--over": ["memory", "devices", "price"], "--each": ["0.3", "0"]}
 FLAGS = ["--equal-replicas", "--zero1", "--intra-layer", "--merge-misbooked", "--corrected", "--extrapolate", "--json"]
 NOISE = ["{", "[" * 2000, "]", "- " * 300, ":", "&a ", "*a", "!!int x", "\t", "\0", '"', "%", "é", "1:30", "? "]
-"""What a slip of the hand leaves in a text."""
+"""Fragments to insert into a text."""
 
 
 def small() -> Any:
@@ -136,8 +136,6 @@ EXPERIMENT = {
     "search": {"time": TIME, "gap": 0.5, "workers": 1},
     "grids": [{"models": ["model.yaml"], "clusters": ["cluster.yaml"], "jobs": [{"batch": 4}]}],
 }
-NOISE = ["{", "[" * 2000, "]", "- " * 300, ":", "&a ", "*a", "!!int x", "\t", "\0", '"', "%", "é", "1:30", "? "]
-"""What a slip of the hand leaves in a text."""
 JOB = {
     "batch": 8, "micro_batches": [2, 4], "optimizer": "adam", "memory": "4000B", "depths": [1, 2], "replicas": [1, 2],
     "together": [["l0", "l1"]], "no_cut_after": ["l2"], "pin": {"l3": "unit"}, "schedules": ["1f1b"], "zero1": True,
