@@ -40,7 +40,7 @@ class Births(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_saved_bytes_are_what_every_stage_holds(name: str) -> None:
-    """Bytes alive after a stage's forward are its layers' saved bytes, and its output if none saves it, at every cut."""
+    """Bytes alive after a stage's forward are its layers' saved bytes, and its output if unsaved, at every cut."""
     module, batch = CHAINS[name]()
     layers = list(module)
     counted = saved_bytes(layers, Feed((batch,), (False,)))
