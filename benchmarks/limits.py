@@ -188,7 +188,7 @@ def _explaining(model: Model, cluster: Cluster, job: Job) -> Ask:
 
     def ask(limit: float) -> Run:
         began = [time.monotonic()]
-        explain(result, model, cluster, time_limit=limit, progress=lambda _: began.append(time.monotonic()))
+        explain(result, model, cluster, time_limit=limit, on_progress=lambda _: began.append(time.monotonic()))
         return _longest([*began, time.monotonic()])
 
     return ask
@@ -213,7 +213,7 @@ def _remedying(model: Model, cluster: Cluster, job: Job) -> Ask:
 def _drawing(model: Model, cluster: Cluster, job: Job) -> Ask:
     def ask(limit: float) -> Run:
         began = [time.monotonic()]
-        frontier(model, cluster, job, points=3, time_limit=limit, told=lambda *_: began.append(time.monotonic()))
+        frontier(model, cluster, job, points=3, time_limit=limit, on_progress=lambda *_: began.append(time.monotonic()))
         return _longest([*began, time.monotonic()])
 
     return ask

@@ -20,7 +20,7 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from pipeplan.frontend.profile.passes import Feed
 from pipeplan.frontend.profile.saved import saved_bytes
 from pipeplan.frontend.split_backward.attach import attach
-from pipeplan.frontend.split_backward.queue import WeightQueue, Work, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, Work, run_delayed
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.zoo import decoder, resnet50, vgg16
 
@@ -101,7 +101,7 @@ def _pipeplans(
     works = queue.take()
     between = bytes_kept(works)
     begin = time.thread_time_ns()
-    work_off(works)
+    run_delayed(works)
     times["W"].append(time.thread_time_ns() - begin)
     times["F split"].append(middle - start)
     times["I"].append(after - middle)

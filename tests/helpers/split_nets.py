@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pipeplan.frontend.split_backward.attach import attached
-from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 
 Gradients = list[Tensor | None]
 
@@ -166,7 +166,7 @@ def gradients(
                 torch.autograd.backward([output], [output.detach().cos()])
             waiting.append(queue.take())
         for works in waiting:
-            work_off(works)
+            run_delayed(works)
     assert len(queue) == 0
     return Result([x.grad for x in given], [p.grad for p in net.parameters()], sum(map(len, waiting)))
 

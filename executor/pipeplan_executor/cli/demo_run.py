@@ -71,7 +71,7 @@ def _profiled(name: str, batch: int) -> Model:
         micro_batches=[size for size in SIZES if batch % size == 0],
         name=name,
         crowd=PROCESSES,  # the workers will share caches and memory with each other
-        progress=lambda text: print(f"  {text}"),
+        on_progress=lambda text: print(f"  {text}"),
     )
     largest = model.profiles[-1]
     for layer, cost in zip(model.layers, largest.costs, strict=True):

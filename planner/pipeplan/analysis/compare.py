@@ -24,7 +24,7 @@ from pipeplan_formulations.common.signals import listening, received
 
 SOLVER = "pipeplan"
 """The solver's name in the table."""
-LATE = "the search was stopped before its turn"
+NOT_REACHED = "the search was stopped before its turn"
 """Reason shown for a family that was not solved."""
 
 
@@ -92,8 +92,8 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     undecided: list[UndecidedError] = []
     for number, name in enumerate(families):
         if received():
-            refusals[name] = LATE
-            undecided.append(UndecidedError(Stop.INTERRUPT, _floor(model, cluster, job)))
+            refusals[name] = NOT_REACHED
+            undecided.append(UndecidedError(Stop.INTERRUPT, _lower_bound(model, cluster, job)))
             continue
         try:
             share = max(end - time.monotonic(), 0.0) / (len(families) - number)
@@ -115,7 +115,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
 
 
-def _floor(model: Model, cluster: Cluster, job: Job) -> int:
+def _lower_bound(model: Model, cluster: Cluster, job: Job) -> int:
     """Lower bound on the step time of every plan under every family, in nanoseconds."""
     space = Space(model, cluster, job)
     return min(space.floors(size).together(cluster) for size in space.sizes)

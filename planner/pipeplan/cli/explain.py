@@ -90,11 +90,11 @@ def _question(options: Namespace) -> "Explanation | Remedies":
                 on_progress=on_progress,
             )
     except InfeasibleError:
-        found = remedies(model, cluster, job, time_limit=options.each, **each, progress=tell)
+        found = remedies(model, cluster, job, time_limit=options.each, **each, on_progress=tell)
         if found is None:
             raise
         return found
-    return explain(result, model, cluster, time_limit=options.each, gap=options.gap, **each, progress=tell)
+    return explain(result, model, cluster, time_limit=options.each, gap=options.gap, **each, on_progress=tell)
 
 
 def _is_plan(name: str) -> bool:

@@ -43,7 +43,7 @@ def run(options: Namespace) -> int:
     model = read_model(options)
     cluster = read_cluster(options, model)
     job = read_job(options, model)
-    how = limits(options) | {"path": options.output, "told": _quiet if options.json else _tell}
+    how = limits(options) | {"path": options.output, "on_progress": _quiet if options.json else _tell}
     if options.fewest:
         fewest = fewest_devices(model, cluster, job, **how)
         print(json.dumps(fewest.as_json(), indent=2) if options.json else fewest)

@@ -57,7 +57,7 @@ def run(options: Namespace) -> int:
         options.workload,
         input_spec=options.input,
         seed=options.seed,
-        progress=lambda text: print(f"profiling  {text}", file=sys.stderr),
+        on_progress=lambda text: print(f"profiling  {text}", file=sys.stderr),
         micro_batches=numbers(options.batch, "--batch"),
         repeats=options.repeats,
         optimizer=options.optimizer,

@@ -65,7 +65,7 @@ def run(options: Namespace) -> int:
 
     try:
         records = sweep(
-            experiment, folder / "cells", data=data, workers=options.workers, retry=options.retry, tell=tell
+            experiment, folder / "cells", data=data, workers=options.workers, retry=options.retry, on_progress=tell
         )
     except KeyboardInterrupt:
         print(f"sweep  interrupted after {len(done)} cells; the same command goes on", file=sys.stderr)

@@ -95,9 +95,9 @@ class Explanation:
         return {
             "step_time_s": self.step / 1e9,
             "bound_s": self.bound / 1e9,
-            "binds": [_lever_json(sensitivity) for sensitivity in self.sensitivities],
-            "like_things": [_lever_json(sensitivity) for sensitivity in self.groups],
-            "binds_together": [_lever_json(sensitivity) for sensitivity in self.joint],
+            "binds": [_sensitivity_json(sensitivity) for sensitivity in self.sensitivities],
+            "like_things": [_sensitivity_json(sensitivity) for sensitivity in self.groups],
+            "binds_together": [_sensitivity_json(sensitivity) for sensitivity in self.joint],
             "memory_binds": self.memory_binds,
             "critical_path": [
                 {
@@ -124,9 +124,9 @@ class Explanation:
         for sensitivity in [sensitivity for sensitivity in self.groups if sensitivity.fall >= NOTABLE]:
             yield f"{sensitivity.name}: a tenth less time there takes {percent(sensitivity.fall)} off the step"
         if self.sensitivities:
-            for sensitivity in self._levers_shown():
+            for sensitivity in self._sensitivities_shown():
                 yield f"{sensitivity.name}: a tenth less time there takes {percent(sensitivity.fall)} off the step"
-            rest = len(self.sensitivities) - len(self._levers_shown())
+            rest = len(self.sensitivities) - len(self._sensitivities_shown())
             if rest:
                 yield f"{rest} more, each less than {percent(NOTABLE)}"
         elif self.joint:
@@ -141,7 +141,7 @@ class Explanation:
         """Devices first, the busiest of them first; then wires and cards."""
         return sorted(self.uses, key=lambda use: (use.kind != "device", -use.busy))
 
-    def _levers_shown(self) -> Sequence[Sensitivity]:
+    def _sensitivities_shown(self) -> Sequence[Sensitivity]:
         return [sensitivity for sensitivity in self.sensitivities if sensitivity.fall >= NOTABLE] or self.sensitivities[
             :1
         ]
@@ -166,7 +166,7 @@ def _use_line(use: Use) -> str:
     return f"{kind}{use.name}: {percent(use.share)} ({format_time(use.busy)}{shared})"
 
 
-def _lever_json(sensitivity: Sensitivity) -> dict[str, object]:
+def _sensitivity_json(sensitivity: Sensitivity) -> dict[str, object]:
     return {"name": sensitivity.name, "kind": sensitivity.kind, "step_falls_by": sensitivity.fall}
 
 

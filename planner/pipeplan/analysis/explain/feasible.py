@@ -1,7 +1,7 @@
 """Feasibility of a job: the search of `pipeplan.solve` without the heuristics, stopped at the first plan.
 
 A negative answer comes with a proof. Either the static bytes exceed the memory of all devices together, or the search
-went through all device groups of the space. `ample` detects memory limits that can never bind; more memory then
+went through all device groups of the space. `limits_never_bind` detects memory limits without effect; more memory then
 changes nothing, and no search is needed.
 """
 
@@ -22,7 +22,7 @@ from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.report import Limits, Stop
 
 
-def ample(model: Model, cluster: Cluster, job: Job) -> bool:
+def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
     """True if every device could hold the whole model with all micro-batches of a step in flight.
 
     No stage of any plan needs more: it holds some of the layers, receives at most all outputs, recomputes one layer
@@ -88,7 +88,7 @@ def fit(
         If the search was interrupted; a partial search decides nothing.
     """
     space = Space(model, cluster, job)
-    if space.impossible or too_little(space):
+    if space.impossible or memory_too_small(space):
         return Fit(None, proved=True)
     search = PlanSearch(Limits(time_limit, ANY, workers, seed), cluster=cluster, backend=backend, outside=space.outside)
     for node in opened(space):
@@ -101,7 +101,7 @@ def fit(
     return Fit(draft(model, cluster, job, search.incumbent, search.bound), proved=True)
 
 
-def too_little(space: Space) -> bool:
+def memory_too_small(space: Space) -> bool:
     """True if the static bytes (parameters, gradients, optimiser state) exceed the memory of all devices together.
 
     A plan holds all of them at least once. Replicas hold more, even if they shard the optimiser state (ZeRO-1).

@@ -76,7 +76,7 @@ class Outcome:
         return replace(self, bound=min(relaxed.bound, self.value), at_most=max(relaxed.at_most, self.gains or 0.0))
 
 
-def nothing(change: Change, base: Result, why: str) -> Outcome:
+def no_effect(change: Change, base: Result, why: str) -> Outcome:
     """Outcome of a change without effect, with the reason ``why``."""
     return Outcome(change.label, base.value, base.bound, change.job.batch, 0.0, 0.0, why)
 

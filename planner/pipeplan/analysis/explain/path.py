@@ -85,13 +85,15 @@ def timed(setting: Setting) -> Iterator[tuple[Span | TransferSpan, Span | Transf
     """Yield every item of the path, the next item, and the nanoseconds until the next one begins."""
     path = setting.timeline.critical
     around = zip([None, *path[:-1]], path, [*path[1:], None], strict=True)
-    starts = [_begin(before, item, after) for before, item, after in around]
+    starts = [_counted_from(before, item, after) for before, item, after in around]
     for i, item in enumerate(path):
         last = i + 1 == len(path)
         yield item, None if last else path[i + 1], (setting.step if last else starts[i + 1]) - starts[i]
 
 
-def _begin(before: Span | TransferSpan | None, item: Span | TransferSpan, after: Span | TransferSpan | None) -> int:
+def _counted_from(
+    before: Span | TransferSpan | None, item: Span | TransferSpan, after: Span | TransferSpan | None
+) -> int:
     """Nanosecond from which an item of the path counts.
 
     A streamed tensor whose last byte leaves with the end of its action counts from that end. If another transfer

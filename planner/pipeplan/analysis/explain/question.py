@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from pipeplan.analysis.explain.changes import changes
 from pipeplan.analysis.explain.explanation import Explanation
-from pipeplan.analysis.explain.feasible import ample
-from pipeplan.analysis.explain.outcome import Outcome, nothing, outcome
+from pipeplan.analysis.explain.feasible import limits_never_bind
+from pipeplan.analysis.explain.outcome import Outcome, no_effect, outcome
 from pipeplan.analysis.explain.path import portions
 from pipeplan.analysis.explain.room import rooms
-from pipeplan.analysis.explain.sensitivities import groups, sensitivities, together
+from pipeplan.analysis.explain.sensitivities import groups, joint_set, sensitivities
 from pipeplan.analysis.explain.setting import Setting, uses
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
@@ -36,7 +36,7 @@ def explain(
     backend: str = "cpsat",
     workers: int = WORKERS,
     seed: int = SEED,
-    progress: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Explanation:
     """Explain a result: bottlenecks, critical path in words, and the effect of changes.
 
@@ -46,7 +46,7 @@ def explain(
         The result of `pipeplan.solve` for ``model`` and ``cluster``; it holds the job.
     time_limit, gap : float
         Limits for each changed problem; the gap that remains is reported as "at most".
-    progress : callable
+    on_progress : callable
         Called with the label of each change before it is solved.
 
     Raises
@@ -60,12 +60,12 @@ def explain(
     limits = asked_limits(time_limit, gap, backend, workers, seed)
     tried: list[Outcome] = []
     memory: Outcome | None = None
-    enough = ample(model, cluster, job)
+    enough = limits_never_bind(model, cluster, job)
     with suppress(KeyboardInterrupt):  # after Ctrl-C, return what is known so far
         for change in changes(cluster, job, plan) if not received() else ():
-            progress(change.label)
+            on_progress(change.label)
             if change.frees_memory and enough:
-                tried.append(nothing(change, result, "no plan can need more memory than there is"))
+                tried.append(no_effect(change, result, "no plan can need more memory than there is"))
             else:
                 tried.append(outcome(model, change, result, limits=limits, backend=backend))
             if change.lifts_limits:
@@ -116,7 +116,7 @@ def _explanation(
         rooms=rooms(setting, model, cluster, job),
         sensitivities=alone,
         groups=groups(setting),
-        joint=() if alone else together(setting),
+        joint=() if alone else joint_set(setting),
         memory=memory,
         outcomes=outcomes,
     )

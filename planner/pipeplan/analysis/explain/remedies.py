@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pipeplan.analysis.explain.changes import has_limits, with_devices, with_memory, without_limits
-from pipeplan.analysis.explain.feasible import Fit, fit, too_little
+from pipeplan.analysis.explain.feasible import Fit, fit, memory_too_small
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Recompute
@@ -101,7 +101,7 @@ def remedies(
     backend: str = "cpsat",
     workers: int = WORKERS,
     seed: int = SEED,
-    progress: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Remedies | None:
     """The smallest change of each kind that makes a job fit; None if it fits as it is.
 
@@ -109,7 +109,7 @@ def remedies(
     ----------
     time_limit : float
         Seconds for each changed problem; there are a few dozen.
-    progress : callable
+    on_progress : callable
         Called with each kind of change before it is tried.
     """
 
@@ -124,13 +124,13 @@ def remedies(
     found: list[Remedy] = []
     ways: tuple[tuple[str, Callable[..., Iterator[Remedy]]], ...] = (
         ("memory", _memory),
-        ("wishes", lambda *question: _wishes(model, *question)),
+        ("constraints", lambda *question: _constraints(model, *question)),
         ("batch", lambda *question: _batch(model, *question)),
         ("devices", lambda *question: _devices(model, *question)),
     )
     with suppress(KeyboardInterrupt):  # after Ctrl-C, return what is known so far
         for title, way in ways:
-            progress(title)
+            on_progress(title)
             for remedy in way(cluster, job, ask):
                 found.append(remedy)
     # a change is the smallest one only if the unchanged job is proved not to fit
@@ -144,7 +144,7 @@ def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
         return
     free = ask(*without_limits(cluster, job))
     if free.plan is None:
-        yield Remedy("memory", free.verdict, "any memory: what stands in the way is another wish")
+        yield Remedy("memory", free.verdict, "any memory: what stands in the way is another constraint")
         return
 
     def fits(more: int) -> tuple[bool | None, int]:
@@ -175,7 +175,7 @@ def _shortage(plan: Plan, cluster: Cluster, job: Job) -> int:
     return max(over, default=0)
 
 
-def _wishes(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
     """Each constraint of the job dropped by itself, then recomputation and ZeRO-1 allowed."""
     given_up = [
         ("micro_batches", bool(job.micro_batches), {"micro_batches": ()}, "any number of micro-batches"),
@@ -215,7 +215,7 @@ def _orders(space: Space) -> Iterator[Remedy]:
 
     The order that holds one micro-batch per stage needs the least memory.
     """
-    for option, changed in () if too_little(space) else changes(space):
+    for option, changed in () if memory_too_small(space) else changes(space):
         if ANY in changed.get("schedules", ()):
             for other in checked(space, option, changed, ORDERS):
                 yield Remedy("schedules", other.fits or None, f"{option} (a plan with {_exact(other.need)} a device)")

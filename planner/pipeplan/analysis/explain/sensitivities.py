@@ -55,11 +55,13 @@ def sensitivities(setting: Setting) -> tuple[Sensitivity, ...]:
 
     Only a resource on the critical path can bind; the others are not tried.
     """
-    spent = {sensitivity: _on_path(setting, sensitivity) for sensitivity in possible(setting)}
+    spent = {sensitivity: _on_path(setting, sensitivity) for sensitivity in candidates(setting)}
     found = sorted(
         (sensitivity for sensitivity in spent if spent[sensitivity]), key=lambda sensitivity: -spent[sensitivity]
     )
-    tried = [replace(sensitivity, fall=fall(setting, [sensitivity])) for sensitivity in found[: _most(setting)]]
+    tried = [
+        replace(sensitivity, fall=fall(setting, [sensitivity])) for sensitivity in found[: _number_to_try(setting)]
+    ]
     return tuple(
         sorted(
             (sensitivity for sensitivity in tried if sensitivity.fall > 0),
@@ -74,7 +76,7 @@ def groups(setting: Setting) -> tuple[Sensitivity, ...]:
     In a balanced pipeline hardly any resource binds alone; these sets show if computation or communication binds.
     """
     members: dict[str, list[Sensitivity]] = {}
-    for sensitivity in possible(setting):
+    for sensitivity in candidates(setting):
         ranks = setting.pipeline.placement[sensitivity.stages[0]] if sensitivity.stages else ()
         kinds = {"devices": f"all {setting.kind(ranks[0])}" if ranks else "", "wire": "all links inside nodes"}
         name = kinds.get(sensitivity.kind, f"all {sensitivity.kind}s")
@@ -93,13 +95,13 @@ def groups(setting: Setting) -> tuple[Sensitivity, ...]:
     )
 
 
-def together(setting: Setting) -> tuple[Sensitivity, ...]:
+def joint_set(setting: Setting) -> tuple[Sensitivity, ...]:
     """An inclusion-minimal set that shortens the step if all of it gets faster; empty if there is none.
 
     Needed for plans in which no resource binds alone.
     """
-    kept = list(possible(setting))
-    if len(kept) > _most(setting) or fall(setting, kept) <= 0:
+    kept = list(candidates(setting))
+    if len(kept) > _number_to_try(setting) or fall(setting, kept) <= 0:
         return ()
     for sensitivity in list(kept):
         rest = [other for other in kept if other != sensitivity]
@@ -109,7 +111,7 @@ def together(setting: Setting) -> tuple[Sensitivity, ...]:
     return tuple(replace(sensitivity, fall=joint) for sensitivity in kept)
 
 
-def possible(setting: Setting) -> Iterator[Sensitivity]:
+def candidates(setting: Setting) -> Iterator[Sensitivity]:
     """Yield every resource of a plan that could be faster: devices, reductions, the network, wires in use."""
     pipeline = setting.pipeline
     for placement in dict.fromkeys(pipeline.placement):
@@ -122,7 +124,9 @@ def possible(setting: Setting) -> Iterator[Sensitivity]:
             yield Sensitivity(
                 "reduction", f"gradient reduction of {' and '.join(map(setting.stage, group))}", stages=group
             )
-    names = sorted({name for ways in _ways(pipeline) for way in ways if way.occupancy for name in way.resources})
+    names = sorted(
+        {name for row in _all_transfers(pipeline) for each in row if each.occupancy for name in each.resources}
+    )
     cards = tuple(name for name in names if is_card(name))
     if cards:
         yield Sensitivity("network", "the network between the nodes", wires=cards)
@@ -131,7 +135,7 @@ def possible(setting: Setting) -> Iterator[Sensitivity]:
             yield Sensitivity("wire", f"the link {name}", wires=(name,))
 
 
-def _ways(pipeline: Pipeline) -> tuple[tuple[Transfer, ...], ...]:
+def _all_transfers(pipeline: Pipeline) -> tuple[tuple[Transfer, ...], ...]:
     return (*pipeline.transfers, *pipeline.returns)
 
 
@@ -147,7 +151,7 @@ def _on_path(setting: Setting, sensitivity: Sensitivity) -> int:
     return sum(time for item, _, time in timed(setting) if own(item))
 
 
-def _most(setting: Setting) -> int:
+def _number_to_try(setting: Setting) -> int:
     """Number of resources to try, by the number of actions of a simulation."""
     actions = sum(map(len, setting.plan.schedule.orders))
     return min(MOST, max(FEWEST, ACTIONS // max(actions, 1)))
@@ -174,13 +178,13 @@ def _sped_up(pipeline: Pipeline, faster: Sequence[Sensitivity]) -> Pipeline:
         factor[Kind.REDUCE] = FASTER if s in reducing else GRAIN
         return old.with_durations(lambda kind, part: old.duration(kind, part) * factor[kind])
 
-    def way(old: Transfer) -> Transfer:
+    def scaled(old: Transfer) -> Transfer:
         factor = FASTER if wires & set(old.resources) else GRAIN
         return replace(old, occupancy=old.occupancy * factor, latency=old.latency * GRAIN)
 
     return replace(
         pipeline,
         stages=tuple(stage(s, old) for s, old in enumerate(pipeline.stages)),
-        transfers=tuple(tuple(map(way, ways)) for ways in pipeline.transfers),
-        returns=tuple(tuple(map(way, ways)) for ways in pipeline.returns),
+        transfers=tuple(tuple(map(scaled, entries)) for entries in pipeline.transfers),
+        returns=tuple(tuple(map(scaled, entries)) for entries in pipeline.returns),
     )

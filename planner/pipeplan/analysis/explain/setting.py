@@ -49,24 +49,24 @@ class Setting:
         """Name of a stage: ``'stage 2 (d3 v100)'``."""
         return f"stage {stage} ({self.devices(stage)})"
 
-    def transfer(self, flight: TransferSpan) -> Transfer:
+    def transfer(self, tensor: TransferSpan) -> Transfer:
         """Cost of a tensor's transfer, with the wires that it occupies."""
         pipeline = self.pipeline
-        ways = pipeline.transfers if flight.source < flight.target else pipeline.returns
-        boundary = ways[min(flight.source, flight.target)]
-        return boundary[flight.micro_batch % len(boundary)]
+        routes = pipeline.transfers if tensor.source < tensor.target else pipeline.returns
+        boundary = routes[min(tensor.source, tensor.target)]
+        return boundary[tensor.micro_batch % len(boundary)]
 
-    def hop(self, flight: TransferSpan) -> str:
+    def hop(self, tensor: TransferSpan) -> str:
         """Source and target device of a transfer: ``'d3 → d5'``."""
-        ends = (self.pipeline.device_of(stage, flight.micro_batch) for stage in (flight.source, flight.target))
+        ends = (self.pipeline.device_of(stage, tensor.micro_batch) for stage in (tensor.source, tensor.target))
         return " → ".join(f"d{self.plan.ranks[rank]}" for rank in ends)
 
     @cached_property
     def hops_of(self) -> Mapping[str, frozenset[int]]:
         """For each wire or card, the boundaries between stages whose tensors pass it."""
         found: dict[str, set[int]] = {}
-        for ways in (self.pipeline.transfers, self.pipeline.returns):
-            for boundary, entries in enumerate(ways):
+        for routes in (self.pipeline.transfers, self.pipeline.returns):
+            for boundary, entries in enumerate(routes):
                 for name in {name for entry in entries for name in entry.resources}:
                     found.setdefault(name, set()).add(boundary)
         return {name: frozenset(boundaries) for name, boundaries in found.items()}
@@ -105,8 +105,8 @@ def uses(setting: Setting) -> tuple[Use, ...]:
 def _devices(setting: Setting) -> Iterator[Use]:
     sending: dict[int, int] = defaultdict(int)
     if setting.pipeline.overlap is Overlap.NONE:
-        for flight in setting.timeline.transfers:
-            sending[setting.pipeline.device_of(flight.source, flight.micro_batch)] += setting.transfer(flight).occupancy
+        for tensor in setting.timeline.transfers:
+            sending[setting.pipeline.device_of(tensor.source, tensor.micro_batch)] += setting.transfer(tensor).occupancy
     for rank in range(setting.pipeline.devices):
         busy = setting.timeline.busy(rank) + sending[rank]
         yield Use(setting.device(rank), "device", busy, _share(busy, setting.step))
@@ -114,8 +114,8 @@ def _devices(setting: Setting) -> Iterator[Use]:
 
 def _wires(setting: Setting) -> Iterator[Use]:
     busy: dict[str, int] = defaultdict(int)
-    for flight in setting.timeline.transfers:
-        way = setting.transfer(flight)
+    for tensor in setting.timeline.transfers:
+        way = setting.transfer(tensor)
         for name in way.resources:
             busy[name] += way.occupancy
     for name, time in busy.items():

@@ -62,9 +62,9 @@ class Answers:
         For each answer.
     path : Path or None
         File of the answers.
-    told : callable
+    on_progress : callable
         Called with the key and the answer of every problem that was solved.
-    cut_short : Answer or None
+    interrupted : Answer or None
         The best answer known when a signal ended a search.
 
     Raises
@@ -80,8 +80,8 @@ class Answers:
     limits: Limits
     backend: str = "cpsat"
     path: Path | None = None
-    told: Callable[[str, Answer], None] = lambda *_: None
-    cut_short: Answer | None = None
+    on_progress: Callable[[str, Answer], None] = lambda *_: None
+    interrupted: Answer | None = None
     _known: dict[str, Answer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class Answers:
             answer = self._known[key] = find()
             if self.path is not None:
                 write_whole(self.path, self._text())
-            self.told(key, answer)
+            self.on_progress(key, answer)
         return self._known[key]
 
     def _best(self, cluster: Cluster, job: Job) -> Answer:
@@ -128,7 +128,7 @@ class Answers:
             return Answer(Verdict.OPEN, why=str(error))
         answer = Answer(Verdict.PLAN, result.value, result.bound, result.plan)
         if result.stop is Stop.INTERRUPT:  # Ctrl-C ends the sweep; complete answers are kept
-            self.cut_short = answer
+            self.interrupted = answer
             raise KeyboardInterrupt
         return answer
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
-from pipeplan.analysis.frontier.over_devices import ask, check_pins, passes_over, prices
+from pipeplan.analysis.frontier.over_devices import ask, check_pins, may_leave_out, prices
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, PipeplanError
@@ -92,7 +92,7 @@ def fewest_devices(
     workers: int = WORKERS,
     seed: int = SEED,
     path: str | Path | None = None,
-    told: Callable[[str, Answer], None] = lambda *_: None,
+    on_progress: Callable[[str, Answer], None] = lambda *_: None,
 ) -> Fewest:
     """Find the fewest devices of the cluster on which the job has a plan, whatever its step time.
 
@@ -107,19 +107,21 @@ def fewest_devices(
     """
     require_question(model, cluster, job)
     limits = asked_limits(time_limit, gap, backend, workers, seed)
-    answers = Answers(model, cluster, job, "devices", limits, backend, None if path is None else Path(path), told)
+    answers = Answers(
+        model, cluster, job, "devices", limits, backend, None if path is None else Path(path), on_progress
+    )
     check_pins(answers)
     every = parts(cluster, prices(answers, by_price=False))
     kinds = kind_counts(cluster)
     memory = {device.kind.name: device.kind.memory for device in cluster.devices}
 
-    def roomiest(part: Part) -> tuple[bool, int]:
+    def by_memory(part: Part) -> tuple[bool, int]:
         sizes = [(memory[kind], n) for (kind, _), n in zip(kinds, part.counts, strict=True) if n]
         unlimited = any(size is None for size, _ in sizes)
         return not unlimited, -sum((size or 0) * n for size, n in sizes)
 
     def on(count: int) -> list[Part]:
-        return sorted((part for part in every if part.devices == count), key=roomiest)
+        return sorted((part for part in every if part.devices == count), key=by_memory)
 
     def first_that_fits(count: int) -> Part | None:
         for part in on(count):
@@ -132,7 +134,7 @@ def fewest_devices(
         whole = ask(answers, on(high)[0])
         raise InfeasibleError(whole.why) if whole.verdict is Verdict.INFEASIBLE else PipeplanError(whole.why)
     while high - low > 1:
-        middle = (low + high) // 2 if passes_over(answers) else low + 1
+        middle = (low + high) // 2 if may_leave_out(answers) else low + 1
         if first_that_fits(middle) is None:
             low = middle
         else:

@@ -49,7 +49,7 @@ def sweep(answers: Answers, each: Mapping[str, float], levels: int | None = None
     check_pins(answers)
     every, inherit = parts(answers.cluster, each, levels), nested(answers)
     found: dict[Part, Answer] = {}
-    for i in _halving(len(every)):
+    for i in _bisection_order(len(every)):
         part = every[i]
         if not _matters(part, found, inherit):
             continue
@@ -66,7 +66,7 @@ def read(
     least, inherit = None, nested(answers)
     best: dict[float, int | None] = {}
     for part in parts(answers.cluster, each, levels):  # cheapest first
-        low = lower(part, found, inherit)
+        low = lower_bound(part, found, inherit)
         if low is not None:
             least = low if least is None else min(least, low)
         best[part.cost] = least
@@ -81,7 +81,7 @@ def read(
     return tuple(points), tuple(floors)
 
 
-def lower(part: Part, found: Found, inherit: bool) -> int | None:
+def lower_bound(part: Part, found: Found, inherit: bool) -> int | None:
     """Best lower bound known for a part, in nanoseconds; None if it is known that nothing fits.
 
     With ``inherit``, bounds of larger parts count too.
@@ -102,7 +102,7 @@ def ask(answers: Answers, part: Part, *, any_plan: bool = False) -> Answer:
     return find(f"{part.counts}", sub_cluster(answers.cluster, part), answers.job)
 
 
-def passes_over(answers: Answers) -> bool:
+def may_leave_out(answers: Answers) -> bool:
     """True if a plan may leave out any devices; in a given order it uses the first ones, whatever their kinds."""
     return answers.job.order is Order.SEARCH or len(kind_counts(answers.cluster)) == 1
 
@@ -114,7 +114,7 @@ def nested(answers: Answers) -> bool:
     depend on the free devices of each node, and then every part is solved.
     """
     space = Space(answers.model, answers.cluster, answers.job)
-    return len(answers.cluster.nodes) == 1 and passes_over(answers) and not space.large
+    return len(answers.cluster.nodes) == 1 and may_leave_out(answers) and not space.large
 
 
 def check_pins(answers: Answers) -> None:
@@ -134,7 +134,7 @@ def check_pins(answers: Answers) -> None:
 
 def _matters(part: Part, found: Found, inherit: bool) -> bool:
     """True if a part may have a plan that no plan of a cheaper or equally cheap part dominates."""
-    low = lower(part, found, inherit)
+    low = lower_bound(part, found, inherit)
     if low is None:
         return False
     return not any(
@@ -142,7 +142,7 @@ def _matters(part: Part, found: Found, inherit: bool) -> bool:
     )
 
 
-def _halving(count: int) -> Iterator[int]:
+def _bisection_order(count: int) -> Iterator[int]:
     """Order of bisection over 0 … count − 1: the last, the middle, the middles of the halves, and so on, each once."""
     if not count:
         return

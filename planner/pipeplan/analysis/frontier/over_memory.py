@@ -63,7 +63,7 @@ def sample(answers: Answers, count: int) -> Iterator[Visit]:
         visits.append(_visit(answers, limit))
         yield visits[-1]
     for _ in range(count - 2):
-        untouched = gaps(visits)
+        untouched = unsolved_ranges(visits)
         if not untouched:
             break
         low, high, _ = max(untouched, key=lambda gap: (gap[1] - gap[0] + 1) * gap[2])
@@ -72,7 +72,7 @@ def sample(answers: Answers, count: int) -> Iterator[Visit]:
         visits.sort(key=lambda visit: -visit.limit if visit.limit is not None else -most - 1)
 
 
-def gaps(visits: Sequence[Visit]) -> list[tuple[int, int, int]]:
+def unsolved_ranges(visits: Sequence[Visit]) -> list[tuple[int, int, int]]:
     """Unsolved ranges of limits: lowest byte, highest byte, and nanoseconds between the plans on both sides."""
     found = []
     for above, below in pairwise(visits):

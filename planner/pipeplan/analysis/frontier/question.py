@@ -37,7 +37,7 @@ def frontier(
     workers: int = WORKERS,
     seed: int = SEED,
     path: str | Path | None = None,
-    told: Callable[[str, Answer], None] = lambda *_: None,
+    on_progress: Callable[[str, Answer], None] = lambda *_: None,
 ) -> Frontier:
     """Compute the Pareto frontier of step time against memory, number of devices or price.
 
@@ -53,7 +53,7 @@ def frontier(
         Limits for each point, see `pipeplan.solve`; an open gap shows in the point's bound.
     path : str or Path, optional
         File to which answers are written one by one. A second call for the same problem goes on from there.
-    told : callable
+    on_progress : callable
         Called with the key and the answer of each problem that was solved.
 
     Raises
@@ -72,23 +72,23 @@ def frontier(
     where = None if path is None else Path(path)
     require_question(model, cluster, job)
     limits = asked_limits(time_limit, gap, backend, workers, seed)
-    answers = Answers(model, cluster, job, over, limits, backend, where, told)
+    answers = Answers(model, cluster, job, over, limits, backend, where, on_progress)
     if over == "memory":
         visits: list[over_memory.Visit] = []
         every = _collected(
             over_memory.sweep(answers) if points is None else over_memory.sample(answers, points), visits
         )
-        if not visits and answers.cut_short is not None:
-            visits = [over_memory.Visit(job.memory, answers.cut_short)]
+        if not visits and answers.interrupted is not None:
+            visits = [over_memory.Visit(job.memory, answers.interrupted)]
         visits.sort(key=lambda visit: -math.inf if visit.limit is None else -visit.limit)
-        given, every = [visit.answer for visit in visits], every and not over_memory.gaps(visits)
+        given, every = [visit.answer for visit in visits], every and not over_memory.unsolved_ranges(visits)
         found, floors = over_memory.read(answers, visits)
     else:
         each = over_devices.prices(answers, by_price=over == "price")
         parts: list[tuple[subsets.Part, Answer]] = []
         every = _collected(over_devices.sweep(answers, each, points), parts) and points is None
-        if not parts and answers.cut_short is not None:
-            parts = [(subsets.parts(cluster, each, points)[-1], answers.cut_short)]
+        if not parts and answers.interrupted is not None:
+            parts = [(subsets.parts(cluster, each, points)[-1], answers.interrupted)]
         known = dict(parts)
         given = list(known.values())
         found, floors = over_devices.read(answers, known, each, points)

@@ -2,7 +2,7 @@
 
 ::
 
-    experiment ─▶ cells ─▶ run ─▶ crew: a process per cell ─▶ work: solve ─▶ record: a file per cell ─▶ table ─▶ formats
+    experiment ─▶ cells ─▶ run ─▶ workers: a process per cell ─▶ work: solve ─▶ record: a file per cell ─▶ table
 
 The entry point is `pipeplan.analysis.sweep.run.sweep`.
 """

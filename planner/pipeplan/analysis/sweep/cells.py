@@ -74,7 +74,7 @@ def ladders(experiment: Experiment, folders: tuple[Path, ...]) -> list[Iterator[
                 yield cell
 
     return [
-        once(_rungs(model, cluster, job, grid.part))
+        once(_members(model, cluster, job, grid.part))
         for grid in experiment.grids
         for model in grid.models
         if not _absent(model, folders)
@@ -83,7 +83,7 @@ def ladders(experiment: Experiment, folders: tuple[Path, ...]) -> list[Iterator[
     ]
 
 
-def _rungs(model: NamedModel | Series, cluster: str, job: Job, part: str) -> Iterator[Cell]:
+def _members(model: NamedModel | Series, cluster: str, job: Job, part: str) -> Iterator[Cell]:
     if isinstance(model, NamedModel):
         yield Cell(model, cluster, job, part=part)
         return

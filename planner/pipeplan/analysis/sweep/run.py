@@ -10,17 +10,17 @@ from pathlib import Path
 
 from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
 from pipeplan.analysis.sweep.cells import Cell, ask, ladders
-from pipeplan.analysis.sweep.crew import Crew
 from pipeplan.analysis.sweep.experiment import Experiment
 from pipeplan.analysis.sweep.record import Record
 from pipeplan.analysis.sweep.work import blank, told, work
+from pipeplan.analysis.sweep.workers import WorkerPool
 from pipeplan.core.errors import InputError
 from pipeplan_formulations.common.signals import listening
 
 OVERTIME = 120.0
 """Seconds for a worker beyond three times its search limit: to read, simulate every partitioner, and write."""
 
-Tell = Callable[[Cell, Record, bool], None]
+OnProgress = Callable[[Cell, Record, bool], None]
 
 
 @listening()
@@ -31,7 +31,7 @@ def sweep(
     data: tuple[Path, ...] = (),
     workers: int = 1,
     retry: bool = False,
-    tell: Tell = lambda *_: None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> list[Record]:
     """Solve all cells, and return their records in the order of the experiment.
 
@@ -45,27 +45,29 @@ def sweep(
         Number of cells solved at a time.
     retry : bool
         Solve cells again that failed in an earlier run. (An infeasible cell did not fail.)
-    tell : callable
-        Called as ``tell(cell, record, kept)`` for every finished cell; ``kept`` is true if an earlier run finished it.
+    on_progress : callable
+        Called as ``on_progress(cell, record, kept)`` for every finished cell; ``kept``: an earlier run finished it.
 
     Raises
     ------
     InputError
         If the folder cannot be made.
     """
-    return _Sweep(experiment, folder, data, retry, tell).run(workers)
+    return _Sweep(experiment, folder, data, retry, on_progress).run(workers)
 
 
 class _Sweep:
     """A running sweep: the records of every ladder so far, and the cells in work."""
 
-    def __init__(self, experiment: Experiment, folder: Path, data: tuple[Path, ...], retry: bool, tell: Tell) -> None:
+    def __init__(
+        self, experiment: Experiment, folder: Path, data: tuple[Path, ...], retry: bool, on_progress: OnProgress
+    ) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
         self._search, self._folder, self._data = experiment.search, folder, data
-        self._retry, self._tell = retry, tell
+        self._retry, self._on_progress = retry, on_progress
         self._ladders = ladders(experiment, data)
         self._records: list[list[Record]] = [[] for _ in self._ladders]
         self._asked: dict[int, tuple[Cell, str]] = {}
@@ -73,14 +75,14 @@ class _Sweep:
     def run(self, workers: int) -> list[Record]:
         """Solve all ladders, at most ``workers`` at a time; a started ladder continues before the next one starts."""
         waiting = list(range(len(self._ladders)))
-        with Crew(workers) as crew:
-            while waiting or crew.busy:
-                while waiting and crew.free:
-                    self._climb(waiting.pop(0), crew)
-                waiting[:0] = [number for number, problem in crew.finished() if self._collect(number, problem)]
+        with WorkerPool(workers) as pool:
+            while waiting or pool.busy:
+                while waiting and pool.free:
+                    self._advance(waiting.pop(0), pool)
+                waiting[:0] = [number for number, problem in pool.finished() if self._collect(number, problem)]
         return [record for ladder in self._records for record in ladder]
 
-    def _climb(self, number: int, crew: Crew) -> None:
+    def _advance(self, number: int, pool: WorkerPool) -> None:
         """Advance a ladder past the cells that earlier runs finished, and start a worker for the next cell."""
         for cell in self._ladders[number]:
             path = self._folder / cell.file
@@ -94,7 +96,7 @@ class _Sweep:
             if kept is None or kept.fingerprint != fingerprint or (self._retry and kept.outcome == "failed"):
                 path.unlink(missing_ok=True)
                 self._asked[number] = (cell, fingerprint)
-                crew.start(number, work, (cell, question, self._search, path), 3 * self._search.time + OVERTIME)
+                pool.start(number, work, (cell, question, self._search, path), 3 * self._search.time + OVERTIME)
                 return
             self._enter(number, cell, replace(kept, part=cell.part), kept=True)
             if kept.outcome != "solved":
@@ -113,4 +115,4 @@ class _Sweep:
         if not kept:
             write_cell(record, self._folder / cell.file)
         self._records[number].append(record)
-        self._tell(cell, record, kept)
+        self._on_progress(cell, record, kept)

@@ -102,24 +102,24 @@ class Deepest:
     sure: bool
 
 
-def largest(table: Table, heroes: tuple[str, ...]) -> list[Largest]:
+def largest(table: Table, highlighted: tuple[str, ...]) -> list[Largest]:
     """Largest ratios of time and of memory of each highlighted method to every other method except the answer."""
     found = []
-    for hero in heroes:
+    for chosen in highlighted:
         for other in table.methods:
-            if other == hero:
+            if other == chosen:
                 continue
             for figure in ("step time", "peak memory"):
-                ratios = [(ratio, record) for record, ratio in _ratios(table, hero, other, figure)]
+                ratios = [(ratio, record) for record, ratio in _ratios(table, chosen, other, figure)]
                 if ratios:
                     ratio, record = max(ratios, key=lambda pair: pair[0])
-                    found.append(Largest(hero, other, figure, ratio, record))
+                    found.append(Largest(chosen, other, figure, ratio, record))
     return found
 
 
-def _ratios(table: Table, hero: str, other: str, figure: str) -> Iterator[tuple[Record, float]]:
+def _ratios(table: Table, chosen: str, other: str, figure: str) -> Iterator[tuple[Record, float]]:
     for record in table.records:
-        own, against = (_figure(record, method, figure) for method in (hero, other))
+        own, against = (_figure(record, method, figure) for method in (chosen, other))
         if own and against is not None:
             yield record, against / own
 
@@ -155,7 +155,7 @@ def _refused(record: Record, method: str) -> bool:
     return method in record.beside and record.beside[method].why not in NOT_ASKED
 
 
-HEROES = (ANSWER, "bapipe-greedy")
+HIGHLIGHTED = (ANSWER, "bapipe-greedy")
 """Highlighted methods, whose largest advantages are listed under the table."""
 
 
@@ -176,9 +176,9 @@ def sheets(table: Table) -> list[Sheet]:
     return [sheet for n, sheet in enumerate(found) if n == 0 or sheet.rows]
 
 
-def heroes(table: Table) -> tuple[str, ...]:
+def highlighted(table: Table) -> tuple[str, ...]:
     """The highlighted methods: the answer, and ``bapipe-greedy`` if it has a column."""
-    return tuple(hero for hero in HEROES if hero == ANSWER or hero in table.methods)
+    return tuple(chosen for chosen in HIGHLIGHTED if chosen == ANSWER or chosen in table.methods)
 
 
 def _main(title: str, table: Table) -> Sheet:
@@ -222,7 +222,7 @@ def _largest(title: str, table: Table) -> Sheet:
     names = ["model", "cluster", *(["job"] if _jobs_matter(table) else [])]
     rows = [
         [one.method, one.other, one.figure, f"{one.ratio:.2f}", *_names(one.record, names), *_plans(one)]
-        for one in largest(table, heroes(table))
+        for one in largest(table, highlighted(table))
     ]
     heads = ["method", "against", "largest ratio of", "is", *names, "plan", "against plan"]
     return Sheet(f"{title}: largest ratios" if title else "largest ratios", heads, rows)
@@ -274,7 +274,7 @@ def as_json(table: Table) -> str:
             "cluster": one.record.cluster,
             "job": one.record.job,
         }
-        for one in largest(table, heroes(table))
+        for one in largest(table, highlighted(table))
     ]
     depths = [
         {name: getattr(one, name) for name in ("series", "cluster", "job", "method", "number", "sure")}

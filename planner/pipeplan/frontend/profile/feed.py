@@ -47,13 +47,13 @@ def _fitted(batch: Batch, size: int) -> Batch:
     return mapped(batch, lambda tensor: torch.cat([tensor] * rounds)[:size] if rounds > 1 else tensor[:size])
 
 
-def lies_on(module: nn.Module, device: torch.device) -> bool:
+def is_on(module: nn.Module, device: torch.device) -> bool:
     """True if every parameter and buffer is on the device (and for a module without any)."""
     return all(tensor.device.type == device.type for tensor in (*module.parameters(), *module.buffers()))
 
 
 @contextmanager
-def present(layer: nn.Module, device: torch.device) -> Iterator[None]:
+def on_device(layer: nn.Module, device: torch.device) -> Iterator[None]:
     """Context in which one layer's parameters and buffers are on the device; the layer's own return afterwards.
 
     Tensors on ``meta`` have no values. Modules then draw their own with ``reset_parameters``. Tensors that no such
@@ -72,7 +72,7 @@ def present(layer: nn.Module, device: torch.device) -> Iterator[None]:
                     kept.append((store, name, tensor))
                     bare |= tensor.is_meta
                     if id(tensor) not in twins:
-                        twins[id(tensor)] = _twin(tensor, device)
+                        twins[id(tensor)] = _copy_on(tensor, device)
                     store[name] = twins[id(tensor)]
             if bare:
                 _draw(module)
@@ -82,7 +82,7 @@ def present(layer: nn.Module, device: torch.device) -> Iterator[None]:
             store[name] = tensor
 
 
-def _twin(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _copy_on(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy of the tensor on the device: its values, or small random numbers or zeros if it has none."""
     if not tensor.is_meta:
         twin = tensor.detach().to(device)

@@ -1,8 +1,8 @@
 """Measurement of the layers that are in memory at once (all of them, or one), with their optimiser steps.
 
 Other workers of a machine compete for its memory and caches, so a layer may be measured beside background workers
-(`busy_siblings`). On a 2-core machine a second process with the same passes slowed forward by 3 to 7 % and backward by
-2 to 20 %, most if gradients are large: both processes then stream them through one memory.
+(`background_workers`). On a 2-core machine a second process with the same passes slowed forward by 3 to 7 % and
+backward by 2 to 20 %, most if gradients are large: both processes then stream them through one memory.
 """
 
 import gc
@@ -80,7 +80,7 @@ PATIENCE = 120.0
 
 
 @contextmanager
-def busy_siblings(count: int, layers: Sequence[nn.Module], feed: Feed) -> Iterator[None]:
+def background_workers(count: int, layers: Sequence[nn.Module], feed: Feed) -> Iterator[None]:
     """Context in which ``count`` background workers run the same layers repeatedly.
 
     They are forked, so that they share the parameters; each has its own gradients and activations.
@@ -156,7 +156,7 @@ def measure(
     sizes = tuple(segment.feeds)
     times: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     largest = max(sizes)
-    with busy_siblings(crowd - 1, segment.rows[largest], segment.feeds[largest]), _no_collection():
+    with background_workers(crowd - 1, segment.rows[largest], segment.feeds[largest]), _no_collection():
         for round_number in range(warmup + repeats):
             for size in sizes:
                 for what, row in _round(segment.rows[size], segment.feeds[size], clock):
@@ -172,7 +172,7 @@ def measure(
     costs = {
         size: tuple(
             LayerCost(
-                **{what: _middle(times[size, what, number]) for what in _TIMES},
+                **{what: _median(times[size, what, number]) for what in _TIMES},
                 saved=held[size].saved[number],
                 output=held[size].output[number],
                 workspace=spaces[size][number],
@@ -193,7 +193,7 @@ def _round(layers: Sequence[nn.Module], feed: Feed, clock: Clock) -> Iterator[tu
     yield from zip(_TIMES, (*time_joined(layers, feed, clock), *time_split(layers, feed, clock)), strict=True)
 
 
-def _middle(values: Sequence[int]) -> int:
+def _median(values: Sequence[int]) -> int:
     return round(median(values))
 
 

@@ -25,7 +25,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import tensors
 from pipeplan.frontend.profile.meter import Clock
 from pipeplan.frontend.split_backward.attach import attached
-from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """16-bit formats by their names in options. Only gradients in fp16 have to be scaled."""
@@ -164,7 +164,7 @@ def time_split(layers: Sequence[nn.Module], feed: Feed, clock: Clock) -> tuple[l
     for number, after in pairwise(sorted(left, reverse=True)):
         if left[number] < left[after]:
             start = clock.mark()
-            work_off(works[left[number] : left[after]])
+            run_delayed(works[left[number] : left[after]])
             marks[number] = start, clock.mark()
     clock.settle()
     for number, pair in marks.items():

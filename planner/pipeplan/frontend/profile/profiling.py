@@ -40,7 +40,7 @@ def profile(
     group: Sequence[str] = (),
     front_end: Literal["auto", "chain", "graph"] = "auto",
     precision: Literal["bf16", "fp16"] | None = None,
-    progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Model:
     """Measure the costs of every layer of a torch module on this machine, in this process.
 
@@ -92,7 +92,7 @@ def profile(
         captures. ``'auto'``: the chain if the module is one, otherwise the graph.
     precision : {'bf16', 'fp16'}, optional
         Measure forward and loss under autocast, as ``Pipeline(..., precision=)`` runs them.
-    progress : callable, optional
+    on_progress : callable, optional
         Called with a line of text as the measurement goes on.
 
     Returns
@@ -123,7 +123,7 @@ def profile(
         front_end=front_end,
         precision=precision,
     )
-    return run(module, example_inputs, targets, request, progress or (lambda _: None))
+    return run(module, example_inputs, targets, request, on_progress or (lambda _: None))
 
 
 def profile_workload(
@@ -131,7 +131,7 @@ def profile_workload(
     *,
     input_spec: str | None = None,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] | None = None,
     **how: Any,
 ) -> Model:
     """Measure a workload's layers under the conditions of its workers.
@@ -149,7 +149,7 @@ def profile_workload(
         Type and shape of a sample, if ``'module:function'`` returns a plain module.
     seed : int
         Seed of the random batches.
-    progress : callable, optional
+    on_progress : callable, optional
         Called here with a line of text as the measurement goes on.
     **how
         Any of `pipeplan.profile`'s ``micro_batches``, ``repeats``, ``warmup``, ``optimizer``, ``device``,
@@ -162,7 +162,7 @@ def profile_workload(
     PipeplanError
         If the measuring process fails or is killed.
     """
-    tell = progress or _ignore
+    tell = on_progress or _ignore
     if isinstance(source, str):
         source = partial(load_workload, source, input_spec)
     if how.get("device", "cpu") != "cpu":
@@ -177,7 +177,7 @@ def profile_workload(
     return _ask_process(task, tell)
 
 
-def _ask_process(task: bytes, progress: Callable[[str], None]) -> Model:
+def _ask_process(task: bytes, on_progress: Callable[[str], None]) -> Model:
     """Start the measuring process, pass its progress on, and return its model; the process always ends first."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
@@ -189,7 +189,7 @@ def _ask_process(task: bytes, progress: Callable[[str], None]) -> Model:
         while True:
             what, value = ours.recv()
             if what == "progress":
-                progress(value)
+                on_progress(value)
             elif what == "model":
                 return value  # type: ignore[no-any-return]
             else:
@@ -226,14 +226,18 @@ def _serve(pipe: Connection, task: bytes) -> None:
 
 
 def _measure(
-    source: Callable[[], Workload] | Workload, seed: int, progress: Callable[[str], None], how: dict[str, Any]
+    source: Callable[[], Workload] | Workload, seed: int, on_progress: Callable[[str], None], how: dict[str, Any]
 ) -> Model:
     import torch
 
     workload = source if isinstance(source, Workload) else source()
     generator = torch.Generator().manual_seed(seed)
     return profile(
-        workload.module, lambda samples: workload.draw(samples, generator), loss=workload.loss, progress=progress, **how
+        workload.module,
+        lambda samples: workload.draw(samples, generator),
+        loss=workload.loss,
+        on_progress=on_progress,
+        **how,
     )
 
 

@@ -19,11 +19,11 @@ from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.front_ends import FrontEnd, row_of
 from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.allocator import allocator_here
-from pipeplan.frontend.profile.feed import batch_of, lies_on, present, preserved
+from pipeplan.frontend.profile.feed import batch_of, is_on, on_device, preserved
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
 from pipeplan.frontend.profile.meter import clock_for
 from pipeplan.frontend.profile.passes import Feed, Loss, autocast
-from pipeplan.frontend.profile.saved import Joints
+from pipeplan.frontend.profile.saved import PassedTensors
 from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.frontend.profile.work import work_of
 
@@ -58,7 +58,7 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-Progress = Callable[[str], None]
+OnProgress = Callable[[str], None]
 """Called with a line of text as the measurement goes on."""
 
 
@@ -100,7 +100,7 @@ class Request:
             raise InputError("no CUDA device is available; measure on cpu, or use a catalogued device's estimate")
 
 
-def run(module: nn.Module, example_inputs: Any, targets: Any, request: Request, progress: Progress) -> Model:
+def run(module: nn.Module, example_inputs: Any, targets: Any, request: Request, on_progress: OnProgress) -> Model:
     """Measure the module; see `pipeplan.profile`."""
     device = torch.device(request.device)
     sizes = tuple(sorted(set(request.micro_batches)))
@@ -109,25 +109,29 @@ def run(module: nn.Module, example_inputs: Any, targets: Any, request: Request, 
     torch.set_num_threads(request.threads)
     try:
         with preserved(module):
-            return _profile(module, batches, device, request, progress)
+            return _profile(module, batches, device, request, on_progress)
     finally:
         torch.set_num_threads(threads)
 
 
 def _profile(
-    module: nn.Module, batches: dict[int, tuple[Any, Any]], device: torch.device, request: Request, progress: Progress
+    module: nn.Module,
+    batches: dict[int, tuple[Any, Any]],
+    device: torch.device,
+    request: Request,
+    on_progress: OnProgress,
 ) -> Model:
     smallest = min(batches)
     rows = _rows(module, {size: inputs for size, (inputs, _) in batches.items()}, request)
     row = rows[smallest]
-    whole = lies_on(module, device)
+    whole = is_on(module, device)
     elsewhere = _counted_elsewhere(module, row)
     segments = [range(len(row.names))] if whole else [range(n, n + 1) for n in range(len(row.names))]
     total = len(segments) * len(batches) * (request.repeats + request.warmup)
     done = 0
     clock = clock_for(device, request.threads)
     flowing = {size: tensors(inputs) for size, (inputs, _) in batches.items()}
-    joints = {size: Joints(given) for size, given in flowing.items()}
+    joints = {size: PassedTensors(given) for size, given in flowing.items()}
     parts: list[Measured] = []
     work = []
     for numbers in segments:
@@ -136,7 +140,7 @@ def _profile(
         def tick(detail: str, text: str = text) -> None:
             nonlocal done
             done += 1
-            progress(f"{done}/{total}  {text}: {detail}")
+            on_progress(f"{done}/{total}  {text}: {detail}")
 
         segment = Segment(
             {size: tuple(rows[size].layers[n] for n in numbers) for size in batches},
@@ -152,7 +156,7 @@ def _profile(
             },
             tuple(elsewhere[n] for n in numbers),
         )
-        with present(nn.ModuleList(layer for layers in segment.rows.values() for layer in layers), device):
+        with on_device(nn.ModuleList(layer for layers in segment.rows.values() for layer in layers), device):
             measured = measure(
                 segment,
                 clock=clock,

@@ -9,7 +9,7 @@ Hooks of autograd report every saved tensor. Each storage is counted once, whole
 
 So stage [a, b) holds, for one micro-batch, the saved bytes of layers a … b − 1 and the tensors that it received.
 
-For layers that are measured one at a time, `Joints` assigns the tensors that pass between them:
+For layers that are measured one at a time, `PassedTensors` assigns the tensors that pass between them:
 
 ::
 
@@ -104,7 +104,7 @@ def address(tensor: Tensor) -> int:
 
 
 @dataclass(eq=False)
-class _Parcel:
+class _PassedTensor:
     """One storage passed between segments: the segment that made it, and if its last layer's saved bytes contain it."""
 
     made_by: int
@@ -113,13 +113,13 @@ class _Parcel:
     kept: bool
 
 
-class Joints:
+class PassedTensors:
     """Accounting of the tensors passed from segment to segment, for one micro-batch size."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        self._passing = {address(tensor): _Parcel(-1, 0, True, True) for tensor in inputs}
-        self._read: list[tuple[_Parcel, ...]] = []
-        self._all: list[_Parcel] = []
+        self._passing = {address(tensor): _PassedTensor(-1, 0, True, True) for tensor in inputs}
+        self._read: list[tuple[_PassedTensor, ...]] = []
+        self._all: list[_PassedTensor] = []
 
     def follow(self, held: SavedBytes) -> None:
         """Add the next segment, while its inputs still exist."""
@@ -134,7 +134,7 @@ class Joints:
                 passing[key] = self._passing[key]
             elif key not in passing:
                 kept = key in held.kept
-                passing[key] = _Parcel(number, tensor.untyped_storage().nbytes(), kept, kept)
+                passing[key] = _PassedTensor(number, tensor.untyped_storage().nbytes(), kept, kept)
         self._all += [parcel for key, parcel in passing.items() if key not in self._passing]
         self._passing = passing
 

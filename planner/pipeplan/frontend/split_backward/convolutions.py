@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, lowered
+from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, autocast_operands
 
 Numbers = int | Sequence[int]
 """One number for all axes, or one per axis."""
@@ -42,13 +42,13 @@ def convolve(
     """
     axes = weight.ndim - 2
     sides = _sides(padding, _each(dilation, axes), weight.shape[2:])
-    if sides is None or x.ndim != weight.ndim or not queue.waits_for(weight, bias):
+    if sides is None or x.ndim != weight.ndim or not queue.takes(weight, bias):
         return _PLAIN[axes](x, weight, bias, stride, padding, dilation, groups)
     shape = Shape(_each(stride, axes), sides, _each(dilation, axes), False, (0,) * axes, groups)
     return _Convolution.apply(x, weight, bias, shape, queue)
 
 
-def spread(
+def convolve_transposed(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -62,7 +62,7 @@ def spread(
 ) -> Tensor:
     """Transposed convolution like `torch.conv_transpose2d`; ``weight`` has shape (in, out / groups, …)."""
     axes = weight.ndim - 2
-    if x.ndim != weight.ndim or not queue.waits_for(weight, bias):
+    if x.ndim != weight.ndim or not queue.takes(weight, bias):
         return _PLAIN_TRANSPOSED[axes](x, weight, bias, stride, padding, output_padding, groups, dilation)
     steps, sides, apart, more = (_each(value, axes) for value in (stride, padding, dilation, output_padding))
     return _Convolution.apply(x, weight, bias, Shape(steps, sides, apart, True, more, groups), queue)
@@ -92,7 +92,7 @@ def _sides(padding: Numbers | str, dilation: Sequence[int], kernel: Sequence[int
 class _Convolution(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape, queue: WeightQueue) -> Tensor:
-        low, low_weight, low_bias = lowered(x, weight, bias)
+        low, low_weight, low_bias = autocast_operands(x, weight, bias)
         ctx.save_for_backward(low, weight)
         ctx.kind, ctx.shape, ctx.queue, ctx.owners = x.dtype, shape, queue, (weight, bias)
         return torch.convolution(low, low_weight, low_bias, *shape)

@@ -9,7 +9,7 @@ from functools import cache
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeplan.frontend.split_backward.convolutions import convolve, spread
+from pipeplan.frontend.split_backward.convolutions import convolve, convolve_transposed
 from pipeplan.frontend.split_backward.products import embedding, linear
 from pipeplan.frontend.split_backward.queue import WeightQueue
 
@@ -60,7 +60,7 @@ class Conv3d(_Convolving, nn.Conv3d):  # type: ignore[misc]
     """Convolution along three axes."""
 
 
-class _Spreading:
+class _Transposed:
     weight_queue: WeightQueue
 
     def forward(self: nn.ConvTranspose2d, input: Tensor, output_size: list[int] | None = None) -> Tensor:
@@ -71,7 +71,7 @@ class _Spreading:
             more = self._output_padding(
                 input, output_size, self.stride, self.padding, self.kernel_size, axes, self.dilation
             )
-        return spread(
+        return convolve_transposed(
             input,
             self.weight,
             self.bias,
@@ -84,15 +84,15 @@ class _Spreading:
         )
 
 
-class ConvTranspose1d(_Spreading, nn.ConvTranspose1d):  # type: ignore[misc]
+class ConvTranspose1d(_Transposed, nn.ConvTranspose1d):  # type: ignore[misc]
     """Transposed convolution along one axis."""
 
 
-class ConvTranspose2d(_Spreading, nn.ConvTranspose2d):  # type: ignore[misc]
+class ConvTranspose2d(_Transposed, nn.ConvTranspose2d):  # type: ignore[misc]
     """Transposed convolution along two axes."""
 
 
-class ConvTranspose3d(_Spreading, nn.ConvTranspose3d):  # type: ignore[misc]
+class ConvTranspose3d(_Transposed, nn.ConvTranspose3d):  # type: ignore[misc]
     """Transposed convolution along three axes."""
 
 
@@ -109,7 +109,7 @@ _LAYERS: tuple[type[nn.Module], ...] = (
 
 
 @cache
-def waiting_class(kind: type[nn.Module]) -> type[nn.Module] | None:
+def delayed_class(kind: type[nn.Module]) -> type[nn.Module] | None:
     """Variant of a layer class with delayed weight gradients; None if there is none.
 
     ::

@@ -13,26 +13,26 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, lowered
+from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, autocast_operands
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, queue: WeightQueue) -> Tensor:
     """Linear map ``x · weightᵀ + bias``: weight of shape (out, in), x of shape (…, in)."""
-    if queue.waits_for(weight, bias, stand_ins=True):
+    if queue.takes(weight, bias, stand_ins=True):
         return _Product.apply(x, weight, bias, True, queue)
     return torch.nn.functional.linear(x, weight, bias)
 
 
 def matmul(x: Tensor, weight: Tensor, *, queue: WeightQueue) -> Tensor:
     """Product ``x · weight``: weight of shape (in, out), x of shape (…, in)."""
-    if weight.ndim == 2 and queue.waits_for(weight, stand_ins=True):
+    if weight.ndim == 2 and queue.takes(weight, stand_ins=True):
         return _Product.apply(x, weight, None, False, queue)
     return torch.matmul(x, weight)
 
 
 def addmm(bias: Tensor, x: Tensor, weight: Tensor, *, queue: WeightQueue) -> Tensor:
     """Product with bias ``x · weight + bias``: weight of shape (in, out), x of shape (rows, in)."""
-    if bias.ndim == 1 and len(bias) == weight.shape[1] and queue.waits_for(weight, bias, stand_ins=True):
+    if bias.ndim == 1 and len(bias) == weight.shape[1] and queue.takes(weight, bias, stand_ins=True):
         return _Product.apply(x, weight, bias, False, queue)
     return torch.addmm(bias, x, weight)
 
@@ -42,7 +42,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, flipped: bool, queue: WeightQueue) -> Tensor:
-        low, low_weight, low_bias = lowered(x, weight, bias)
+        low, low_weight, low_bias = autocast_operands(x, weight, bias)
         ctx.save_for_backward(low, weight)
         ctx.shape, ctx.kind, ctx.flipped, ctx.queue = x.shape, x.dtype, flipped, queue
         ctx.owners = weight, bias
@@ -89,7 +89,7 @@ def embedding(
     queue: WeightQueue,
 ) -> Tensor:
     """Look-up of rows of the weight by number (``aten::embedding``); row ``padding_idx`` gets no gradient."""
-    if not (scale_grad_by_freq or sparse) and queue.waits_for(weight):
+    if not (scale_grad_by_freq or sparse) and queue.takes(weight):
         return _Lookup.apply(weight, numbers, padding_idx, queue)
     return torch.embedding(weight, numbers, padding_idx, scale_grad_by_freq, sparse)
 

@@ -47,7 +47,7 @@ class WeightQueue:
     def __len__(self) -> int:
         return len(self._works)
 
-    def waits_for(self, weight: Tensor, bias: Tensor | None = None, *, stand_ins: bool = False) -> bool:
+    def takes(self, weight: Tensor, bias: Tensor | None = None, *, stand_ins: bool = False) -> bool:
         """True if an operation with these parameters puts their gradients into the queue.
 
         Both or none are delayed: if one is frozen or computed, or has a hook on its gradient, both gradients are
@@ -72,7 +72,7 @@ def _stands_in(tensor: Tensor) -> bool:
     return bool(tensor.requires_grad and hasattr(tensor, TAKER))
 
 
-def work_off(works: Sequence[Work]) -> None:
+def run_delayed(works: Sequence[Work]) -> None:
     """Run delayed work: the W of a micro-batch."""
     with torch.no_grad():
         for work in works:
@@ -89,7 +89,7 @@ def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
         parameter.grad.add_(gradient)
 
 
-def lowered(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
+def autocast_operands(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
     """Cast the operands of a product as autocast would.
 
     Autocast caches such copies for the next operation that reads the same weight. A copy made here is invisible to

@@ -24,7 +24,7 @@ from pipeplan.report.plot.boxes import (
     shades_of,
 )
 from pipeplan.report.plot.colours import FAINT, IDLE, INK, STYLES, TRANSFER
-from pipeplan.report.plot.labels import label_lanes, label_room, labelled, lane_names, note
+from pipeplan.report.plot.labels import label_lanes, label_room, label_step, lane_names, note
 from pipeplan.report.plot.library import check_suffix, drawing, new_figure, save
 from pipeplan.report.plot.memory import draws_memory, plot_memory
 
@@ -161,7 +161,7 @@ def plot_gantt(
     draw_transfers(ax, timeline)
     if numbers:
         draw_numbers(ax, timeline, lanes)
-    for lane in range(0, lanes if timeline.makespan else 0, labelled(ax, lanes)):
+    for lane in range(0, lanes if timeline.makespan else 0, label_step(ax, lanes)):
         idle = 1 - timeline.busy(lane) / timeline.makespan
         note(ax, lane, f"{idle:.0%} idle".replace("%", " %"), INK)
     if standalone:

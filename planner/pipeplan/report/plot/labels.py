@@ -37,7 +37,7 @@ def label_room(lanes: int, devices: Sequence[str] | None) -> float:
     return max(_LEAST, 0.2 + _LETTER * longest)
 
 
-def labelled(ax: Any, lanes: int) -> int:
+def label_step(ax: Any, lanes: int) -> int:
     """The smallest k for which a name fits at every k-th lane."""
     inches = ax.get_position().height * ax.figure.get_figheight()
     return max(1, -int(-_LINE * lanes // inches)) if inches else 1
@@ -53,5 +53,5 @@ def note(ax: Any, place: float, text: str, colour: str) -> None:
 
 def label_lanes(ax: Any, places: Sequence[float], names: Sequence[str], size: float | None = None) -> None:
     """Write the names to the left of an axis, each at its place; only every k-th if lanes are flat."""
-    every = labelled(ax, len(places))
+    every = label_step(ax, len(places))
     ax.set_yticks(list(places)[::every], list(names)[::every], fontsize=size)

@@ -7,7 +7,7 @@ from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.report.plot.colours import FAINT, INK, LIMIT, MEMORY
-from pipeplan.report.plot.labels import label_lanes, labelled, lane_names, note
+from pipeplan.report.plot.labels import label_lanes, label_step, lane_names, note
 
 _NEAR = 2.5
 """Largest ratio of a limit to the largest peak at which the limit is drawn; a higher one is only written."""
@@ -47,7 +47,7 @@ def plot_memory(
     near = [limit for limit in known if limit is not None and limit <= _NEAR * largest]
     scale = _FILL / max(largest, *near, 1)
     limited = any(limit is not None and limit < UNLIMITED for limit in known)
-    every = labelled(ax, lanes)
+    every = label_step(ax, lanes)
     _frame(ax, lanes, devices, timeline.makespan if end is None else end)
     ax.set_title("memory: peak and limit" if limited else "memory: peak", loc="left", fontsize=8.5, pad=3)
     for lane, line in enumerate(timeline.memory):

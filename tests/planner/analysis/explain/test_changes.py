@@ -14,7 +14,7 @@ from pipeplan.analysis.explain.changes import (
     with_devices,
     with_memory,
 )
-from pipeplan.analysis.explain.feasible import ample
+from pipeplan.analysis.explain.feasible import limits_never_bind
 from pipeplan.analysis.explain.outcome import Outcome
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.job import Job
@@ -118,7 +118,9 @@ def test_memory_that_no_plan_can_need_is_known_to_bring_nothing() -> None:
     """With room for the whole model and all micro-batches on each device nothing is solved; with a byte less it is."""
     model, job = model_of([10, 20], saved=[3, 4], output=[2, 1], parameters=[8, 4]), lean(4)
     enough = 2 * 12 + 4 * (7 + 3) + 2 * 4
-    assert ample(model, equal_devices(2, enough), job) and not ample(model, equal_devices(2, enough - 1), job)
+    assert limits_never_bind(model, equal_devices(2, enough), job) and not limits_never_bind(
+        model, equal_devices(2, enough - 1), job
+    )
     result = solve(model, equal_devices(2, enough), job=job)
     found = explain(result, model, equal_devices(2, enough), time_limit=30)
     assert found.memory is not None and found.memory.verdict == "nothing, proved"

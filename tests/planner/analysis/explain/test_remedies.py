@@ -8,7 +8,7 @@ from helpers.explained import lean
 from helpers.instances import equal_devices, fat_head, model_of
 from pipeplan.analysis.explain import Remedy, remedies
 from pipeplan.analysis.explain.changes import with_devices, with_memory
-from pipeplan.analysis.explain.feasible import fit, too_little
+from pipeplan.analysis.explain.feasible import fit, memory_too_small
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job, Recompute
@@ -96,10 +96,10 @@ def test_sharing_the_optimisers_state_is_offered_where_it_helps() -> None:
 def test_weights_that_all_devices_together_cannot_hold_need_no_search() -> None:
     """Four layers of 24 bytes: three devices of 31 are known not to hold them at once, of 32 they are searched."""
     model, job = model_of([5] * 4, parameters=[12] * 4), lean(4)
-    assert too_little(Space(model, equal_devices(3, 31), job)) and not too_little(
+    assert memory_too_small(Space(model, equal_devices(3, 31), job)) and not memory_too_small(
         Space(model, equal_devices(3, 32), job)
     )
-    assert not too_little(Space(model, equal_devices(3), job))
+    assert not memory_too_small(Space(model, equal_devices(3), job))
     refused = fit(model, equal_devices(3, 31), job, time_limit=0.0)
     assert (refused.plan, refused.proved, refused.verdict) == (None, True, False)
     assert fit(model, equal_devices(3, 32), job, time_limit=0.0).verdict is None

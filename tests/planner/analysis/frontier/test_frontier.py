@@ -66,13 +66,13 @@ def test_a_second_call_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
 
     question = (fat_head(), equal_devices(3), lean(8))
     with pytest.raises(RuntimeError, match="power cut"):
-        frontier(*question, path=path, told=once)
+        frontier(*question, path=path, on_progress=once)
     first = list(asked)
-    whole = frontier(*question, path=path, told=lambda key, answer: asked.append(key))
+    whole = frontier(*question, path=path, on_progress=lambda key, answer: asked.append(key))
     assert len(first) == 2 and len(asked) == len(set(asked))  # the last answer before the cut was kept too
     assert whole.points == frontier(*question).points
     again: list[str] = []
-    assert frontier(*question, path=path, told=lambda key, answer: again.append(key)) == whole
+    assert frontier(*question, path=path, on_progress=lambda key, answer: again.append(key)) == whole
     assert again == []
 
 
@@ -156,7 +156,9 @@ def test_what_cannot_improve_is_not_asked_for() -> None:
     """Two layers run on two devices at most: of eight equal ones only parts of eight, one and two are solved."""
     asked: list[str] = []
     job = lean(8)
-    found = frontier(model_of([5, 5]), equal_devices(8), job, "devices", told=lambda key, answer: asked.append(key))
+    found = frontier(
+        model_of([5, 5]), equal_devices(8), job, "devices", on_progress=lambda key, answer: asked.append(key)
+    )
     assert [point.cost for point in found.points] == [1, 2]
     assert len(asked) < 8 and found.complete
 

@@ -58,7 +58,7 @@ def swept(asked: Experiment, folder: Path, data: Path, **how: object) -> tuple[l
         if not kept:
             solved.append(record.model)
 
-    return sweep(asked, folder, data=(data,), tell=tell, **how), solved  # type: ignore[arg-type]
+    return sweep(asked, folder, data=(data,), on_progress=tell, **how), solved  # type: ignore[arg-type]
 
 
 def test_every_cell_is_the_answer_of_solve(data: Path, tmp_path: Path) -> None:

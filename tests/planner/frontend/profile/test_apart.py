@@ -29,7 +29,7 @@ def test_it_is_measured_under_a_workers_allocator() -> None:
     lines: list[str] = []
     before = dict(os.environ)
     model = profile_workload(
-        perceptron_workload, micro_batches=(1, 2), repeats=1, warmup=0, crowd=2, name="p", progress=lines.append
+        perceptron_workload, micro_batches=(1, 2), repeats=1, warmup=0, crowd=2, name="p", on_progress=lines.append
     )
     assert dict(os.environ) == before
     assert allocator_here() == "the default allocator"

@@ -9,7 +9,7 @@ from torch import nn
 from helpers.torch_chains import perceptron
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.profile import profile
-from pipeplan.frontend.profile.measure import busy_siblings
+from pipeplan.frontend.profile.measure import background_workers
 from pipeplan.frontend.profile.passes import Feed
 
 
@@ -25,7 +25,7 @@ def test_siblings_work_apart_and_go() -> None:
 
     layers = [Counted(4, 4)]
     before = set(multiprocessing.active_children())
-    with busy_siblings(1, layers, Feed((torch.ones(2, 4),), (True,))):
+    with background_workers(1, layers, Feed((torch.ones(2, 4),), (True,))):
         assert passes.value >= 1
         assert len(set(multiprocessing.active_children()) - before) == 1
     assert set(multiprocessing.active_children()) == before

@@ -200,7 +200,7 @@ def test_progress_is_told() -> None:
     """Each round of each size gives one line."""
     module, batch = perceptron()
     lines: list[str] = []
-    profile(module, batch, micro_batches=(1, 2), repeats=2, warmup=1, progress=lines.append)
+    profile(module, batch, micro_batches=(1, 2), repeats=2, warmup=1, on_progress=lines.append)
     assert len(lines) == 6
     assert lines[-1].startswith("6/6")
 

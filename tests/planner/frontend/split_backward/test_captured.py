@@ -12,7 +12,7 @@ from helpers.captured_models import OURS, TRANSFORMERS
 from pipeplan.frontend.batch import call, mapped, tensors
 from pipeplan.frontend.capture import row_of
 from pipeplan.frontend.split_backward.attach import attached
-from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 from pipeplan.frontend.workload import Workload
 
 PRODUCTS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.Embedding)
@@ -50,7 +50,7 @@ def test_every_product_waits_and_is_exact(build: Callable[[], Workload]) -> None
             values = tensors(returned)
         workload.loss(row.restore(returned), targets).backward()
     assert len(queue) == len(calls)
-    work_off(queue.take())
+    run_delayed(queue.take())
     for (name, found), wanted in zip(module.named_parameters(), whole.parameters(), strict=True):
         assert (found.grad is None) == (wanted.grad is None), name
         if wanted.grad is not None:

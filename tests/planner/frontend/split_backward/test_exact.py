@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.split_nets import gradients, image_nets, inputs_of, sequence_nets
 from pipeplan.frontend.split_backward.attach import attached
-from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 
 NETS = st.one_of(sequence_nets(), image_nets())
 
@@ -82,7 +82,7 @@ def test_convolutions_of_every_number_of_axes(axes: int, bias: bool) -> None:
         with attached(queue, [own]), queue.opened(split):
             own(x.requires_grad_()).square().sum().backward()
         assert len(queue) == (len(net) if split else 0)
-        work_off(queue.take())
+        run_delayed(queue.take())
         found.append([x.grad, *(parameter.grad for parameter in own.parameters())])
     assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(*found, strict=True))
 
@@ -110,5 +110,5 @@ def test_captured_products_with_a_transposed_matrix(turn: str, bias: bool) -> No
     with attached(queue, [graph]), queue.opened():
         graph(x).cos().sum().backward()
     assert len(queue) == 1
-    work_off(queue.take())
+    run_delayed(queue.take())
     assert torch.allclose(graph.weight.grad, expected, rtol=1e-12, atol=1e-14)

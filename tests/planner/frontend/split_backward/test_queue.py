@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from helpers.split_nets import Shifted
 from pipeplan.frontend.split_backward.attach import attach, attached
-from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 
 
 def pair() -> nn.Sequential:
@@ -30,7 +30,7 @@ def test_weights_get_their_gradients_in_the_second_part() -> None:
     assert x.grad is not None
     assert net[1].weight.grad is not None
     assert net[0].weight.grad is net[0].bias.grad is None
-    work_off(queue.take())
+    run_delayed(queue.take())
     assert net[0].weight.grad is not None
     assert net[0].bias.grad is not None
 
@@ -45,7 +45,7 @@ def test_a_first_stage_has_both_parts() -> None:
     with attached(queue, [net]), queue.opened():
         net(x).sum().backward()
     assert len(queue) == 2
-    work_off(queue.take())
+    run_delayed(queue.take())
     assert all(torch.allclose(p.grad, e) for p, e in zip(net.parameters(), expected, strict=True))
 
 
@@ -120,7 +120,7 @@ def test_what_they_return_may_be_written_into(first: nn.Module, x: Tensor) -> No
     net, queue = nn.Sequential(first, nn.Hardtanh(-100, 100, inplace=True), nn.Sigmoid()), WeightQueue()
     with attached(queue, [net]), queue.opened():
         net(x).sum().backward()
-    work_off(queue.take())
+    run_delayed(queue.take())
     assert all(
         torch.allclose(p.grad, e.grad, atol=1e-6) for p, e in zip(net.parameters(), whole.parameters(), strict=True)
     )
@@ -130,7 +130,7 @@ def test_nothing_is_left_of_a_step_that_broke_off() -> None:
     """The graph is freed after I, delayed work after W or when the queue is cleared; an error closes the queue."""
     net, queue = pair(), WeightQueue()
     attach(queue, [net])
-    for end in (lambda: work_off(queue.take()), queue.clear):
+    for end in (lambda: run_delayed(queue.take()), queue.clear):
         x = torch.randn(2, 3)
         between = x + 1.0
         with queue.opened():
@@ -176,7 +176,7 @@ def test_autocast_products_have_its_precision() -> None:
                 output = net(numbers)
             output.float().square().sum().backward()
         assert len(queue) == 3 * split
-        work_off(queue.take())
+        run_delayed(queue.take())
         found.append((output.detach(), [p.grad for p in net.parameters()]))
     (plain, expected), (waiting, sums) = found
     assert plain.dtype == waiting.dtype == torch.bfloat16
@@ -194,6 +194,6 @@ def test_a_row_that_is_looked_up_often_is_summed_well(dtype: torch.dtype, paddin
     numbers = torch.tensor([1] * 3000 + [3] * 7)
     with attached(queue, [table]), queue.opened():
         (table(numbers) * 0.01).sum().backward()
-    work_off(queue.take())
+    run_delayed(queue.take())
     expected = torch.tensor([0.0, 30.0, 0.0, 0.0 if padding else 0.07, 0.0])
     assert torch.allclose(table.weight.grad.float(), expected[:, None].expand(5, 2), rtol=0.01)

@@ -16,7 +16,7 @@ from pipeplan.frontend.capture.graph.crossing import Crossings
 from pipeplan.frontend.capture.graph.cuts import calls_of, module_cuts, place_cuts, whole_calls
 from pipeplan.frontend.capture.graph.export import Captured, export
 from pipeplan.frontend.capture.graph.inplace import functionalise
-from pipeplan.frontend.capture.graph.layer import GraphLayer, Shelf, is_persistent, keep_unused
+from pipeplan.frontend.capture.graph.layer import GraphLayer, TableCache, is_persistent, keep_unused
 from pipeplan.frontend.capture.graph.modes import join, only_as_captured
 from pipeplan.frontend.capture.graph.naming import layer_kind, layer_names
 from pipeplan.frontend.capture.graph.sorts import sort_nodes, touches_state
@@ -123,13 +123,13 @@ class CapturedModel:
         borders = [0, *cuts, len(units)]
         busy = [bool(count) for count in self._matrices]
         names = layer_names(self._root, cuts, units, busy)
-        shelf = Shelf()
+        cache = TableCache()
         layers = []
         for name, (first, end) in zip(names, pairwise(borders), strict=True):
             given = self._crossings.at(first) if first else self._inputs
             results = self._crossings.at(end) if end < len(units) else self._results
             work = [node for unit in units[first:end] for node in unit]
-            layers.append(self._layer(name, work, given, results, shelf))
+            layers.append(self._layer(name, work, given, results, cache))
         parameters = [dict(names_inside(layer, self._tensors)) for layer in layers]
         keep_unused(self._module, layers, parameters)
         return Row(
@@ -144,7 +144,12 @@ class CapturedModel:
         )
 
     def _layer(
-        self, name: str, work: Sequence[fx.Node], given: Sequence[fx.Node], results: Sequence[fx.Node], shelf: Shelf
+        self,
+        name: str,
+        work: Sequence[fx.Node],
+        given: Sequence[fx.Node],
+        results: Sequence[fx.Node],
+        cache: TableCache,
     ) -> GraphLayer:
         nodes = ordered(self._source, work, given, results)
         tables = constants_of(self._source, nodes, results)
@@ -152,7 +157,7 @@ class CapturedModel:
         body = module_of(self._source, nodes, [*tables, *given], results, refused)
         maker = maker_of(self._source, tables) if tables else None
         shapes = [torch.Size(node.meta["val"].shape) for node in given]
-        layer = GraphLayer(name, body, maker, [table.name for table in tables], shelf, shapes)
+        layer = GraphLayer(name, body, maker, [table.name for table in tables], cache, shapes)
         layer.train(self._module.training)
         return layer
 

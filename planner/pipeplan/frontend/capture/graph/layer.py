@@ -22,7 +22,7 @@ from pipeplan.frontend.profile.ties import named_tensors
 
 
 @dataclass(frozen=True)
-class _Made:
+class _CachedTables:
     """Tables, the buffers that they were made from, and the versions of these buffers then."""
 
     tables: tuple[Tensor, ...]
@@ -30,14 +30,14 @@ class _Made:
     versions: tuple[int, ...]
 
 
-class Shelf:
+class TableCache:
     """Cache of the tables of all layers of a model; layers that are copied together share a new, empty one."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], _Made] = {}
+        self._kept: dict[tuple[Any, ...], _CachedTables] = {}
 
-    def __deepcopy__(self, _: object) -> "Shelf":
-        return Shelf()
+    def __deepcopy__(self, _: object) -> "TableCache":
+        return TableCache()
 
     def tables(self, names: tuple[str, ...], maker: nn.Module, given: Tensor) -> tuple[Tensor, ...]:
         """The tables of these names on the device of ``given``, made by ``maker`` if they are missing.
@@ -53,7 +53,7 @@ class Shelf:
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(_autocast_device(given), enabled=False):
             made: tuple[Tensor, ...] = maker.forward(False, given.device)
         if all(type(table) is Tensor and not table.is_meta for table in made):
-            self._kept[key] = _Made(made, buffers, versions)
+            self._kept[key] = _CachedTables(made, buffers, versions)
         return made
 
 
@@ -85,19 +85,19 @@ class GraphLayer(nn.Module):  # type: ignore[misc]
         body: fx.GraphModule,
         constants: nn.Module | None,
         tables: Sequence[str],
-        shelf: Shelf,
+        cache: TableCache,
         shapes: Sequence[torch.Size],
     ) -> None:
         super().__init__()
         self.name, self.body, self.constants = name, body, constants
-        self._tables, self._shelf, self._shapes = tuple(tables), shelf, tuple(shapes)
+        self._tables, self._cache, self._shapes = tuple(tables), cache, tuple(shapes)
 
     def forward(self, *tensors: Tensor) -> Any:
         """Compute the tensors that the next layer takes."""
         if tuple(tensor.shape for tensor in tensors) != self._shapes:
             self._refuse(tensors)
         first = tensors[0]
-        tables = self._shelf.tables(self._tables, self.constants, first) if self.constants is not None else ()
+        tables = self._cache.tables(self._tables, self.constants, first) if self.constants is not None else ()
         return self.body.forward(self.training, first.device, *tables, *tensors)
 
     def _refuse(self, tensors: Sequence[Tensor]) -> None:
@@ -109,7 +109,7 @@ class GraphLayer(nn.Module):  # type: ignore[misc]
         )
 
 
-class Within(nn.Module):  # type: ignore[misc]
+class InContexts(nn.Module):  # type: ignore[misc]
     """Part of a layer that runs in contexts, outermost first: ``("grad", enabled)``, ``("autocast", dtype, …)``."""
 
     def __init__(self, part: nn.Module, contexts: Sequence[tuple[Any, ...]]) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from pipeplan.frontend.capture.graph.export import WITHIN
-from pipeplan.frontend.capture.graph.layer import Within
+from pipeplan.frontend.capture.graph.layer import InContexts
 from pipeplan.frontend.capture.graph.modes import TRAINING_ONLY, Either, pick, when
 from pipeplan.frontend.capture.graph.sorts import Sort, Sorted
 from pipeplan.frontend.capture.private import pytree
@@ -180,7 +180,7 @@ class _Writer:
             writer.copy(node)
         writer.graph.output(tuple(writer.value(node) for node in left))
         name = f"within{len(self._held)}"
-        self._held[name] = Within(writer.module(), contexts)
+        self._held[name] = InContexts(writer.module(), contexts)
         called = self.graph.call_module(name, (self.training, self._device, *(self.value(node) for node in given)))
         for number, node in enumerate(left):
             self._env[node] = self.graph.call_function(_item, (called, number))

@@ -27,7 +27,7 @@ class Task:
     deadline: float
 
 
-class Crew:
+class WorkerPool:
     """A pool of at most ``size`` workers; leaving the ``with`` block ends those that still run."""
 
     def __init__(self, size: int) -> None:
@@ -40,7 +40,7 @@ class Crew:
         self._size = size
         self._tasks: list[Task] = []
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
