@@ -72,7 +72,7 @@ class Explanation:
         lines += ["busy over the step:", *_indented(map(_use_line, self._uses_shown()))]
         lines += ["memory at its peak:", *_indented(map(str, self._rooms_shown()))]
         if self.outcomes:
-            own = f"; the plan at hand has a gap of {percent(1 - self.bound / self.step)} itself" if self.open else ""
+            own = f"; the plan itself has a gap of {percent(1 - self.bound / self.step)}" if self.open else ""
             lines += [f"what would it bring? (each solved afresh{own})", *(f"  {each}" for each in self.outcomes)]
         return "\n".join([*lines, *([UNKNOWN] if self.searched is None else self.searched.lines())])
 

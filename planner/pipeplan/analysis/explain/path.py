@@ -105,6 +105,7 @@ def _counted_from(
 
 
 def _phases(path: Sequence[Span | TransferSpan], times: Sequence[int]) -> list[Phase]:
+    # centre: the stage with most time on the path; first, last: its first and last item there
     work: Counter[int] = Counter()
     for item, time in zip(path, times, strict=True):
         if isinstance(item, Span) and item.action.kind.per_micro_batch:

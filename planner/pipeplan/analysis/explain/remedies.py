@@ -144,7 +144,7 @@ def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
         return
     free = ask(*without_limits(cluster, job))
     if free.plan is None:
-        yield Remedy("memory", free.verdict, "any memory: what stands in the way is another constraint")
+        yield Remedy("memory", free.verdict, "any memory: another constraint excludes every plan")
         return
 
     def fits(more: int) -> tuple[bool | None, int]:

@@ -100,6 +100,7 @@ def joint_set(setting: Setting) -> tuple[Sensitivity, ...]:
 
     Needed for plans in which no resource binds alone.
     """
+    # start with all resources, and drop each one without which the rest still shortens the step
     kept = list(candidates(setting))
     if len(kept) > _number_to_try(setting) or fall(setting, kept) <= 0:
         return ()

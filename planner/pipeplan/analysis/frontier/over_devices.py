@@ -64,6 +64,7 @@ def read(
     kinds = [kind for kind, _ in kind_counts(answers.cluster)]
     floors: list[Floor] = []
     least, inherit = None, nested(answers)
+    # best[cost]: the least lower bound of all parts up to this cost; None while nothing fits
     best: dict[float, int | None] = {}
     for part in parts(answers.cluster, each, levels):  # cheapest first
         low = lower_bound(part, found, inherit)

@@ -49,6 +49,7 @@ def sample(answers: Answers, count: int) -> Iterator[Visit]:
     yield first
     if first.answer.plan is None or count < 2:
         return
+    # no limit first, then the least memory that fits and the largest that does not
     most = memory_of(first.answer.plan)
 
     def fits(limit: int) -> tuple[bool | None, int]:
@@ -62,6 +63,7 @@ def sample(answers: Answers, count: int) -> Iterator[Visit]:
     for limit in (found.number, *([found.excluded] if found.excluded >= 0 else [])):
         visits.append(_visit(answers, limit))
         yield visits[-1]
+    # then the middle of the unsolved range with the largest product of bytes and time
     for _ in range(count - 2):
         untouched = unsolved_ranges(visits)
         if not untouched:

@@ -121,6 +121,7 @@ def _profile(
     request: Request,
     on_progress: OnProgress,
 ) -> Model:
+    # the layers at every size, and the segments to measure: all layers at once, or each alone
     smallest = min(batches)
     rows = _rows(module, {size: inputs for size, (inputs, _) in batches.items()}, request)
     row = rows[smallest]
@@ -129,6 +130,7 @@ def _profile(
     segments = [range(len(row.names))] if whole else [range(n, n + 1) for n in range(len(row.names))]
     total = len(segments) * len(batches) * (request.repeats + request.warmup)
     done = 0
+    # flowing: the input tensors of the next segment at every size
     clock = clock_for(device, request.threads)
     flowing = {size: tensors(inputs) for size, (inputs, _) in batches.items()}
     joints = {size: PassedTensors(given) for size, given in flowing.items()}
@@ -173,6 +175,7 @@ def _profile(
             flowing[size] = held.outputs
         parts.append(measured)
 
+    # costs of all layers at every size, with the bytes that pass between segments
     costs = {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}
     kind = request.device_name or device_label(device)
     origin = provenance(device, request.threads, request.crowd, request.precision)

@@ -59,6 +59,7 @@ class SavedBytes:
 
 def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
     """Measure the saved bytes of one forward pass, the loss included."""
+    # by address of the storage: the layer that made it (below 0: parameters, buffers, inputs), and its bytes
     owner: dict[int, int] = {}
     size: dict[int, int] = {}
     kept: set[int] = set()
@@ -88,6 +89,7 @@ def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
         if feed.loss is not None:
             feed.loss(returned, feed.targets)
 
+    # a kept storage counts with the layer that made it
     saved = [0] * len(layers)
     for key in kept:
         if owner[key] >= 0:
@@ -123,10 +125,12 @@ class PassedTensors:
 
     def follow(self, held: SavedBytes) -> None:
         """Add the next segment, while its inputs still exist."""
+        # the segment reads all storages that pass, and may save some of them
         number = len(self._read)
         self._read.append(tuple(self._passing.values()))
         for key, parcel in self._passing.items():
             parcel.kept |= key in held.kept
+        # its outputs pass next: those that it relays, and those that it made
         passing = {}
         for tensor in held.outputs:
             key = address(tensor)
@@ -140,11 +144,13 @@ class PassedTensors:
 
     def settle(self, segments: Sequence[Sequence[LayerCost]]) -> tuple[LayerCost, ...]:
         """Costs of all layers in order, with passed bytes assigned to the layers that made them."""
+        # a storage saved by a later segment only counts with the last layer of the segment that made it
         rows = [list(segment) for segment in segments]
         for parcel in self._all:
             if parcel.kept and not parcel.counted:
                 maker = rows[parcel.made_by]
                 maker[-1] = replace(maker[-1], saved=maker[-1].saved + parcel.size)
+        # a storage saved by no segment is workspace of every segment that reads it
         for row, read in zip(rows, self._read, strict=True):
             gone = sum(parcel.size for parcel in read if not parcel.kept)
             row[0] = replace(row[0], workspace=row[0].workspace + gone)
@@ -173,6 +179,7 @@ def workspace_bytes(layers: Sequence[nn.Module], feed: Feed, saved: Sequence[int
 
     with meter:
         run_pass(layers, feed, lambda number: note(True, number), lambda number: note(False, number))
+    # held[i]: saved bytes of layers 0 … i; a reading's peak beyond them is workspace of the layer that ran until it
     readings = meter.readings()
     held = list(accumulate(saved))
     workspace = [0] * len(layers)

@@ -9,7 +9,7 @@ from helpers.instances import model_of
 from helpers.pipelines import line
 from pipeplan.analysis.explain import explain, explain_plan
 from pipeplan.analysis.explain.path import portions
-from pipeplan.analysis.explain.sensitivities import sensitivities, together
+from pipeplan.analysis.explain.sensitivities import joint_set, sensitivities
 from pipeplan.analysis.explain.setting import uses
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
@@ -77,7 +77,7 @@ def test_two_equal_paths_bind_together_only() -> None:
     stages = tuple(replace(stage, update=50) for stage in pipeline.stages)
     setting = setting_of(FAMILIES["gpipe"].write((1, 1), 2), replace(pipeline, stages=stages))
     assert sensitivities(setting) == ()
-    joint = together(setting)
+    joint = joint_set(setting)
     assert {sensitivity.stages for sensitivity in joint} == {(0,), (1,)}
     assert joint[0].fall == pytest.approx(0.1)
 

@@ -64,12 +64,14 @@ def fewest_bytes(
     size : mapping
         Bytes of each node; None for a node that cannot be sent.
     """
+    # inside: the wanted nodes and all their ancestors
     inside, waiting = set[Node](), list(wanted)
     while waiting:
         node = waiting.pop()
         if node not in inside:
             inside.add(node)
             waiting += parents(node)
+    # room[a][b]: residual capacity; each node is an arc (node, 0) → (node, 1) of its bytes, other arcs are unlimited
     endless = 1 + sum(size[node] or 0 for node in inside)
     room: dict[Hashable, dict[Hashable, int]] = defaultdict(dict)
 
@@ -86,15 +88,16 @@ def fewest_bytes(
             pipe((parent, 1), (node, 0), endless)
     for node in wanted:
         pipe((node, 1), "sink", endless)
+    # augment along shortest paths; the saturated node arcs at the end of the reached part are the minimum cut
     while True:
-        way = _reached(room)
-        if "sink" not in way:
-            return {node for node in inside if (node, 0) in way and (node, 1) not in way}
+        before = _reached(room)
+        if "sink" not in before:
+            return {node for node in inside if (node, 0) in before and (node, 1) not in before}
         steps = []
         point: Hashable = "sink"
         while point != "source":
-            steps.append((way[point], point))
-            point = way[point]
+            steps.append((before[point], point))
+            point = before[point]
         flow = min(room[a][b] for a, b in steps)
         for a, b in steps:
             room[a][b] -= flow

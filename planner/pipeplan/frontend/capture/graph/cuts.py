@@ -142,6 +142,7 @@ def _ends(call: Call, passing: Callable[[int], int], allowed: Collection[int]) -
 
 def _kept(ends: Sequence[int], passing: Mapping[int, int], before: Sequence[int]) -> Iterator[int]:
     """The two ends, the places that are not dominated, and all places in long stretches."""
+    # ahead[i], behind[i]: fewest tensors at a place up to i, and from i on; free: indices that are not dominated
     ahead = list(accumulate((passing[p] for p in ends), min))
     behind = list(accumulate((passing[p] for p in reversed(ends)), min))[::-1]
     free = [i for i, p in enumerate(ends) if passing[p] <= max(ahead[i], behind[i])]
@@ -153,6 +154,7 @@ def _kept(ends: Sequence[int], passing: Mapping[int, int], before: Sequence[int]
 
 def with_matrices(cuts: Sequence[int], passing: Callable[[int], int], matrices: Sequence[int]) -> tuple[int, ...]:
     """Drop cuts so that every layer has a matrix: one without joins the neighbour behind the cut of more tensors."""
+    # before[u]: elements of matrices ahead of unit u; left: the remaining cuts with both ends
     before = [0, *accumulate(matrices)]
     left = [0, *cuts, len(matrices)]
     number = 0

@@ -40,6 +40,7 @@ def join(training: fx.Graph, evaluation: fx.Graph) -> dict[fx.Node, dict[str, An
     place, same = 0, dict[fx.Node, fx.Node]()  # same: by evaluation node, the training node
     changed: dict[fx.Node, dict[str, Any]] = {}
     attributes = {node.target: node for node in training.nodes if node.op == "get_attr"}
+    # walk both graphs in order; a training node without a counterpart may only be a write into a buffer
     for node in training.nodes:
         if node.op == "get_attr":
             continue
