@@ -81,8 +81,8 @@ def slow_links() -> None:
         cluster = replace(fast, nodes=(replace(node, link=link),))
         every = lines(model, cluster, job)
         plain, coarse = (
-            min(evaluate(line, cut).value for line in every if (cut := _cut(line, balancer)))
-            for balancer in (PARTITIONERS["chain-minmax"], PARTITIONERS["bapipe"])
+            min(evaluate(line, cut).value for line in every if (cut := _cut(line, partitioner)))
+            for partitioner in (PARTITIONERS["chain-minmax"], PARTITIONERS["bapipe"])
         )
         best = _solve(model, cluster, replace(job, intra_layer=True))
         times = map(_milliseconds, (plain, coarse, _alone(model, every), best.value))
@@ -114,10 +114,10 @@ def _alone(model: Model, every: list[Line]) -> int | None:
     return min((evaluate(line, cut).value for line, cut in real), default=None)
 
 
-def _cut(line: Line, balancer: Partitioner) -> Positions | None:
+def _cut(line: Line, partitioner: Partitioner) -> Positions | None:
     """A partitioner's cut, with weights on chip wherever they fit; None if it has none."""
     try:
-        cut = tuple(map(float, balancer.balance(line.chain, line.micro_batches)))
+        cut = tuple(map(float, partitioner.balance(line.chain, line.micro_batches)))
     except NotApplicable:
         return None
     return cut if line.problem.feasible(cut) else None

@@ -57,7 +57,7 @@ QUESTIONS = (
 
 def main() -> None:
     """Print the table."""
-    print(f"{'question':46} {'row':16} {'step':>9} {'bound':>9} {'gap':>7} {'wall':>6}  layers a stage, in flight")
+    print(f"{'problem ':46} {'row':16} {'step':>9} {'bound':>9} {'gap':>7} {'wall':>6}  layers per stage, in flight")
     for recompute in (Recompute.CHOOSE, Recompute.NONE):
         for question in QUESTIONS:
             _table(question, recompute, SECONDS)
@@ -113,11 +113,11 @@ def _told(result: Result | None) -> str:
     if result is None:
         return "does not fit"
     layers = "-".join(str(len(stage.layers)) for stage in result.plan.stages)
-    flights = "-".join(str(stage.in_flight) for stage in result.plan.stages)
+    in_flight = "-".join(str(stage.in_flight) for stage in result.plan.stages)
     again = sum(len(stage.recompute) for stage in result.plan.stages)
     return (
         f"{format_time(result.value):>9} {format_time(result.bound):>9} {result.gap:7.2%} {result.wall:5.0f}s  "
-        f"{layers}, {flights}{f', {again} recomputed' if again else ''}, {result.plan.schedule.family}"
+        f"{layers}, {in_flight}{f', {again} recomputed' if again else ''}, {result.plan.schedule.family}"
     )
 
 

@@ -118,11 +118,11 @@ def contestants(model: Model, cluster: Cluster) -> list[Contestant]:
     for row in ranked(result.baselines.values()):
         if row.evaluated is not None and not row.outside:
             plans.append((row.name, draft(model, cluster, result.job, row.evaluated, result.bound)))
-    for label, wishes in (
+    for label, constraints in (
         ("two stages", {"depths": (PROCESSES,), "replicas": (1,)}),
         ("two stages, all layers recomputed", {"depths": (PROCESSES,), "replicas": (1,), "recompute": "full"}),
     ):
-        job = Job(batch=BATCH, **wishes)
+        job = Job(batch=BATCH, **constraints)
         plans.append((label, solve(model, cluster, job=job, time_limit=SOLVE_SECONDS).plan))
     found: dict[object, Contestant] = {}
     for label, plan in plans:

@@ -53,10 +53,10 @@ def main() -> None:
     name = f"pipeplan_executor.zoo:{MODEL}"
     model = profile_workload(name, micro_batches=(SIZE,), name=MODEL, crowd=PROCESSES)
     cluster = describe_machine(PROCESSES)
-    wishes = {"depths": (PROCESSES,), "replicas": (1,)}
+    constraints = {"depths": (PROCESSES,), "replicas": (1,)}
     rows = []
     for schedule in SCHEDULES:
-        asked = {**wishes, "schedules": (schedule,)}
+        asked = {**constraints, "schedules": (schedule,)}
         result = solve(model, cluster, BATCH, time_limit=SOLVE_SECONDS, **asked)  # type: ignore[arg-type]
         rows.append(Seen(result.plan))
     for _ in range(ROUNDS):

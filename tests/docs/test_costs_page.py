@@ -157,9 +157,9 @@ def test_time_lines_are_the_simulated_ones(example: int) -> None:
     def row(span: Span) -> tuple[str, int, int]:
         return f"{span.action} on d{plan.ranks[span.device]}", span.start, span.end
 
-    def sent(flight: TransferSpan) -> tuple[str, int, int, int]:
-        kind = "F" if flight.source < flight.target else "B"
-        return f"{flight.source}{kind}{flight.micro_batch}", flight.start, flight.end, flight.arrival
+    def sent(tensor: TransferSpan) -> tuple[str, int, int, int]:
+        kind = "F" if tensor.source < tensor.target else "B"
+        return f"{tensor.source}{kind}{tensor.micro_batch}", tensor.start, tensor.end, tensor.arrival
 
     actions = [(name, number(begins), number(ends)) for name, begins, _, ends in table(text, "action")]
     assert sorted(actions) == sorted(map(row, timeline.spans))

@@ -45,7 +45,7 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
     _title(f"{name}: profile, layer by layer")
     model = _profiled(name, batch)
     write_model(model, folder / f"{name}.yaml")
-    _title(f"{name}: every balancer, every schedule family, the solver")
+    _title(f"{name}: every partitioner, every schedule family, the solver")
     with solving() as on_progress:
         comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, on_progress=on_progress)
     show(comparison)

@@ -107,4 +107,4 @@ def _few(items: list[str], most: int = 4) -> str:
     return ", ".join(items) if len(items) <= most else f"{', '.join(items[:most])} … ({len(items)} devices)"
 
 
-command = Command("compare", "every balancer, every schedule family and the solver in one table", configure, run)
+command = Command("compare", "every partitioner, every schedule family and the solver in one table", configure, run)

@@ -32,13 +32,13 @@ def solving(quiet: bool = False) -> Iterator[OnProgress]:
             yield lambda *state: status.update("solving  " + line(*state))
         return
     best: int | None = None
-    told = 0.0
+    printed = 0.0
 
     def show(incumbent: int | None, bound: int, left: int) -> None:
-        nonlocal best, told
+        nonlocal best, printed
         better, now = incumbent != best, time.monotonic()
-        if better or (now - told >= SECONDS and left):
-            best, told = incumbent, now
+        if better or (now - printed >= SECONDS and left):
+            best, printed = incumbent, now
             print("solving  " + line(incumbent, bound, left), file=sys.stderr)
 
     yield show

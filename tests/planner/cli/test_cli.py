@@ -122,7 +122,7 @@ def test_a_saved_plan_simulates_to_its_promise(
     assert "<svg" in Path(picture).read_text()
 
 
-def test_compare_puts_every_balancer_and_family_beside_the_solver(
+def test_compare_lists_every_partitioner_and_family_with_the_solver(
     model_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One row for each method and family; no row below the bound, none below the solver's best."""

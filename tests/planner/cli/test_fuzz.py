@@ -353,15 +353,15 @@ def by_call(draw: random.Random) -> Callable[[], object]:
         )
 
     fields = draw.sample([field for field in Job.__dataclass_fields__ if field != "batch"], 2)
-    wishes = {field: value() for field in fields}
+    constraints = {field: value() for field in fields}
     limits = {name: value() for name in draw.sample(["gap", "backend", "workers", "seed", "robust"], 1)}
     model, cluster = small(), draw.choice([boxes(), equal_devices(2)])
     calls: list[Callable[[], object]] = [
-        lambda: solve(model, cluster, 8, time_limit=TIME, **wishes),
+        lambda: solve(model, cluster, 8, time_limit=TIME, **constraints),
         lambda: solve(model, cluster, value(), time_limit=TIME),
         lambda: solve(model, cluster, 8, time_limit=TIME, **limits),
         lambda: solve(model, cluster, 8, time_limit=draw.choice([float("nan"), -1.0, float("inf"), "1", None])),
-        lambda: compare(model, cluster, Job(8, **wishes), time_limit=TIME),
+        lambda: compare(model, cluster, Job(8, **constraints), time_limit=TIME),
         lambda: frontier(model, cluster, Job(8), "memory", points=value() or 1, time_limit=TIME),
         lambda: frontier(model, cluster, Job(8), value(), points=1, time_limit=TIME),
         lambda: Cluster.uniform(value(), DeviceKind("unit")),

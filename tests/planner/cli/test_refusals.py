@@ -200,7 +200,7 @@ def test_a_question_without_a_plan_names_what_excludes_it(
     assert said.out == ""
 
 
-def test_wishes_that_go_together_are_not_refused() -> None:
+def test_compatible_constraints_are_not_refused() -> None:
     """Two pins of one stage do not contradict if its replicas may cover both, nor does a repeated pin."""
     job = Job(16, together=(("l0", "l2"),), pin=(("l0", "d0"), ("l2", "d1"), ("l0", "d0")))
     plan = solve(fat_head(), equal_devices(3), job=job, time_limit=10).plan
@@ -218,7 +218,7 @@ def test_values_that_stand_twice_count_once() -> None:
     "wishes",
     [{"schedules": "gpipe"}, {"zero1": "no"}, {"depths": 2}, {"pin": (("l0",),)}, {"depth": (2,)}, {"job": Job(8)}],
 )
-def test_wishes_of_the_wrong_sort_are_refused(wishes: dict[str, Any]) -> None:
+def test_constraints_of_the_wrong_type_are_refused(wishes: dict[str, Any]) -> None:
     """A word instead of a list, a text instead of a boolean, and an unknown constraint are bad input."""
     with pytest.raises(InputError):
         solve(fat_head(), equal_devices(2), 8, **wishes)

@@ -131,7 +131,7 @@ def _unknown_names(beside: Iterable[str]) -> Iterable[str]:
     for n, name in enumerate(beside):
         if name not in known:
             listed = f"; known are {', '.join(known)}"
-            yield f"beside[{n}]: {name!r} is no balancer{hint(name, known) or listed}"
+            yield f"beside[{n}]: {name!r} is no partitioner or baseline planner{hint(name, known) or listed}"
 
 
 def _grid(entry: GridEntry, path: str, complaints: list[str]) -> Grid:

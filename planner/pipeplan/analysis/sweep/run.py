@@ -12,7 +12,7 @@ from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
 from pipeplan.analysis.sweep.cells import Cell, ask, ladders
 from pipeplan.analysis.sweep.experiment import Experiment
 from pipeplan.analysis.sweep.record import Record
-from pipeplan.analysis.sweep.work import blank, told, work
+from pipeplan.analysis.sweep.work import without_plan, error_text, work
 from pipeplan.analysis.sweep.workers import WorkerPool
 from pipeplan.core.errors import InputError
 from pipeplan_formulations.common.signals import listening
@@ -89,7 +89,7 @@ class _Sweep:
             try:
                 question = ask(cell, self._data)
             except Exception as error:  # a file that an importer fails on becomes a row, and the sweep goes on
-                self._enter(number, cell, blank(cell, "", "failed", told(error)))
+                self._enter(number, cell, without_plan(cell, "", "failed", error_text(error)))
                 return
             fingerprint = question.fingerprint(self._search)
             kept = read_cell(path)
@@ -107,7 +107,7 @@ class _Sweep:
         cell, fingerprint = self._asked.pop(number)
         record = read_cell(self._folder / cell.file)
         if record is None:
-            record = blank(cell, fingerprint, "failed", problem or "its process ended without a word")
+            record = without_plan(cell, fingerprint, "failed", problem or "its process ended without a word")
         self._enter(number, cell, record)
         return record.outcome == "solved"
 

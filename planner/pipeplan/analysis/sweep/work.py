@@ -45,9 +45,9 @@ def record(cell: Cell, question: Question, search: Search) -> Record:
     try:
         result = solve(question.model, question.cluster, job=question.job, time_limit=search.time, **how)
     except InfeasibleError as error:
-        return blank(cell, fingerprint, "infeasible", str(error), time.monotonic() - began)
+        return without_plan(cell, fingerprint, "infeasible", str(error), time.monotonic() - began)
     except Exception as error:
-        return blank(cell, fingerprint, "failed", told(error), time.monotonic() - began)
+        return without_plan(cell, fingerprint, "failed", error_text(error), time.monotonic() - began)
     return Record(
         *cell.labels,
         fingerprint,
@@ -64,7 +64,7 @@ def record(cell: Cell, question: Question, search: Search) -> Record:
     )
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Text of an error for a row; for an unexpected one with its class and the line that raised it."""
     if isinstance(error, PipeplanError):
         return str(error)
@@ -72,7 +72,7 @@ def told(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
-def blank(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: float = 0.0) -> Record:
+def without_plan(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: float = 0.0) -> Record:
     """A record without a plan."""
     return Record(
         *cell.labels,

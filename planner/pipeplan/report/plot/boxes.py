@@ -86,10 +86,10 @@ def draw_transfers(ax: Any, timeline: Timeline) -> None:
         return
     device = {(span.action.stage, span.action.micro_batch): span.device for span in timeline.spans if runs(span)}
     lines = []
-    for flight in seen:
-        a, b = device[flight.source, flight.micro_batch], device[flight.target, flight.micro_batch]
+    for tensor in seen:
+        a, b = device[tensor.source, tensor.micro_batch], device[tensor.target, tensor.micro_batch]
         edge = BOX / 2 if b > a else -BOX / 2
-        lines.append([(flight.start, a + edge), (flight.arrival, b - edge)])
+        lines.append([(tensor.start, a + edge), (tensor.arrival, b - edge)])
     ax.add_collection(LineCollection(lines, colors=TRANSFER.fill, linewidths=0.9, zorder=1.5), autolim=False)
 
 
@@ -100,7 +100,7 @@ def runs(span: Span) -> bool:
 
 def drawn_transfers(timeline: Timeline) -> list[TransferSpan]:
     """The transfers that take time; none if their lines would cover the lanes."""
-    seen = [flight for flight in timeline.transfers if flight.arrival > flight.start]
+    seen = [tensor for tensor in timeline.transfers if tensor.arrival > tensor.start]
     return seen if len(seen) <= _MOST_TRANSFERS else []
 
 

@@ -36,7 +36,7 @@ def test_leaving_ends_the_workers() -> None:
     assert not pool.busy
 
 
-def test_nobody_to_wait_for() -> None:
+def test_waiting_without_workers() -> None:
     """Without workers, waiting returns at once."""
     with WorkerPool(1) as pool:
         assert pool.finished() == []

@@ -74,8 +74,8 @@ def written(node: fx.Node) -> tuple[fx.Node, ...]:
     found = []
     for number, argument in enumerate(schema.arguments):
         value = node.args[number] if number < len(node.args) else node.kwargs.get(argument.name)
-        told = argument.alias_info is not None and argument.alias_info.is_write
-        if told and isinstance(value, fx.Node) and value.op == "get_attr":
+        declared = argument.alias_info is not None and argument.alias_info.is_write
+        if declared and isinstance(value, fx.Node) and value.op == "get_attr":
             found.append(value)
     return tuple(found)
 
