@@ -57,7 +57,7 @@ QUESTIONS = (
 
 def main() -> None:
     """Print the table."""
-    print(f"{'problem ':46} {'row':16} {'step':>9} {'bound':>9} {'gap':>7} {'wall':>6}  layers per stage, in flight")
+    print(f"{'problem':46} {'row':16} {'step':>9} {'bound':>9} {'gap':>7} {'wall':>6}  layers per stage, in flight")
     for recompute in (Recompute.CHOOSE, Recompute.NONE):
         for question in QUESTIONS:
             _table(question, recompute, SECONDS)

@@ -90,6 +90,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     results: dict[str, Result] = {}
     refusals: dict[str, str] = {}
     undecided: list[UndecidedError] = []
+    # each family gets an equal share of the remaining time
     for number, name in enumerate(families):
         if received():
             refusals[name] = NOT_REACHED
@@ -107,6 +108,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
         if undecided:
             raise undecided[0]
         raise InfeasibleError(next(iter(refusals.values())) if job.intra_layer else why_infeasible(space))
+    # the bound over all families, and all rows by step time, those without plan last
     bound = min([result.bound for result in results.values()] + [error.bound for error in undecided])
     rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
     rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]

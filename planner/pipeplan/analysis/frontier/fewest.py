@@ -129,6 +129,7 @@ def fewest_devices(
                 return part
         return None
 
+    # bisection: nothing fits on `low` devices, something fits on `high`
     low, high = 0, len(cluster.devices)
     if first_that_fits(high) is None:
         whole = ask(answers, on(high)[0])
@@ -139,6 +140,7 @@ def fewest_devices(
             low = middle
         else:
             high = middle
+    # the fastest plan over all parts of `high` devices that fit, and the proofs for those with one device fewer
     solved = [(part, ask(answers, part)) for part in on(high) if ask(answers, part, any_plan=True).plan is not None]
     part, best = min(((p, a) for p, a in solved if a.plan is not None), key=lambda pair: pair[1].value)
     below = [(part, ask(answers, part, any_plan=True)) for part in on(low)] if low else []

@@ -73,6 +73,7 @@ def frontier(
     require_question(model, cluster, job)
     limits = asked_limits(time_limit, gap, backend, workers, seed)
     answers = Answers(model, cluster, job, over, limits, backend, where, on_progress)
+    # solve the budgets one by one; an interrupt keeps those that were solved
     if over == "memory":
         visits: list[over_memory.Visit] = []
         every = _collected(
@@ -92,6 +93,7 @@ def frontier(
         known = dict(parts)
         given = list(known.values())
         found, floors = over_devices.read(answers, known, each, points)
+    # errors without any plan: interrupted, undecided or infeasible
     if not given:
         raise KeyboardInterrupt
     if not found:

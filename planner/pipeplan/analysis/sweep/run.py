@@ -12,7 +12,7 @@ from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
 from pipeplan.analysis.sweep.cells import Cell, ask, ladders
 from pipeplan.analysis.sweep.experiment import Experiment
 from pipeplan.analysis.sweep.record import Record
-from pipeplan.analysis.sweep.work import without_plan, error_text, work
+from pipeplan.analysis.sweep.work import error_text, without_plan, work
 from pipeplan.analysis.sweep.workers import WorkerPool
 from pipeplan.core.errors import InputError
 from pipeplan_formulations.common.signals import listening

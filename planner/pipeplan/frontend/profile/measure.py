@@ -165,6 +165,7 @@ def measure(
                             times[size, what, number].append(value)
                 tick(f"round {round_number + 1} of {warmup + repeats}, {size} samples")
         updates = update_times(segment.rows[largest], segment.elsewhere, optimizer, clock, repeats, warmup)
+    # bytes are measured after all timed rounds, in passes of their own
     held = {size: saved_bytes(segment.rows[size], segment.feeds[size]) for size in sizes}
     spaces = {
         size: workspace_bytes(segment.rows[size], segment.feeds[size], held[size].saved, device) for size in sizes

@@ -99,6 +99,7 @@ def run_pass(
             begun.add(number)
             mark_backward(number)
 
+    # forward: hooks on each layer's outputs will mark the moment at which its backward begins
     values, returned = feed.leaves(), None
     with feed.cast():
         mark_forward(-1)
@@ -112,6 +113,7 @@ def run_pass(
         if feed.loss is not None:
             values, returned = (feed.loss(returned, feed.targets),), None
         mark_forward(last)
+    # backward: from the loss, or from gradients of ones
     roots = [value for value in values if value.requires_grad]
     if roots:
         mark_backward(last)
