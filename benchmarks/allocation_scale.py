@@ -1,7 +1,7 @@
-"""Depth, widths, kinds, layers and recomputation at once: the allocation programme on large instances.
+"""Run time of the allocation solver on large instances: depth, widths, kinds, layers and recomputation at once.
 
-Beside each stands the textbook programme for the same numbers of layers and units (contiguous layers, equal devices,
-least largest stage) written with numpy in the plainest way: the ratio of the two times does not depend on the machine.
+The reference is the textbook dynamic programme for the same numbers of layers and units (contiguous layers, equal
+devices, least largest stage), written plainly with numpy. The ratio of the two times does not depend on the machine.
 """
 
 import time
@@ -22,11 +22,11 @@ CASES = (
     ("two kinds, all widths", 98, (33, 33), tuple(range(1, 34)), False),
     ("a long chain", 1000, (256,), (1,), False),
 )
-"""Name, layers, units of each kind, widths, and whether memory is short."""
+"""Name, layers, units of each kind, widths, and True if memory is short."""
 
 
 def instance(layers: int, units: tuple[int, ...], widths: tuple[int, ...], tight: bool) -> ChainAllocation:
-    """Blocks of equal layers between a small and a large one; the second kind 1.8 times as slow; nodes of 8."""
+    """Instance of equal layers between a small and a large one; the second kind is 1.8 times as slow; nodes of 8."""
     forward = np.full(layers, 10_000_000)
     forward[0], forward[-1] = 1_000_000, 12_000_000
     kinds, table = len(units), (len(units), len(widths), layers)

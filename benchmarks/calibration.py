@@ -1,14 +1,14 @@
-"""How far predictions are off before and after a calibration, on two processes here.
+"""Error of predictions before and after a calibration, measured on two local processes.
 
-Three real models in two stages, four schedules, 4, 8 and 16 micro-batches. Each plan runs once. Three predictions stand
-beside its later steps:
+Three real models in two stages, four schedules, 4, 8 and 16 micro-batches. Each plan runs once. Three predictions are
+compared with its later steps:
 
 - before: from the profile alone;
 - own: calibrated from the plan's own first steps;
-- other: calibrated from one other plan of the model, 1F1B with 8 micro-batches, as when a plan is chosen anew.
+- other: calibrated from one other plan of the model, 1F1B with 8 micro-batches, as if a new plan is chosen.
 
-A peak is one number a run, so that memory has no later steps; there, too, ``other`` is what a new plan can count on. It
-takes about ten minutes, and nothing else should run meanwhile.
+A peak is one number per run, so memory has no later steps; there, too, ``other`` is the accuracy for a new plan. The
+run takes about ten minutes, and nothing else should run meanwhile.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from pipeplan_formulations.common.report import Limits
 MODELS = ("decoder", "vgg16", "resnet50")
 MICRO_BATCH, COUNTS = 2, (4, 8, 16)
 WARMUP, FIRST, LATER = 1, 3, 4
-"""Steps that nobody looks at, that calibrate, and that predictions are held against."""
+"""Numbers of steps that are ignored, that calibrate, and with which predictions are compared."""
 SEARCH_SECONDS = 5.0
 TEACHER = ("1F1B", 8)
 """The plan that predicts the others."""
@@ -41,7 +41,7 @@ TEACHER = ("1F1B", 8)
 
 @dataclass(frozen=True)
 class Row:
-    """A plan, and its steps behind the first ones."""
+    """A plan, and its steps after the first ones."""
 
     name: str
     plan: Plan
@@ -50,13 +50,13 @@ class Row:
     own: Calibration
 
     def errors(self, prediction: Prediction) -> tuple[float, tuple[float, ...]]:
-        """Of the step time and of every peak: the share of what was measured by which a prediction lies above it."""
+        """Relative errors of the predicted step time and of every peak; positive if the prediction is above."""
         peaks = tuple(told / seen - 1 for told, seen in zip(prediction.peaks, self.peaks, strict=True))
         return prediction.step_time / self.time - 1, peaks
 
 
 def main() -> None:
-    """A table for each model, then all together."""
+    """Print a table for each model, then one for all together."""
     cluster = describe_machine(PROCESSES)
     errors: dict[str, list[tuple[float, tuple[float, ...]]]] = {"before": [], "own": [], "other": []}
     for name in MODELS:
@@ -79,12 +79,12 @@ def main() -> None:
 
 
 def profiled(name: str) -> Model:
-    """The model at the one size that runs here, measured as crowded as it will run."""
+    """Profile of the model at the one size that runs here, measured beside as many workers as in the run."""
     return profile_workload(f"pipeplan_executor.zoo:{name}", micro_batches=(MICRO_BATCH,), name=name, crowd=PROCESSES)
 
 
 def plans(model: Model, cluster: Cluster, counts: tuple[int, ...]) -> Iterator[tuple[str, Plan]]:
-    """The best balanced two stages under GPipe, 1F1B, ZB-H1, and what is found in 1F1B's memory."""
+    """Plans of the best balanced two stages under GPipe, 1F1B, ZB-H1, and a searched schedule in 1F1B's memory."""
     boundaries, pipeline = on_devices(model, cluster, loop(PROCESSES, 1))
     for count in counts:
         one = FAMILIES["1f1b-sno"].write((1,) * PROCESSES, count)
@@ -111,12 +111,12 @@ def measured(label: str, plan: Plan, name: str, model: Model, cluster: Cluster) 
 
 
 def taught(plan: Plan, by: Calibration) -> Prediction:
-    """What another plan's calibration promises of this one."""
+    """Prediction of a plan by another plan's calibration."""
     return predict(plan, repriced(plan, by.model, by.cluster))
 
 
 def show(way: str, found: list[tuple[float, tuple[float, ...]]]) -> None:
-    """Median and worst over all plans."""
+    """Print median and worst errors over all plans."""
     times = [abs(time) for time, _ in found]
     peaks = [abs(peak) for _, row in found for peak in row]
     print(

@@ -1,10 +1,10 @@
-"""Found schedules beside those of families at equal memory, predicted and measured, on two processes here.
+"""Searched schedules against schedule families at equal memory, predicted and measured on two local processes.
 
-Real models, cut for one stage a process and for two in a V. All rows of a table may use the same memory on every
-process: what 1F1B needs, or so many micro-batches of the first stage more or less. On each placement the fastest family
-that fits, of those that split backwards and of those that do not, stands beside what is found, joined and split. A row
-that two methods have in common is shown once. Every row runs in each of several rounds, one after the other; a row
-shows medians. Nothing else should run meanwhile; it takes about ten minutes.
+Real models, cut for one stage per process and for two in a V. All rows of a table may use the same memory on every
+process: that of 1F1B, or some micro-batches of the first stage more or less. On each placement the fastest family that
+fits, with and without split backward, is compared with the searched schedules, joined and split. A row that two methods
+have in common is shown once. Every row runs in each of several rounds in turn, and shows medians. Nothing else should
+run meanwhile; the run takes about ten minutes.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from pipeplan_executor import describe_machine, run
 from pipeplan_formulations.common.report import Limits
 
 MODELS = {"decoder": (0.0, -0.5), "vgg16": (2.0,)}
-"""Memory beside what 1F1B needs, in micro-batches of the first stage: more of it, or less."""
+"""Memory limits relative to that of 1F1B, in micro-batches of the first stage, more or less."""
 MICRO_BATCH, MICRO_BATCHES = 2, 8
 ROUNDS, STEPS, SECONDS = 3, 4, 5.0
 PLACEMENTS = {"line": loop(PROCESSES, 1), "V": vee(PROCESSES)}
@@ -41,7 +41,7 @@ PLACEMENTS = {"line": loop(PROCESSES, 1), "V": vee(PROCESSES)}
 
 @dataclass
 class Row:
-    """A schedule of a plan, and how long its steps took."""
+    """A schedule of a plan, and the measured times of its steps."""
 
     where: str
     plan: Plan
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def contestants(model: Model, cluster: Cluster, where: str, memory: int) -> Iterator[Row]:
-    """The fastest families with joined and with split backwards, and what is found of either kind."""
+    """The fastest families with joined and with split backward, and the searched schedules of either kind."""
     boundaries, pipeline = on_devices(model, cluster, PLACEMENTS[where])
     pipeline = replace(pipeline, limits=(memory,) * PROCESSES)
     judges = {split: Evaluator(pipeline) for split in (False, True)}
@@ -86,7 +86,7 @@ def contestants(model: Model, cluster: Cluster, where: str, memory: int) -> Iter
 
 
 def splits(schedule: Schedule) -> bool:
-    """Whether some backward is split."""
+    """True if some backward is split."""
     return any(action.kind is Kind.INPUT_GRADIENT for action in schedule.actions())
 
 
@@ -104,7 +104,7 @@ def on_devices(model: Model, cluster: Cluster, placement: Placement) -> tuple[Bo
 
 
 def loads(chain: Chain, boundaries: Boundaries, homes: list[int]) -> tuple[int, int]:
-    """Of the device and of the stage that has most to do."""
+    """Largest loads of a device and of a stage, in nanoseconds."""
     stages = [
         int(chain.forward[s, a:b].sum() + chain.backward[s, a:b].sum()) for s, (a, b) in enumerate(pairwise(boundaries))
     ]
@@ -113,7 +113,7 @@ def loads(chain: Chain, boundaries: Boundaries, homes: list[int]) -> tuple[int, 
 
 
 def plan_of(model: Model, cluster: Cluster, boundaries: Boundaries, pipeline: Pipeline, schedule: Schedule) -> Plan:
-    """What the executor needs."""
+    """Plan for the executor."""
     step = simulate(schedule, pipeline)
     return Plan(
         model=model.name,
@@ -143,7 +143,7 @@ def plan_of(model: Model, cluster: Cluster, boundaries: Boundaries, pipeline: Pi
 
 
 def show(title: str, rows: list[Row]) -> None:
-    """One table."""
+    """Print one table."""
     print(f"{title}; {MICRO_BATCHES} micro-batches of {MICRO_BATCH}, medians of {ROUNDS} rounds of {STEPS} steps")
     print(
         f"  {'stages':8}{'schedule':16}{'backwards':10} {'predicted':>11} {'measured':>11} {'off':>7}  peaks, simulated"

@@ -1,6 +1,6 @@
-"""Lines of FPGA boards, simulated: data parallelism, the greedy, balance alone and the divided optimum, in one table.
+"""Lines of FPGA boards, simulated: data parallelism, the greedy, balance alone and the optimum with divided layers.
 
-All times are analytic estimates from operation counts and data sheets (datasets/devices.yaml); no board was at hand.
+All times are analytic estimates from operation counts and data sheets (datasets/devices.yaml); no board was available.
 """
 
 from dataclasses import replace
@@ -39,7 +39,7 @@ HEADER = (
 
 
 SLOWER = {"100 Gbit/s": 1, "10 Gbit/s": 10, "1 Gbit/s": 100, "0.5 Gbit/s": 200}
-"""Links between boards, and how many times as slow as those of the data set."""
+"""Links between boards, with their slowdown relative to the links of the data set."""
 SLOW_HEADER = (
     "links",
     "layers balanced",
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def boards() -> None:
-    """Models and lines of boards."""
+    """Print the table of models and lines of boards."""
     print(_row(HEADER))
     print(_row(["---"] * len(HEADER)))
     for name in MODELS:
@@ -69,7 +69,7 @@ def boards() -> None:
 
 
 def slow_links() -> None:
-    """VGG-16 on four equal boards while the links between them get slower."""
+    """Print the table of VGG-16 on four equal boards with slower and slower links."""
     model, fast = load_model("vgg-16"), load_cluster("4-vcu118")
     print(_row(SLOW_HEADER))
     print(_row(["---"] * len(SLOW_HEADER)))
@@ -81,8 +81,8 @@ def slow_links() -> None:
         cluster = replace(fast, nodes=(replace(node, link=link),))
         every = lines(model, cluster, job)
         plain, coarse = (
-            min(evaluate(line, cut).value for line in every if (cut := _cut(line, balancer)))
-            for balancer in (PARTITIONERS["chain-minmax"], PARTITIONERS["bapipe"])
+            min(evaluate(line, cut).value for line in every if (cut := _cut(line, partitioner)))
+            for partitioner in (PARTITIONERS["chain-minmax"], PARTITIONERS["bapipe"])
         )
         best = _solve(model, cluster, replace(job, intra_layer=True))
         times = map(_milliseconds, (plain, coarse, _alone(model, every), best.value))
@@ -107,17 +107,17 @@ def _cells(model: Model, cluster: Cluster, where: str) -> list[str]:
 
 
 def _alone(model: Model, every: list[Line]) -> int | None:
-    """Equal time on every board, shares rounded to channels, on the line that suits it best."""
+    """Time with equal work on every board, shares rounded to channels, on the line that suits it best."""
     parts = channels(model)
     equal = [(line, cut) for line in every if (cut := balanced(line))]
     real = [(line, cut) for line, shares in equal if (cut := rounded(line.problem, shares, parts))]
     return min((evaluate(line, cut).value for line, cut in real), default=None)
 
 
-def _cut(line: Line, balancer: Partitioner) -> Positions | None:
-    """A balancer's cut, whose weights lie on chip wherever they fit; None where it has none."""
+def _cut(line: Line, partitioner: Partitioner) -> Positions | None:
+    """A partitioner's cut, with weights on chip wherever they fit; None if it has none."""
     try:
-        cut = tuple(map(float, balancer.balance(line.chain, line.micro_batches)))
+        cut = tuple(map(float, partitioner.balance(line.chain, line.micro_batches)))
     except NotApplicable:
         return None
     return cut if line.problem.feasible(cut) else None

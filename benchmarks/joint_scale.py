@@ -1,4 +1,4 @@
-"""The joint search on large questions: depth, widths, micro-batches, recomputation and placement at once.
+"""Run time of the joint search on large problems: depth, widths, micro-batches, recomputation and placement at once.
 
 The reference in each row is one dynamic programme over the same layers by numpy, O(n² S) for S = 64 equal devices, in
 the same run: wall times on a shared machine mean little, their ratio more.
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def two_kinds(devices: int) -> Cluster:
-    """Half of them H100, half A100, eight a node."""
+    """Cluster of half H100, half A100, eight per node."""
     kinds = catalogue()
     halves = [
         Node(("h100-80gb",) * 8, Link(450 * 10**9, 3_000)),
@@ -45,13 +45,13 @@ def two_kinds(devices: int) -> Cluster:
 
 
 def one_kind(devices: int) -> Cluster:
-    """H100s, eight a node."""
+    """Cluster of H100s, eight per node."""
     cluster = load_cluster("64-h100")
     return replace(cluster, name=f"{devices} h100", nodes=cluster.nodes[:1] * (devices // 8))
 
 
 def thousand_layers() -> Model:
-    """Unequal layers of a made-up profile: what a very deep network looks like to a planner."""
+    """Model of unequal layers with a made-up profile, like a very deep network."""
     rng = np.random.default_rng(0)
     forward = rng.integers(200_000, 2_000_000, 1000)
     layers = tuple(Layer(f"l{i}", 40 * 2**20, (f"l{i - 1}",) if i else (), kind="layer") for i in range(1000))
@@ -75,7 +75,7 @@ def thousand_layers() -> Model:
 
 
 def _rows(name: str, model: Model, cluster: Cluster, batch: int, gap: float) -> None:
-    """With one number of replicas for all stages, and with any."""
+    """Print the rows with one number of replicas for all stages, and with any."""
     for label, equal in ((", one width", True), (", any widths", False)):
         _row(name + label, model, cluster, Job(batch=batch, optimizer="adam", equal_replicas=equal), gap)
 
@@ -97,7 +97,7 @@ def _row(name: str, model: Model, cluster: Cluster, job: Job, gap: float) -> Non
 
 
 def _reference(layers: int, stages: int = 64) -> float:
-    """Seconds of the textbook programme: the least largest stage of a chain."""
+    """Seconds of the textbook dynamic programme: the least largest stage of a chain."""
     work = np.concatenate([[0], np.cumsum(np.arange(1, layers + 1))])
     began = time.perf_counter()
     best = work.copy()

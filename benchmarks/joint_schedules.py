@@ -1,15 +1,15 @@
-"""Partition and order together, where memory is short: what either alone gives, one after the other, and both at once.
+"""Partition and order under short memory: optimised alone, one after the other, and jointly.
 
-Each model gets 60 % of the memory that the best 1F1B plan uses at its fullest device when nothing limits it. Rows:
+Each model gets 60 % of the memory that the best 1F1B plan without limits uses on its fullest device. Rows:
 
-    1F1B, no limit      what it would be with all the memory wanted
+    1F1B, no limit      the best plan without memory limits
     partition only      the best partition under the limit, its order 1F1B with the counts that suit it
     order only          the partition of the first row, the best order under the limit
     one, then other     the partition of the second row, then the best order on it
     joint               partition and order together; its bound is over all partitions and all orders
 
-All rows have the same stages, one a device, and the same micro-batch size; every order may split backwards, and layers
-are recomputed where that pays, or not at all in the second half of the table ("kept"). GPT-2's head is one layer that
+All rows have the same stages, one per device, and the same micro-batch size. Every order may split backwards. Layers
+are recomputed if that pays, or not at all in the second half of the table ("kept"). GPT-2's head is one layer that
 takes as long as four blocks.
 """
 
@@ -28,12 +28,12 @@ from pipeplan.solve import solve
 ONE_F_ONE_B = ("1f1b-sno", "1f1b-so", "1f1b")
 SHARE = 0.6
 SECONDS = 30.0
-"""For each row."""
+"""Time limit of each row, in seconds."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A model on so many devices in a row."""
+    """A model on a line of devices."""
 
     model: str
     cluster: str
@@ -57,7 +57,7 @@ QUESTIONS = (
 
 def main() -> None:
     """Print the table."""
-    print(f"{'question':46} {'row':16} {'step':>9} {'bound':>9} {'gap':>7} {'wall':>6}  layers a stage, in flight")
+    print(f"{'problem':46} {'row':16} {'step':>9} {'bound':>9} {'gap':>7} {'wall':>6}  layers per stage, in flight")
     for recompute in (Recompute.CHOOSE, Recompute.NONE):
         for question in QUESTIONS:
             _table(question, recompute, SECONDS)
@@ -104,7 +104,7 @@ def _solved(model: Model, cluster: Cluster, job: Job, seconds: float) -> Result 
 
 
 def _fixed(job: Job, model: Model, result: Result) -> Job:
-    """The same question with the partition of an answer."""
+    """The job with the partition of a result fixed."""
     ends = {stage.layers[-1] for stage in result.plan.stages}
     return replace(job, no_cut_after=tuple(name for name in model.names[:-1] if name not in ends))
 
@@ -113,11 +113,11 @@ def _told(result: Result | None) -> str:
     if result is None:
         return "does not fit"
     layers = "-".join(str(len(stage.layers)) for stage in result.plan.stages)
-    flights = "-".join(str(stage.in_flight) for stage in result.plan.stages)
+    in_flight = "-".join(str(stage.in_flight) for stage in result.plan.stages)
     again = sum(len(stage.recompute) for stage in result.plan.stages)
     return (
         f"{format_time(result.value):>9} {format_time(result.bound):>9} {result.gap:7.2%} {result.wall:5.0f}s  "
-        f"{layers}, {flights}{f', {again} recomputed' if again else ''}, {result.plan.schedule.family}"
+        f"{layers}, {in_flight}{f', {again} recomputed' if again else ''}, {result.plan.schedule.family}"
     )
 
 

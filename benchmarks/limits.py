@@ -1,7 +1,7 @@
-"""Does the time limit hold, whatever is asked? Large, long and odd questions under short limits.
+"""Adherence to short time limits on large, long and unusual problems.
 
-Each row runs in a process of its own, which is ended when it takes far too long. What is measured begins behind
-imports and reading, with the call of `solve`, `compare`, `explain` or `frontier`.
+Each row runs in a process of its own, which is ended if it takes far too long. Imports and reading are not measured;
+the time starts with the call of `solve`, `compare`, `explain` or `frontier`.
 """
 
 import multiprocessing
@@ -28,15 +28,15 @@ from pipeplan.solve import solve
 from pipeplan_formulations.common.solvers import cp_model
 
 GRACE, LEAST = 0.1, 1.0
-"""Part of the limit, and seconds at least, that a run may take beyond it."""
+"""Allowed excess of a run: a share of the limit, and at least these seconds."""
 ENDED = 60.0
-"""Seconds beyond that after which a run is ended."""
+"""Seconds beyond the allowed time after which a run is ended."""
 GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question and its time limit in seconds; ``make`` reads what it needs."""
+    """A problem and its time limit in seconds; ``make`` reads its model and cluster."""
 
     name: str
     limit: float
@@ -44,13 +44,13 @@ class Question:
 
     @property
     def allowed(self) -> float:
-        """Seconds that it may take."""
+        """Seconds that the run may take."""
         return self.limit + max(GRACE * self.limit, LEAST)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds (None: it was ended), what came out, and processor seconds of it all."""
+    """Seconds (None: the run was ended), outcome, and processor seconds of all processes."""
 
     seconds: float | None
     answer: str
@@ -58,11 +58,11 @@ class Run:
 
 
 Ask = Callable[[float], Run]
-"""Asks within so many seconds; where it asks several questions, the longest of them is measured."""
+"""Function that solves within a number of seconds; of several problems the longest is measured."""
 
 
 def main() -> None:
-    """Print the table; with words behind the benchmark's name only the questions that contain one of them."""
+    """Print the table; with words after the benchmark's name only the problems that contain one of them."""
     words = [word for word in sys.argv[2:] if word != "--"]
     print(f"{'question':62} {'limit':>6} {'measured':>9} {'processor':>9}        answer")
     for question in questions():
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def measured(question: Question) -> Run:
-    """Ask in a process of its own."""
+    """Run in a process of its own."""
     cp_model()  # imports are not counted
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
@@ -104,7 +104,7 @@ def _run(question: Question, pipe: Connection) -> None:
 
 
 def questions() -> Iterator[Question]:
-    """Every kind of large question."""
+    """Every kind of large problem."""
     llama, xl = known("llama3-70b", "64-h100"), known("gpt2-xl", "4-v100-4-p100")
     step = Job(batch=512)
     load = replace(step, objective=Objective.BOTTLENECK)
@@ -188,7 +188,7 @@ def _explaining(model: Model, cluster: Cluster, job: Job) -> Ask:
 
     def ask(limit: float) -> Run:
         began = [time.monotonic()]
-        explain(result, model, cluster, time_limit=limit, progress=lambda _: began.append(time.monotonic()))
+        explain(result, model, cluster, time_limit=limit, on_progress=lambda _: began.append(time.monotonic()))
         return _longest([*began, time.monotonic()])
 
     return ask
@@ -213,7 +213,7 @@ def _remedying(model: Model, cluster: Cluster, job: Job) -> Ask:
 def _drawing(model: Model, cluster: Cluster, job: Job) -> Ask:
     def ask(limit: float) -> Run:
         began = [time.monotonic()]
-        frontier(model, cluster, job, points=3, time_limit=limit, told=lambda *_: began.append(time.monotonic()))
+        frontier(model, cluster, job, points=3, time_limit=limit, on_progress=lambda *_: began.append(time.monotonic()))
         return _longest([*began, time.monotonic()])
 
     return ask
@@ -225,18 +225,18 @@ def _longest(times: list[float]) -> Run:
 
 
 def known(model: str, cluster: str) -> Callable[[], tuple[Model, Cluster]]:
-    """By their names in datasets/."""
+    """Model and cluster by their names in datasets/."""
     return lambda: (load_model(model), load_cluster(cluster))
 
 
 def h100s(devices: int) -> Cluster:
-    """So many nodes like those of 64-h100."""
+    """Cluster of nodes like those of 64-h100."""
     cluster = load_cluster("64-h100")
     return replace(cluster, name=f"{devices} h100", nodes=cluster.nodes[:1] * (devices // 8))
 
 
 def nodes(devices: int, two: bool = False) -> Cluster:
-    """Nodes of up to eight devices, all alike, or half of them slow."""
+    """Cluster of nodes of up to eight devices, all alike, or half of them slow."""
     kinds = {
         "fast": DeviceKind("fast", memory=40 * GIB),
         "slow": DeviceKind("slow", memory=24 * GIB, timed_as="fast", speed=0.5),
@@ -249,12 +249,12 @@ def nodes(devices: int, two: bool = False) -> Cluster:
 
 
 def chain(layers: int) -> Model:
-    """Unlike layers, one after the other."""
+    """Chain of unlike layers."""
     return _model(f"{layers} layers", [(f"l{i - 1}",) if i else () for i in range(layers)])
 
 
 def branches(count: int) -> Model:
-    """A network of blocks of two to four branches, whose nodes are all unlike."""
+    """Model of blocks of two to four branches, with unlike nodes."""
     rng = random.Random(0)
     inputs: list[tuple[str, ...]] = [()]
     while len(inputs) < count:
@@ -296,7 +296,7 @@ def _cost(forward: int, bytes_: int, size: int) -> LayerCost:
 
 
 def fpgas() -> tuple[Model, Cluster]:
-    """BaPipe's boards."""
+    """Model and boards of BaPipe."""
     return load_model("vgg-16"), load_cluster("2-vcu118-2-vcu129")
 
 

@@ -1,7 +1,7 @@
-"""What parts of the search bring: the same questions with and without each of them.
+"""Gain of each mechanism of the search: the same problems with and without it.
 
-Each run is a process of its own whose clock is its processor time, so that other work on the machine does not count. A
-part is switched off by a patch. With words behind the benchmark's name only questions that contain one of them are run.
+Each run is a process of its own, whose clock is its processor time, so that other work on the machine does not count. A
+mechanism is switched off by a patch. Words after the benchmark's name select the problems that contain one of them.
 """
 
 import multiprocessing
@@ -50,17 +50,17 @@ OFF: Mapping[str, tuple[Any, str, Callable[..., object]] | None] = {
     "no related plans": (choice, "related_plans", lambda *_: iter(())),
     "no orders with slack": (choice, "orders_with_slack", lambda *_: iter(())),
 }
-"""What is replaced in each variant: owner, name, replacement."""
+"""Patches of each variant: owner, name, replacement."""
 
 
 def large(model: str | None, cluster: Any, batch: int, *, equal: bool = False) -> dict[str, Any]:
-    """A question about a large cluster, with one number of replicas for all stages or any."""
+    """Problem on a large cluster, with one number of replicas for all stages or any."""
     made = load_model(model) if model else thousand_layers()
     return {"model": made, "cluster": cluster, "batch": batch, "optimizer": "adam", "equal_replicas": equal, "gap": GAP}
 
 
 def varying(model: str, cluster: str, spread: str, **job: Any) -> dict[str, Any]:
-    """A question about a step whose times vary."""
+    """Problem of a step with varying times."""
     return {"model": load_model(model), "cluster": load_cluster(cluster), "robust": spread, "gap": 2 * GAP, **job}
 
 
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def alone(question: str, variant: str) -> str:
-    """Run in a process of its own."""
+    """Run one variant of a problem in a process of its own."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(question, variant, there))

@@ -1,10 +1,10 @@
-"""What the engine costs beside the model: time per micro-batch on two ranks, beside torch's own Schedule1F1B.
+"""Overhead of the engine per micro-batch on two ranks, compared with torch's Schedule1F1B.
 
-The model is so small that nearly everything is engine: two stages of three tiny layers. Both engines run 1F1B with the
-same weights, batches and number of micro-batches, in the same processes, by turns; neither updates. ``model`` is the
-two passes alone, without engine or network. Processor time is that of the rank's main thread, with messages and with
-calls in their place that do nothing; wall time from the first rank's start to the last one's end. All are per
-micro-batch, medians over rounds, the slower rank's. A ratio below 1 means that pipeplan's engine costs less.
+The model is so small that nearly all time is overhead: two stages of three tiny layers. Both engines run 1F1B with the
+same weights, batches and number of micro-batches, in the same processes, in turn; neither updates. ``model`` is the two
+passes alone, without engine or network. Processor time is that of the rank's main thread, with messages and with empty
+calls in their place. Wall time is measured between the first rank's start and the last one's end. All are per
+micro-batch, medians over rounds, of the slower rank. A ratio below 1 means that pipeplan's engine costs less.
 """
 
 import time
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def tiny() -> Workload:
-    """Linear layers with tanh between them."""
+    """Workload of linear layers with tanh between them."""
     layers = [nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)]
     layers += [nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh()]
 
@@ -60,7 +60,7 @@ def tiny() -> Workload:
 
 
 def measured(count: int) -> Times:
-    """On every rank: run all engines by turns."""
+    """Run all engines in turn, on every rank."""
     torch.set_num_threads(1)
     rank = dist.get_rank()
     pipeline = Pipeline(plan_of(count), tiny)
@@ -89,7 +89,7 @@ def measured(count: int) -> Times:
         "torch": lambda: schedule.step(inputs) if rank == 0 else schedule.step(target=targets, losses=[]),
         "pipeplan": lambda: pipeline.compute(inputs, targets, update=False),
     }
-    for run in engines.values():  # torch's sends what it is about to send ahead of its first step
+    for run in engines.values():  # torch's engine exchanges shapes ahead of its first step
         run()
     rows: dict[str, list[Seen]] = {name: [] for name in engines}
     for _, name in product(range(WARMUP + ROUNDS), engines):
@@ -98,7 +98,7 @@ def measured(count: int) -> Times:
         engines[name]()
         rows[name].append((time.thread_time_ns() - busy, start, time.monotonic_ns()))
     alone_rows: dict[str, list[int]] = {name: [] for name in engines}
-    with no_messages():  # behind all others: the ones that follow such a round wait longer
+    with no_messages():  # last of all, as rounds after such a round wait longer
         for _, name in product(range(WARMUP + ROUNDS), engines):
             busy = time.thread_time_ns()
             engines[name]()
@@ -116,16 +116,16 @@ Seen = tuple[int, int, int]
 
 
 class Done:
-    """A message that is there."""
+    """A message that has arrived."""
 
     def wait(self) -> bool:
-        """At once."""
+        """Return at once."""
         return True
 
 
 @contextmanager
 def no_messages() -> Iterator[None]:
-    """Sends and receives do nothing; what is computed then is any numbers."""
+    """Context in which sends and receives do nothing, so that the computed numbers are arbitrary."""
     group = dist.ProcessGroup
     real = {name: vars(group)[name] for name in ("send", "recv")}
     group.send = group.recv = lambda *_: Done()
@@ -137,7 +137,7 @@ def no_messages() -> Iterator[None]:
 
 
 def summary(ranks: list[tuple[list[Seen], list[int]]], count: int) -> tuple[float, float, float]:
-    """Microseconds per micro-batch from what every rank saw in every round, with messages and without."""
+    """Microseconds per micro-batch over all ranks and rounds, with messages and without."""
     alone = max(median(busy) for _, busy in ranks)
     busy = max(median(seen[0] for seen in own) for own, _ in ranks)
     rounds = zip(*(own for own, _ in ranks), strict=True)
@@ -146,7 +146,7 @@ def summary(ranks: list[tuple[list[Seen], list[int]]], count: int) -> tuple[floa
 
 
 def plan_of(count: int) -> Plan:
-    """Two stages of three layers, one rank each; the times in it are made up."""
+    """Plan of two stages of three layers, one rank each, with made-up times."""
     workload = tiny()
     names = tuple(name for name, _ in workload.module.named_children())
     described = describe("tiny", workload.module, names, held_by(workload.module, names))

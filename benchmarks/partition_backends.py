@@ -1,7 +1,7 @@
-"""The three solvers of the chain partition problem on growing instances: objective, bound, gap, time.
+"""Comparison of the three solvers of the chain partition problem on growing instances: objective, bound, gap, time.
 
-Plain instances have one device a stage; full ones replicas, reductions, short warm-ups and layers of a few sorts to
-recompute, on devices too small to do without.
+Plain instances have one device per stage. Full ones have replicas, reductions, short warm-ups and layers of a few kinds
+to recompute, on devices too small without recomputation.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ FULL = ((98, 8, 64), (98, 64, 512), (1000, 256, 1024))
 
 
 def instance(layers: int, stages: int, micro_batches: int, seed: int = 0) -> ChainPartition:
-    """Unequal layers, two kinds of device, priced links, memory that binds on the first stages."""
+    """Instance of unequal layers, two kinds of device, priced links, and memory that binds on the first stages."""
     random = np.random.default_rng(seed)
     forward = random.integers(500, 1500, layers)
     speed = np.where(np.arange(stages) % 2, 1.5, 1.0)
@@ -46,7 +46,7 @@ def instance(layers: int, stages: int, micro_batches: int, seed: int = 0) -> Cha
 
 
 def full_instance(layers: int, stages: int, micro_batches: int, sorts: int = 3, seed: int = 0) -> ChainPartition:
-    """Layers of few sorts; every third stage has two replicas; about half of the activations of stage 0 fit."""
+    """Instance of few kinds of layers; every third stage has two replicas; half of stage 0's activations fit."""
     random = np.random.default_rng(seed)
     sort = random.integers(0, sorts, layers)
     forward = random.integers(500_000, 1_500_000, sorts)[sort]

@@ -1,9 +1,9 @@
-"""Predicted beside measured, on two processes here: pipeplan's plan, every other method's, and a recomputing one.
+"""Predicted and measured step times on two local processes: pipeplan's plan, every baseline's, and a recomputing one.
 
-Three real models. Every plan runs in each of several rounds, one after the other, so that what else the machine does
-hits all alike; a row shows medians over all rounds, and by how much actions of each kind (forward, backward, reduction,
-update), all together, took longer than predicted: what is left of the difference is waiting. Nothing else should run
-meanwhile; the CPU time that other programs took all the same stands under each table.
+Three real models. Every plan runs in each of several rounds in turn, so that other load on the machine affects all
+alike. A row shows medians over all rounds. It also shows by how much all actions of each kind (forward, backward,
+reduction, update) took longer than predicted; the rest of the difference is waiting. Nothing else should run meanwhile;
+the CPU time of other programs is given under each table.
 """
 
 import os
@@ -31,12 +31,12 @@ MODELS = ("decoder", "vgg16", "resnet50")
 PROCESSES, BATCH, SIZES = 2, 16, (1, 2, 4)
 ROUNDS, STEPS, SOLVE_SECONDS = 3, 5, 30.0
 CLOSE = 0.1
-"""Within which share of the measurement a prediction should lie."""
+"""Largest accepted relative error of a prediction."""
 
 
 @dataclass
 class Contestant:
-    """A plan, the methods that made it, and what was measured."""
+    """A plan, the methods that made it, and its measurements."""
 
     methods: list[str]
     plan: Plan
@@ -46,17 +46,17 @@ class Contestant:
 
     @property
     def time(self) -> float:
-        """Nanoseconds."""
+        """Measured step time in nanoseconds."""
         return median(self.times)
 
     @property
     def off(self) -> float:
-        """How far the measured time lies above the predicted one."""
+        """Relative excess of the measured step time over the predicted one."""
         return self.time / self.plan.step_time - 1
 
     @property
     def off_by_kind(self) -> dict[Kind, float]:
-        """The same for the actions of each kind."""
+        """Relative excess of the measured time of the actions of each kind."""
         predicted = busy(simulate(self.plan.schedule, self.plan.pipeline))
         return {kind: median(row[kind] for row in self.busy) / time - 1 for kind, time in predicted.items() if time}
 
@@ -66,7 +66,7 @@ class Contestant:
 
 
 def main() -> None:
-    """Print a table for each model, and what it comes to."""
+    """Print a table for each model, and a summary."""
     cluster = describe_machine(PROCESSES)
     print(f"{cluster.notes[0]}; runtime {cluster.devices[0].kind.runtime / 2**20:.0f} MiB a worker")
     for name in MODELS:
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def busy(timeline: Timeline) -> dict[Kind, int]:
-    """Nanoseconds that all ranks spend on each kind of action; in a collective as much as the last one to join it."""
+    """Nanoseconds of all ranks on each kind of action; in a collective those of the last rank to join."""
     times: dict[Action, list[int]] = defaultdict(list)
     for span in timeline.spans:
         times[span.action].append(span.end - span.start)
@@ -95,7 +95,7 @@ def busy(timeline: Timeline) -> dict[Kind, int]:
 
 
 def all_cpu() -> float:
-    """Seconds that all cores have computed so far, for anybody, other guests of the host included."""
+    """Busy seconds of all cores so far, by any process, other guests of the host included."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
     user, nice, system, _idle, _wait, interrupts, soft, steal = fields
     return (user + nice + system + interrupts + soft + steal) / os.sysconf("SC_CLK_TCK")
@@ -107,22 +107,22 @@ def own_cpu() -> float:
 
 
 def profiled(name: str) -> Model:
-    """The model, measured as crowded as it will run, in a process like the workers."""
+    """Profile of the model, measured beside as many workers as in the run, in a process like a worker."""
     return profile_workload(f"pipeplan_executor.zoo:{name}", micro_batches=SIZES, name=name, crowd=PROCESSES)
 
 
 def contestants(model: Model, cluster: Cluster) -> list[Contestant]:
-    """Different plans, the solver's first."""
+    """Distinct plans of all methods, the solver's first."""
     result = solve(model, cluster, batch=BATCH, time_limit=SOLVE_SECONDS)
     plans = [("pipeplan", result.plan)]
     for row in ranked(result.baselines.values()):
         if row.evaluated is not None and not row.outside:
             plans.append((row.name, build_plan(model, cluster, result.job, row.evaluated, result.bound)))
-    for label, wishes in (
+    for label, constraints in (
         ("two stages", {"depths": (PROCESSES,), "replicas": (1,)}),
         ("two stages, all layers recomputed", {"depths": (PROCESSES,), "replicas": (1,), "recompute": "full"}),
     ):
-        job = Job(batch=BATCH, **wishes)
+        job = Job(batch=BATCH, **constraints)
         plans.append((label, solve(model, cluster, job=job, time_limit=SOLVE_SECONDS).plan))
     found: dict[object, Contestant] = {}
     for label, plan in plans:
@@ -132,7 +132,7 @@ def contestants(model: Model, cluster: Cluster) -> list[Contestant]:
 
 
 def show(name: str, rows: list[Contestant]) -> None:
-    """The table of one model."""
+    """Print the table of one model."""
     print(f"{name}, batch {BATCH}, medians of {ROUNDS} rounds of {STEPS} steps")
     print(
         "  layers            micro-batches  schedule     predicted   measured    off  by kind of action"

@@ -1,8 +1,8 @@
-"""Public workloads under their authors' own rules: what was proved here, beside what is known of the peers.
+"""Public workloads under their authors' own rules: values proved here, beside the published figures.
 
-The peers' columns are not measured here: they are figures known of the projects' own programs on these inputs (the
-optimum or the value that their program claims, and processor seconds where known). Needs the public data beside the
-repository; cases without data are left out.
+The columns of other projects are not measured here. They are figures known of the projects' own programs on these
+inputs: the optimum or the value that the program reports, and processor seconds if known. The public data must lie
+beside the repository; cases without data are left out.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ BERT32 = (
 
 
 def cases() -> Iterator[tuple[str, Published, str]]:
-    """Label, problem, and what is known of peers, all in milliseconds."""
+    """Label, problem, and known figures of other projects, in milliseconds."""
     for name, corrected, count, known in DNN:
         path = DATA / "dnn-partitioning" / f"{name}.json"
         if path.exists():

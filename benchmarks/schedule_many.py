@@ -1,4 +1,4 @@
-"""Many micro-batches: patterns without end, and steps made of them.
+"""Schedules of many micro-batches: periodic patterns, and steps made of them.
 
 The lines of ``schedule_scale``. First the steps, then for each memory the least period of one, two and three
 micro-batches, last the least memory at a period, with F = I = W. ``python -m benchmarks schedule_many`` takes about
@@ -34,7 +34,7 @@ MEMORY = ((1, 3), (2, 6), (1, 4), (2, 8))
 
 
 def equal(stages: int) -> PipelineSchedule:
-    """F = I = W = 1 without lags, memory for 16 micro-batches of 2 bytes, half of each freed by I."""
+    """Instance with F = I = W = 1 without lags, memory for 16 micro-batches of 2 bytes, half of each freed by I."""
     ones, none = (1,) * stages, (0,) * (stages - 1)
     twos = (2,) * stages
     problem = replace(line(stages, 16, 16), forward=ones, backward=ones, weight=ones, lag=none, lag_back=none)
@@ -42,7 +42,7 @@ def equal(stages: int) -> PipelineSchedule:
 
 
 def steps() -> None:
-    """Step, bound and gap."""
+    """Print step, bound and gap."""
     print(f"{'step':22} {'found':>9} {'bound':>9} {'gap':>7} {'time':>7}")
     for stages, micro_batches, spread, in_flight in STEPS:
         report = solve(line(stages, micro_batches, in_flight, spread), Limits(time=SECONDS))
@@ -52,7 +52,7 @@ def steps() -> None:
 
 
 def periods() -> None:
-    """Mean time of one micro-batch by unit: found, proved for this unit, proved for any."""
+    """Print the mean time of one micro-batch by unit: found, proved for this unit, proved for any."""
     print(f"\n{'period / unit':22} {'found':>9} {'proved':>9} {'any unit':>9} {'time':>7}")
     for spread, in_flight in PERIODS:
         problem = line(8, 32, in_flight, spread)
@@ -68,7 +68,7 @@ def periods() -> None:
 
 
 def memory() -> None:
-    """Least memory at a period."""
+    """Print the least memory at a period."""
     print(f"\n{'p8, F = I = W = 1':22} {'micro-batches held':>20}")
     problem = equal(8)
     for unit, period in MEMORY:
@@ -79,7 +79,7 @@ def memory() -> None:
 
 
 def main() -> None:
-    """All three tables."""
+    """Print all three tables."""
     steps()
     periods()
     memory()

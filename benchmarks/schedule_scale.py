@@ -1,9 +1,9 @@
-"""How good schedules get, and what is proved, where memory is tight: lists without a solver, CP-SAT, bounds.
+"""Quality and bounds of schedules under tight memory: list schedules without a solver, CP-SAT, lower bounds.
 
-The instances are those of `pipeplan_formulations.schedule.line`: p devices, m micro-batches, times within ±h a stage,
-room for k micro-batches on each device. Two threads; each row stops at its limit, the whole after twelve minutes at
-most. "Known" are the best makespan and bound that we measured with separate prototypes in as many seconds; "heuristic"
-is the automatic scheduler published with Zero Bubble Pipeline Parallelism, run as shipped.
+The instances are those of `pipeplan_formulations.schedule.line`: p devices, m micro-batches, times within ±h per
+stage, room for k micro-batches on each device. Two threads; each row stops at its limit, the whole after twelve minutes
+at most. "Known" are the best makespan and bound measured with separate prototypes in the same number of seconds.
+"Heuristic" is the automatic scheduler published with Zero Bubble Pipeline Parallelism, run as shipped.
 
 ``python -m benchmarks schedule_scale`` prints all rows.
 """
@@ -16,11 +16,11 @@ from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.line import line
 
 LISTS = 2.0
-"""Seconds for the column of lists; the solver's own start may take longer."""
+"""Seconds for the column of list schedules; the solver's own start may take longer."""
 
 
 class Row(NamedTuple):
-    """An instance, the seconds it may take, and what is known of it."""
+    """An instance, its time limit in seconds, and its known figures."""
 
     devices: int
     micro_batches: int

@@ -1,6 +1,7 @@
-"""Orders for stages whose tensors share network cards: families, orders found as if no tensor waited, and found ones.
+"""Orders for stages that share network cards: families, and orders searched without and with waiting for cards.
 
-Two stages a device, so that both nodes' cards carry several boundaries both ways. Times are simulated, 8 micro-batches.
+There are two stages per device, so that both nodes' cards carry several boundaries both ways. Times are simulated, with
+8 micro-batches.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ CLUSTER = "2x2-v100-10gbit"
 DEVICES = 4
 MICRO_BATCHES = 8
 ROWS = (("gpt2-small", 4, "loop"), ("gnmt-8", 32, "loop"), ("gnmt-8", 16, "V"), ("vgg-16", 16, "loop"))
-"""Model, size of a micro-batch, how the stages lie."""
+"""Model, size of a micro-batch, placement of the stages."""
 PLACEMENTS: dict[str, Placement] = {"loop": loop(DEVICES, 2), "V": vee(DEVICES)}
 SECONDS = 12.0
 

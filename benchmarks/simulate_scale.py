@@ -1,9 +1,9 @@
-"""How long the simulator takes for 64 devices, and for 4,096 of them as 64 stages of 64 replicas.
+"""Run time of the simulator for 64 devices, and for 4,096 of them as 64 stages of 64 replicas.
 
 The first has 512 micro-batches (65,600 actions, 64,512 transfers), the second 1,536 (204,800 and 193,536), once with a
 wire for every pair of devices and once with a network card for every eight devices, which their transfers share.
-Processor time, so that other work on the machine counts less. What a schedule fixes before its times is kept from one
-round to the next, as it is in a search.
+Processor time is measured, so that other work on the machine counts less. The parts of a schedule that do not depend on
+times are kept between rounds, as in a search.
 """
 
 import time
@@ -24,7 +24,7 @@ DEVICES_PER_CARD = 8
 
 
 def pipeline(overlap: Overlap, replicas: int = 1, cards: bool = False) -> Pipeline:
-    """Slightly unequal stages, a transfer of a twentieth of a forward."""
+    """Pipeline of slightly unequal stages, with transfers of a twentieth of a forward."""
     placement = tuple(tuple(range(s * replicas, (s + 1) * replicas)) for s in range(STAGES))
 
     def wires(a: int, b: int) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def pipeline(overlap: Overlap, replicas: int = 1, cards: bool = False) -> Pipeli
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Median over the rounds."""
+    """Median processor seconds of a call over the rounds."""
     times = []
     for _ in range(ROUNDS):
         start = time.process_time()

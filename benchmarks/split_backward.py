@@ -1,9 +1,9 @@
-"""The backward in two parts: what it costs beside the joined one, with pipeplan's split and with torch's own.
+"""Cost of the split backward relative to the joined one, with pipeplan's split and with torch's own.
 
-Each model but for its first layer, as the last stage of a pipeline of two runs it: one thread, gradients that are there
-already, medians over rounds in which all ways take turns, processor time of the thread. Torch's split is the one of
-``torch.distributed.pipelining``; pipeplan's is `frontend.split_backward`. The bytes are those of a micro-batch: what
-forward keeps, and what pipeplan keeps between I and W.
+Each model runs without its first layer, like the last stage of a pipeline of two: one thread, existing gradients,
+medians over rounds in which all variants take turns, processor time of the thread. Torch's split is the one of
+``torch.distributed.pipelining``; pipeplan's is `frontend.split_backward`. The bytes are those of a micro-batch, kept by
+forward, and kept by pipeplan between I and W.
 """
 
 import copy
@@ -20,7 +20,7 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from pipeplan.frontend.profile.passes import Feed
 from pipeplan.frontend.profile.saved import saved_bytes
 from pipeplan.frontend.split_backward.attach import attach
-from pipeplan.frontend.split_backward.queue import WeightQueue, Work, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, Work, run_delayed
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.zoo import decoder, resnet50, vgg16
 
@@ -31,7 +31,7 @@ ROUNDS, WARMUP = 9, 2
 
 
 def main() -> None:
-    """A row for each model."""
+    """Print a row for each model."""
     torch.set_num_threads(1)
     print("ms                  F      B |  torch's split: I      W  (I+W)/B |  pipeplan's: F      I      W  (I+W)/B")
     for name, build, size in CASES:
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def measured(workload: Workload, size: int) -> tuple[dict[str, float], int, int]:
-    """Milliseconds of each part, and bytes from F and between I and W."""
+    """Milliseconds of each part, and bytes kept from F on and between I and W."""
     inputs, targets = workload.draw(size, torch.Generator().manual_seed(0))
     first, *rest = workload.module.children()
     with torch.no_grad():
@@ -101,7 +101,7 @@ def _pipeplans(
     works = queue.take()
     between = bytes_kept(works)
     begin = time.thread_time_ns()
-    work_off(works)
+    run_delayed(works)
     times["W"].append(time.thread_time_ns() - begin)
     times["F split"].append(middle - start)
     times["I"].append(after - middle)
@@ -109,7 +109,7 @@ def _pipeplans(
 
 
 def bytes_kept(works: Iterable[Work]) -> int:
-    """Of storages that are kept between I and W, parameters apart."""
+    """Bytes of storages kept between I and W, without parameters."""
     found: dict[int, int] = {}
     for work in works:
         for value in work.args:

@@ -1,9 +1,9 @@
-"""Steps whose times vary, predicted beside measured: two processes here, one partition under three schedules.
+"""Predicted and measured steps with varying times: two local processes, one partition under three schedules.
 
-What a plan promises differs from what is measured for two reasons: actions take longer than profiled, and they vary, so
-that ranks wait for each other. To see the second one alone, the plan's pipeline gets the actions' measured means. Its
-step on paper is then too short by what variation costs, and the mean of perturbed steps, with the spreads that were
-measured, should not be. Nothing else should run meanwhile.
+A plan's step differs from the measured one for two reasons: actions take longer than profiled, and they vary, so that
+ranks wait for each other. To isolate the second reason, the plan's pipeline gets the actions' measured means. Its
+nominal step is then too short by the cost of variation, while the mean of perturbed steps, with the measured spreads,
+should match. Nothing else should run meanwhile.
 """
 
 from collections import defaultdict
@@ -37,7 +37,7 @@ class Seen:
     timelines: list[Timeline] = field(default_factory=list)
 
     def groups(self) -> Groups:
-        """Durations of like actions, time line by time line."""
+        """Durations of equal actions, time line by time line."""
         found: Groups = defaultdict(list)
         for timeline in self.timelines:
             own = defaultdict(list)
@@ -49,14 +49,14 @@ class Seen:
 
 
 def main() -> None:
-    """Print one row a schedule."""
+    """Print one row per schedule."""
     name = f"pipeplan_executor.zoo:{MODEL}"
     model = profile_workload(name, micro_batches=(SIZE,), name=MODEL, crowd=PROCESSES)
     cluster = describe_machine(PROCESSES)
-    wishes = {"depths": (PROCESSES,), "replicas": (1,)}
+    constraints = {"depths": (PROCESSES,), "replicas": (1,)}
     rows = []
     for schedule in SCHEDULES:
-        asked = {**wishes, "schedules": (schedule,)}
+        asked = {**constraints, "schedules": (schedule,)}
         result = solve(model, cluster, BATCH, time_limit=SOLVE_SECONDS, **asked)  # type: ignore[arg-type]
         rows.append(Seen(result.plan))
     for _ in range(ROUNDS):
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def with_means(row: Seen) -> Pipeline:
-    """The plan's pipeline with the mean times that its actions took."""
+    """The plan's pipeline with the measured mean times of its actions."""
     means = {key: round(fmean(fmean(steps) for steps in found)) for key, found in row.groups().items()}
     pipeline = row.plan.pipeline
     stages = tuple(
@@ -94,7 +94,7 @@ def with_means(row: Seen) -> Pipeline:
 
 
 def spreads(groups: Groups) -> Robust:
-    """How much like actions differ within a step, and how much a device's means differ between steps beyond that."""
+    """Spread of equal actions within a step, and the additional spread of a device's means between steps."""
     within, between = [], []
     for (_, kind), found in groups.items():
         if kind in (Kind.FORWARD, Kind.BACKWARD):

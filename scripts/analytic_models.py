@@ -19,7 +19,7 @@ def models() -> list[Model]:
 
 
 def main() -> None:
-    """Write one file a model."""
+    """Write one file per model."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     for model in models():
         write_model(model, folder / f"{model.name}.yaml")

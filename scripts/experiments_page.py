@@ -1,6 +1,6 @@
 """Put the tables of a sweep into a page: ``python scripts/experiments_page.py TABLE.md PAGE.md``.
 
-They replace what stands between the two marks in the page; the rest of the page is left alone.
+They replace the text between the two marks in the page; the rest of the page stays unchanged.
 """
 
 import sys
@@ -13,7 +13,7 @@ BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 
 def with_tables(page: str, tables: str) -> str:
-    """The page with other tables.
+    """Return the page with its tables replaced.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The structure of the house: who may import whom, what the wheel holds, what an import loads."""
+"""Structure of the packages: allowed imports, contents of the wheel, modules loaded by an import."""
 
 import ast
 import os
@@ -63,13 +63,13 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "cli": {"processes", "train", "calibrate"},
     },
 }
-"""The rooms of each package, lowest first, and the rooms that each may import."""
+"""The folders of each package, lowest first, and the folders that each may import."""
 
 EXCEPTIONS = {
-    # `Plan.save` and `Plan.load` are what a user expects of a plan; how a file looks is the business of io.
+    # `Plan.save` and `Plan.load` are conveniences that users expect; the file format belongs to io.
     ("pipeplan.core.plan", "pipeplan.io.plan_file"),
 }
-"""Imports that the table forbids, or that close a circle, each with its reason."""
+"""Imports that the table forbids, or that close a cycle, each with its reason."""
 
 ONLY_IN = {
     "torch": ("pipeplan.frontend", "pipeplan_executor", "pipeplan.cli.doctor"),
@@ -77,7 +77,7 @@ ONLY_IN = {
     "pydantic": ("pipeplan.io", "pipeplan.analysis"),
     "yaml": ("pipeplan.io", "pipeplan.analysis"),
 }
-"""Where a package from outside may be imported."""
+"""Folders in which a third-party package may be imported."""
 
 
 def _modules() -> dict[str, Path]:
@@ -94,7 +94,7 @@ MODULES = _modules()
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """What a file imports, inside functions and under ``TYPE_CHECKING`` too: the most exact module names."""
+    """Most exact names of the modules that a file imports, inside functions and under ``TYPE_CHECKING`` too."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -114,7 +114,7 @@ def _room(module: str) -> str:
 
 
 def test_a_newcomer_sees_few_rooms() -> None:
-    """Every entry of a package has its line in the table: at most 13 in the planner, 11 in the executor."""
+    """Every entry of a package has its line in the table, with at most 13 in the planner, 11 in the executor."""
     for package, folder in PACKAGES.items():
         entries = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
         assert entries == {"__init__", *ROOMS[package]}
@@ -123,7 +123,7 @@ def test_a_newcomer_sees_few_rooms() -> None:
 
 
 def test_the_table_has_no_circle() -> None:
-    """Rooms stand in the table with everything that they may import above them."""
+    """Each line of the table allows only imports of lines above it."""
     for rooms in ROOMS.values():
         seen: set[str] = set()
         for room, below in rooms.items():
@@ -133,7 +133,7 @@ def test_the_table_has_no_circle() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_arrows_run_one_way(package: str) -> None:
-    """Nobody imports what the tables do not allow: neither another package nor another room."""
+    """No module imports a package or folder that the tables do not allow."""
     wrong = []
     for module, names in IMPORTS.items():
         if module.partition(".")[0] != package:
@@ -151,7 +151,7 @@ def test_arrows_run_one_way(package: str) -> None:
 
 
 def test_no_circle_of_files() -> None:
-    """No file imports another one that needs it, whenever the import takes place."""
+    """No cycle of files exists, whenever the imports take place."""
     graph: dict[str, set[str]] = defaultdict(set)
     for module, names in IMPORTS.items():
         graph[module] = {name for name in names if name in MODULES and (module, name) not in EXCEPTIONS}
@@ -162,7 +162,7 @@ def test_no_circle_of_files() -> None:
 
 
 def test_every_exception_is_needed() -> None:
-    """An exception that nobody uses any more leaves the list."""
+    """Every listed exception is still in use."""
     assert all(name in IMPORTS[module] for module, name in EXCEPTIONS)
 
 

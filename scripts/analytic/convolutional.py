@@ -11,7 +11,7 @@ ITEM = 4
 
 
 def _convolution(name: str, source: int, target: int, kernel: int, side: int, first: bool) -> Layer:
-    """A convolution with bias and an in-place ReLU: its output is saved once."""
+    """Layer of a convolution with bias and an in-place ReLU: its output is saved once."""
     flops = 2 * kernel**2 * source * target * side**2
     size = ITEM * target * side**2
     work = Work(flops, 0 if first else flops, flops, size, size)
@@ -19,7 +19,7 @@ def _convolution(name: str, source: int, target: int, kernel: int, side: int, fi
 
 
 def _pooling(name: str, channels: int, side: int) -> Layer:
-    """Max pooling keeps its output and, in 8 bytes each, where every maximum was."""
+    """Layer of max pooling, which saves its output and, in 8 bytes each, the position of every maximum."""
     count = channels * side**2
     return Layer(name, 0, work=Work(0, 0, 0, ITEM * count, (ITEM + 8) * count), kind="MaxPool2d")
 
@@ -30,7 +30,7 @@ def _linear(name: str, source: int, target: int, kind: str) -> Layer:
 
 
 def chained(layers: list[Layer]) -> tuple[Layer, ...]:
-    """Each layer reads the one before it."""
+    """The layers as a chain: each reads the one before it."""
     return tuple(
         Layer(layer.name, layer.parameters, (layers[i - 1].name,) if i else (), layer.work, layer.kind)
         for i, layer in enumerate(layers)
@@ -38,7 +38,7 @@ def chained(layers: list[Layer]) -> tuple[Layer, ...]:
 
 
 def vgg_16() -> Model:
-    """13 convolutions, 5 poolings, 3 linear layers: 138.36 million parameters."""
+    """VGG-16: 13 convolutions, 5 poolings, 3 linear layers, 138.36 million parameters."""
     layers, source, side = [], 3, 224
     for block, (count, channels) in enumerate([(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)], start=1):
         for i in range(1, count + 1):
@@ -67,7 +67,7 @@ def _normalised(convolutions: list[tuple[int, int, int, int]], image: bool = Fal
 
 
 def resnet_50() -> Model:
-    """A stem, 16 bottleneck blocks, a head: 25.56 million parameters."""
+    """ResNet-50: a stem, 16 bottleneck blocks, a head, 25.56 million parameters."""
     forward, back, saved, parameters = _normalised([(3, 64, 7, 112)], image=True)
     size = ITEM * 64 * 56**2
     pooled = size + 8 * 64 * 56**2
@@ -75,7 +75,7 @@ def resnet_50() -> Model:
     source, side = 64, 56
     for stage, (count, width) in enumerate([(3, 64), (4, 128), (6, 256), (3, 512)], start=1):
         for block in range(count):
-            inner = side  # the stride lies on the 3 × 3 convolution, as in torchvision
+            inner = side  # the 3 × 3 convolution has the stride, as in torchvision
             side = side // 2 if block == 0 and stage > 1 else side
             parts = [(source, width, 1, inner), (width, width, 3, side), (width, 4 * width, 1, side)]
             if block == 0:

@@ -103,7 +103,7 @@ def _head(shape: Shape, e: int) -> Layer:
 
 
 def transformer(shape: Shape) -> Model:
-    """Embedding, blocks, head."""
+    """Model of embedding, blocks and head."""
     e = item_size(shape.dtype)
     layers = (_embedding(shape, e), *(_block(shape, e, i) for i in range(shape.blocks)), _head(shape, e))
     notes = (f"hyper-parameters: {shape.source}; one sample is one sequence of {shape.tokens} tokens",)

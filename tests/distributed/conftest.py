@@ -1,4 +1,4 @@
-"""Ranks for the tests of this folder: they import the same `helpers` as the tests."""
+"""Fixture of ranks for the tests of this folder, which import the same `helpers` as the tests."""
 
 import os
 from collections.abc import Callable
@@ -15,9 +15,9 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # more ranks are started than most mach
 
 @pytest.fixture(scope="session")
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
-    """From a number of ranks to what was found on them: one start does the jobs of all modules that were asked for.
+    """Function that returns the results of a number of ranks; one start runs the jobs of all selected modules.
 
-    A module's ``jobs(world, folder)`` are its jobs on so many ranks, by name; the folder is there for them.
+    A module's ``jobs(world, folder)`` returns its jobs on ``world`` ranks, by name, with a folder for their files.
     """
     from helpers.distributed.together import Job, done
 
@@ -32,7 +32,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             jobs |= own
         try:
             return done(world, jobs)
-        except Exception as error:  # kept: what failed once is not started again for every module
+        except Exception as error:  # kept, so that a failed start is not repeated for every module
             return error
 
     def found(world: int) -> dict[str, Any]:

@@ -34,13 +34,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def profiled(workload: Workload) -> Model:
-    """Its layers' costs, measured once."""
+    """The workload's model, measured once."""
     inputs, _ = workload.draw(2, torch.Generator())
     return profile(workload.module, inputs, micro_batches=(1, 2), repeats=1, warmup=0, device_name="cpu-worker")
 
 
 def arguments(files: Path, model: str = "model.yaml") -> list[str]:
-    """The questions of the command."""
+    """Arguments of the command."""
     return [
         "calibrate",
         str(files / "plan.json"),

@@ -1,4 +1,4 @@
-"""Ranks that are killed or stopped at random moments: the run ends in time, and goes on from what it saved."""
+"""Ranks that are killed or stopped at random moments: the run ends in time, and resumes from its checkpoint."""
 
 import random
 import time
@@ -20,24 +20,24 @@ from pipeplan_executor.train.saving import Saving
 
 TIMEOUT = 12.0
 START_UP = 120.0
-"""Seconds more, on a busy machine: a rank that is stopped before its peers have begun must first be missed by them."""
+"""Additional seconds on a busy machine: peers that start after a rank has stopped must first time out on it."""
 KILLS = 50
 NAMED = {SIGKILL: "was killed by SIGKILL", SIGSTOP: "stood still"}
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """What these tests do on so many ranks."""
+    """Jobs of these tests on ``world`` ranks."""
     return {"undisturbed": (undisturbed_run, (str(folder),))} if world == 2 else {}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(ranks: Callable[[int], dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """The weights after all steps, by two ranks that nobody disturbs."""
+    """The weights after all steps of an undisturbed run on two ranks."""
     return as_plain(ranks(2)["undisturbed"])["model"]
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Bit by bit."""
+    """True if both are equal bit by bit."""
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
@@ -49,7 +49,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     ],
 )
 def test_a_run_survives_losses(signals: list[Signals], tmp_path: Path, undisturbed: dict[str, torch.Tensor]) -> None:
-    """A rank is lost, then another; the run names what befell them, starts again, and ends with the same weights."""
+    """A rank is lost, then another; the run names the causes, starts again, and ends with the same weights."""
     with Killer(signals, tmp_path, seed=1) as killer:
         saving = Saving(str(tmp_path), every=3)
         report = run(lasting_plan(2), unhurried, steps=STEPS, warmup=0, timeout=TIMEOUT, saving=saving, restarts=2)
@@ -87,7 +87,7 @@ def test_every_kill_ends_the_run_in_time(tmp_path: Path, undisturbed: dict[str, 
 
 
 def attempt(folder: Path) -> str | None:
-    """Begin or go on; what ended the run, or None if it came to its end."""
+    """Start or resume a run; return the error that ended it, or None if it was completed."""
     saving = Saving(str(folder), every=3, resume=True)
     try:
         seed = 9 if whole(folder) else 0  # a checkpoint has its own

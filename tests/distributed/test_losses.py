@@ -1,4 +1,4 @@
-"""A rank that is lost: the run ends everywhere in time, says why, and starts again where that was asked for."""
+"""Lost ranks: the run ends everywhere in time, with the reason, and restarts if the options allow it."""
 
 import os
 import re
@@ -26,7 +26,7 @@ from pipeplan_executor.processes.launcher import first_node
     ],
 )
 def test_a_rank_that_is_waited_for_in_vain_ends_the_run(how: str, said: str) -> None:
-    """A rank that stops, or does something else, ends the run within the timeout; the error says which and where."""
+    """A rank that stops or is busy otherwise ends the run within the timeout; the error names the rank and place."""
     timeout, start = 6.0, time.monotonic()
     with pytest.raises(RunError, match=f"rank 1.*{said}"):
         launch(losses.misbehaving, 2, how, 1, timeout=timeout)
@@ -34,12 +34,12 @@ def test_a_rank_that_is_waited_for_in_vain_ends_the_run(how: str, said: str) -> 
 
 
 def environment() -> dict[str, str]:
-    """What processes that are started later find, but for torch's own."""
+    """Environment variables for processes started later, except torch's own."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
 
 
 def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
-    """Each loss is told, then all ranks start again, but not for bad input; the caller's environment is left alone."""
+    """Each loss is reported, then all ranks start again, except for bad input; the environment stays unchanged."""
     said: list[str] = []
     ways = ("raise", "input")
     before = environment()
@@ -50,7 +50,7 @@ def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
 
 
 def test_what_cannot_travel_is_told() -> None:
-    """Neither what ranks are to run nor what rank 0 returns may be known to one process only."""
+    """The function of the ranks and the result of rank 0 must be possible to send to other processes."""
     with pytest.raises(InputError, match="top level of a module"):
         launch(lambda: None, 2)
     with pytest.raises(RunError, match=r"rank 0 failed: .*local") as caught:
@@ -68,7 +68,7 @@ def test_what_cannot_travel_is_told() -> None:
     ],
 )
 def test_ranks_that_joined_name_the_one_that_is_missing(how: str, said: str) -> None:
-    """Where somebody else started the ranks, the one that waited says for whom, and where that one was."""
+    """With another launcher, the rank that waited names the missing rank and its place."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -90,7 +90,7 @@ def test_ranks_that_joined_name_the_one_that_is_missing(how: str, said: str) -> 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_no_rank_outlives_its_launcher() -> None:
-    """Where the launcher itself is killed, at whatever time, nobody is left to end the ranks: they end themselves."""
+    """If the launcher itself is killed, at any time, the ranks end themselves."""
     for seconds in (3, 15):
         launcher = subprocess.Popen([sys.executable, losses.__file__, "busy", "300"], env=ENVIRONMENT)
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Tensor parallelism on real processes: teams of two in the place of ranks."""
+"""Tensor parallelism on real processes: groups of two processes per rank."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +13,14 @@ from pipeplan_executor import launch
 
 EXACT = 1e-10
 RANDOM = 3
-"""Random plans with random cuts."""
+"""Number of random plans with random shards."""
 ROUNDS = ("llama", "t5")
-"""Models that round to float32 inside, whatever they are given."""
+"""Models that round to float32 inside, for inputs of any type."""
 ROUNDED = 1e-5
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """What two teams do."""
+    """Jobs of two tensor-parallel groups."""
     if world != 4:
         return {}
     cases = (("decoder", ("again", "split")), ("dropped", ("split",)), ("skipping", ("joined",)))
@@ -38,7 +38,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
 
 @pytest.fixture(scope="module")
 def found(ranks: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """Of four processes."""
+    """Results of four processes."""
     return ranks(4)
 
 
@@ -95,11 +95,11 @@ def test_training_in_teams_equals_plain_torch(found: dict[str, Any], name: str) 
 def test_checkpoints_cross_teams(found: dict[str, Any]) -> None:
     """A run goes on in teams, without them, under ZeRO-1 in teams, and from plain files, and stays the same."""
     assert [layout.team for layout in checkpointing.LAYOUTS[4]] == [2, 1, 2, 2]
-    assert found["team handed on"] < 1e-9  # some gradients are but rounding, and Adam divides by their size
+    assert found["team handed on"] < 1e-9  # some gradients are mere rounding, and Adam divides by their size
 
 
 def test_outputs_are_the_unsplit_models(found: dict[str, Any]) -> None:
-    """In evaluation mode every member has the whole outputs, and the loss of the whole batch."""
+    """In evaluation mode every tensor-parallel rank has the whole outputs, and the loss of the whole batch."""
     loss, reference, apart = found["team outputs"]
     assert loss == pytest.approx(reference, rel=EXACT)
     assert apart < EXACT
@@ -114,7 +114,7 @@ def test_a_block_sums_twice_each_way(found: dict[str, Any]) -> None:
 
 
 def test_weight_gradients_of_parts_wait(found: dict[str, Any]) -> None:
-    """In a backward in two parts those of all four matrices, and their biases, are made in W."""
+    """With split backward the gradients of all four matrices, and their biases, are made in W."""
     behind, at_last = found["team waiting"]
     assert len(behind) == 6
     assert not any(behind.values())

@@ -1,4 +1,4 @@
-"""Training as people do it, on real processes: everything beside the unsplit model in a loop of plain torch."""
+"""Training with the usual options on real processes, compared with the unsplit model in a plain torch loop."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,20 +15,20 @@ WORLDS = (2, 3)
 
 
 class Results(NamedTuple):
-    """By number of ranks, and what verification found."""
+    """Results by number of ranks, and those of verification."""
 
     on: dict[int, Found]
     errors: dict[str, float]
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """What these tests do on so many ranks."""
+    """Jobs of these tests on ``world`` ranks."""
     return {"everything": (training_workers.everything, ())} if world in WORLDS else {}
 
 
 @pytest.fixture(scope="module")
 def results(ranks: Callable[[int], dict[str, Any]]) -> Results:
-    """On each number of ranks."""
+    """Results of each number of ranks."""
     found = {world: ranks(world)["everything"] for world in WORLDS}
     return Results({world: cases for world, (cases, _) in found.items()}, found[2][1])
 

@@ -19,14 +19,14 @@ from pipeplan_executor.checkpoint.folder import whole
 from pipeplan_executor.train.saving import Saving
 
 HOSTS = {"pipeplan-a": ("vpp-a", "10.213.77.1"), "pipeplan-b": ("vpp-b", "10.213.77.2")}
-"""Each with its end of the link, and address."""
+"""Hosts by name, each with its end of the link and its address."""
 PORT = "29544"
 RATE = "100mbit"
 TIMEOUT = 10
 
 
 def call(line: str) -> str:
-    """What a command says; its own words where it fails."""
+    """Output of a command; fails with the command's error text."""
     done = subprocess.run(line.split(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{line}: {done.stderr.strip()}")
@@ -35,7 +35,7 @@ def call(line: str) -> str:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[None]:
-    """The two hosts; tests are skipped where this process may not make any."""
+    """Set up the two hosts; tests are skipped if this process may not create network namespaces."""
     if shutil.which("ip") is None or shutil.which("tc") is None:
         pytest.skip("ip and tc (iproute2) are not installed")
     (first, (one, _)), (second, (other, _)) = HOSTS.items()
@@ -57,7 +57,7 @@ def hosts() -> Iterator[None]:
 
 
 def start(folder: Path, *options: str) -> list[subprocess.Popen[str]]:
-    """A torchrun on each host, with one rank."""
+    """Start torchrun on each host, with one rank."""
     address = HOSTS["pipeplan-a"][1]
     meet = ("--nnodes", "2", "--nproc-per-node", "1", "--master-addr", address, "--master-port", PORT)
     what = pipeplan_run(folder, "--timeout", str(TIMEOUT), *options)
@@ -74,7 +74,7 @@ def start(folder: Path, *options: str) -> list[subprocess.Popen[str]]:
 
 
 def carried() -> int:
-    """Bytes that went over the link, from the first host to the second."""
+    """Bytes sent over the link, from the first host to the second."""
     return int(json.loads(call("ip -n pipeplan-a -s -j link show vpp-a"))[0]["stats64"]["tx"]["bytes"])
 
 

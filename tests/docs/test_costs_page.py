@@ -1,4 +1,4 @@
-"""The page of what a plan costs: every figure in it is read from its text and held against the planner."""
+"""The page on costs: every figure is read from its text and compared with the planner's."""
 
 import re
 from dataclasses import asdict
@@ -63,7 +63,7 @@ def number(text: str) -> int:
 
 
 def computed(how: str) -> Fraction:
-    """What a formula of the page comes to, exactly."""
+    """Exact value of a formula of the page."""
     text = how.replace("⌈", "ceil(").replace("⌊", "floor(").replace("⌉", ")").replace("⌋", ")")
     text = text.replace("×", "*").replace("−", "-").replace("^", "**")
     assert re.fullmatch(r"(ceil|floor|round|max|min|[0-9.,*/+() -])+", text), how
@@ -80,7 +80,7 @@ def questions(example: int) -> tuple[Model, Cluster, Job]:
 
 @cache
 def answer(example: int) -> Result:
-    """What `solve` says to an example."""
+    """Result of `solve` for an example."""
     model, cluster, job = questions(example)
     return solve(model, cluster, job=job, time_limit=60)
 
@@ -110,21 +110,21 @@ def plan_figures(example: int) -> dict[str, int]:
         found[f"d{plan.ranks[rank]} peak"] = peak
     for s, ways in enumerate(zip(plan.pipeline.transfers, plan.pipeline.returns, strict=True)):
         same = {(way.size, way.occupancy, way.latency) for row in ways for way in row}
-        assert len(same) == 1  # the page says it once for both ways and all replicas
+        assert len(same) == 1  # the page gives it once for both directions and all replicas
         found |= zip((f"boundary {s} {field}" for field in ("bytes", "occupancy", "latency")), same.pop(), strict=True)
     return found
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_middle_column_comes_to_the_right_one(example: int) -> None:
-    """The arithmetic of the page is right, whatever the planner says."""
+    """The arithmetic of the page is right, independently of the planner."""
     for figure, how, result in table(section(f"\n## Example {example}:"), "figure"):
         assert computed(how) == number(result), figure
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_figures_are_those_of_the_answer(example: int) -> None:
-    """Every figure that the planner knows under the page's name has the page's value."""
+    """Every figure that the planner has under the page's name has the page's value."""
     told = {figure: number(result) for figure, _, result in table(section(f"\n## Example {example}:"), "figure")}
     known = layer_figures(example) | plan_figures(example)
     assert {figure: known[figure] for figure in told if figure in known} == {
@@ -151,15 +151,15 @@ def test_recomputation_makes_the_first_example_fit() -> None:
 
 @pytest.mark.parametrize("example", [1, 4, 5])
 def test_time_lines_are_the_simulated_ones(example: int) -> None:
-    """Every action and every tensor runs and travels when the page says, by the lists that it shows."""
+    """Every action and every transfer starts and ends at the times of the page, by the lists that it shows."""
     text, timeline, plan = section(f"\n## Example {example}:"), answer(example).timeline, answer(example).plan
 
     def row(span: Span) -> tuple[str, int, int]:
         return f"{span.action} on d{plan.ranks[span.device]}", span.start, span.end
 
-    def sent(flight: TransferSpan) -> tuple[str, int, int, int]:
-        kind = "F" if flight.source < flight.target else "B"
-        return f"{flight.source}{kind}{flight.micro_batch}", flight.start, flight.end, flight.arrival
+    def sent(tensor: TransferSpan) -> tuple[str, int, int, int]:
+        kind = "F" if tensor.source < tensor.target else "B"
+        return f"{tensor.source}{kind}{tensor.micro_batch}", tensor.start, tensor.end, tensor.arrival
 
     actions = [(name, number(begins), number(ends)) for name, begins, _, ends in table(text, "action")]
     assert sorted(actions) == sorted(map(row, timeline.spans))
@@ -173,7 +173,7 @@ def test_time_lines_are_the_simulated_ones(example: int) -> None:
 
 
 def test_replicas_load_the_bottleneck_as_the_page_says() -> None:
-    """The third example's answer is the largest of its loads, on the replicas that the page names."""
+    """The third example's value is the largest of its loads, on the replicas that the page names."""
     plan = answer(3).plan
     assert [(stage.layers, stage.replicas) for stage in plan.stages] == [(("a",), 2), (("b",), 1)]
     told = {figure: number(result) for figure, _, result in table(section("\n## Example 3:"), "figure")}
@@ -181,7 +181,7 @@ def test_replicas_load_the_bottleneck_as_the_page_says() -> None:
 
 
 def test_devices_lie_where_the_page_packs_and_tiles_them() -> None:
-    """Each row of the table of placements is what `arrange` makes of its replicas."""
+    """Each row of the table of placements equals the result of `arrange` for its replicas."""
     text = section("\n## Devices of a stage\n")
     [cluster] = (cluster_from_data(each, "cluster") for each in data(text))
     for replicas, way, devices, nodes in table(text, "replicas"):
@@ -195,7 +195,7 @@ def test_devices_lie_where_the_page_packs_and_tiles_them() -> None:
 
 
 def test_families_hold_what_the_page_says() -> None:
-    """In-flight counts of the example shape, those that the free 1F1B chooses from included, and where each suits."""
+    """In-flight counts of the example, including the choices of 1F1B with free counts, match the page."""
     text, shape, count = section("\n## Lists of actions\n"), (2, 1, 1), 8
     known = {name: ", ".join(map(str, each.in_flight(shape, count))) for name, each in FAMILIES.items()}
     known["1f1b"] = " or ".join(", ".join(map(str, counts)) for counts in InFlightBox.of(shape, count).counts())

@@ -13,7 +13,7 @@ from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
 
 
 def every_allocation(problem: ChainAllocation) -> Iterator[Allocation]:
-    """All cuts, kinds and widths, whatever they need."""
+    """All cuts, kinds and widths, feasible or not."""
     n, modes = problem.forward.shape[1], list(itertools.product(range(problem.forward.shape[0]), problem.widths))
     for depth in range(1, n + 1):
         for inner in itertools.combinations(range(1, n), depth - 1):
@@ -26,7 +26,7 @@ def every_allocation(problem: ChainAllocation) -> Iterator[Allocation]:
 
 
 def with_flights(problem: ChainAllocation, stages: Allocation) -> Iterator[Allocation]:
-    """The stages themselves; where in-flight counts are a choice, with every one that falls along the pipeline."""
+    """The stages; if in-flight counts are a choice, with every non-increasing sequence of counts."""
     if problem.flight != "non_increasing":
         yield stages
         return
@@ -47,7 +47,7 @@ def with_flights(problem: ChainAllocation, stages: Allocation) -> Iterator[Alloc
 
 
 def flight(problem: ChainAllocation, stages: Allocation, s: int) -> int:
-    """(1), from the definition: replicas from the stage on, over its own; or the choice that was made."""
+    """In-flight count by (1): replicas from the stage on, divided by its own; or the chosen count."""
     if stages[s].held:
         return stages[s].held
     replicas = [place.width * problem.unit for place in stages]
@@ -58,7 +58,7 @@ def flight(problem: ChainAllocation, stages: Allocation, s: int) -> int:
 
 
 def memory(problem: ChainAllocation, stages: Allocation, s: int, again: tuple[int, ...]) -> int:
-    """Left side of (2) with the layers ``again`` recomputed."""
+    """Left side of (2), in bytes, with the layers ``again`` recomputed."""
     p, place, k = problem, stages[s], flight(problem, stages, s)
     w = p.widths.index(place.width)
     layers = range(place.start, place.end)
@@ -69,7 +69,7 @@ def memory(problem: ChainAllocation, stages: Allocation, s: int, again: tuple[in
 
 
 def least_recomputation(problem: ChainAllocation, stages: Allocation, s: int) -> int | None:
-    """Least time of forwards run again so that the stage fits; None if it never does."""
+    """Least recomputation time with which the stage fits; None if it never does."""
     place = stages[s]
     choices = [i for i in range(place.start, place.end) if problem.recomputable[i]]
     fits = [
@@ -82,7 +82,7 @@ def least_recomputation(problem: ChainAllocation, stages: Allocation, s: int) ->
 
 
 def wished(problem: ChainAllocation, stages: Allocation) -> bool:
-    """Allowed cuts, forced modes."""
+    """True if cuts are allowed and forced modes are respected."""
     modes = tuple((place.kind, place.width) for place in stages)
     first, last = problem.first, problem.last
     return (
@@ -100,7 +100,7 @@ def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
 
 
 def backwards(problem: ChainAllocation, stages: Allocation) -> list[int]:
-    """B of each stage, which fits."""
+    """Backward times B of each stage, all of which fit."""
     own = [sum(int(problem.backward[q.kind, i]) for i in range(q.start, q.end)) for q in stages]
     again = [least_recomputation(problem, stages, s) for s in range(len(stages))]
     return [b + x for b, x in zip(own, again, strict=True)]
@@ -117,7 +117,7 @@ def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int
         many, k = ceil(problem.micro_batches / replicas[s]), flight(problem, stages, s)
         if problem.phases and len(problem.widths) == 1:
             found += [alone + (many - 1) * (forward + other) for other in backward]
-        if problem.alternating:  # micro-batches of the first replica; of those behind the switch, who shares its device
+        if problem.alternating:  # micro-batches of the first replica; behind the switch, of the stage on its device
             switch = replicas[s] * (many - k)
             for t in range(s + 1):
                 left = len(range(switch + replicas[t], problem.micro_batches, replicas[t]))
@@ -126,7 +126,7 @@ def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int
 
 
 def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int], list[int]] | None:
-    """Those of (3), and those of (4), with e = 0 first; of the bottleneck all in one; None if a stage does not fit."""
+    """Right sides of (3) and of (4), with e = 0 first; for the bottleneck in one list; None if a stage does not fit."""
     p, many, depth = problem, problem.micro_batches, len(stages)
     again = [least_recomputation(problem, stages, s) for s in range(depth)]
     if None in again:
@@ -191,7 +191,7 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
 
 
 def reduction(problem: ChainAllocation, place: Place) -> int:
-    """R of a stage, layer by layer."""
+    """Reduction time R of a stage, summed layer by layer."""
     w = problem.widths.index(place.width)
     parts = sum(int(problem.reduce[place.kind, w, i]) for i in range(place.start, place.end))
     return parts + (int(problem.reduce_base[place.kind, w]) if parts else 0)
@@ -205,7 +205,7 @@ def brute_force(problem: ChainAllocation) -> int | None:
 
 @st.composite
 def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
-    """Small instances of every sort: one or two kinds, several widths, tight and hopeless memory, wishes, ties."""
+    """Small instances of all kinds: one or two kinds of device, widths, tight or hopeless memory, constraints, ties."""
     n = draw(st.integers(1, layers))
     kinds = draw(st.integers(1, 2))
     units = draw(st.lists(st.integers(0 if kinds > 1 else 1, devices), min_size=kinds, max_size=kinds))
@@ -260,7 +260,7 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
     memory_kind = draw(st.sampled_from(["free", "tight", "tight", "tight", "scarce"]))
     if memory_kind == "free":
         return problem
-    # About what one random allocation needs with everything saved, or rather less.
+    # About the bytes of one random allocation with everything saved, or less.
     every = list(itertools.islice(every_allocation(problem), 400))
     if not every:
         return problem

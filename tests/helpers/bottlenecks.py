@@ -1,4 +1,4 @@
-"""Small questions about the bottleneck, and an enumeration of their plans that shares no code with the project.
+"""Small bottleneck problems, and an enumeration of their plans that shares no code with the project.
 
 Stages, modes and devices are tried one by one; the rules are those of docs/graphs.md and docs/bounds.md, (1) to (3).
 """
@@ -17,7 +17,7 @@ from pipeplan.core.model import Model
 
 Question = tuple[Model, Cluster, Job]
 Stage = tuple[frozenset[int], tuple[Device, ...]]
-"""Layers, and devices, one a replica."""
+"""Layers, and devices, one per replica."""
 
 
 def random_question(seed: int) -> Question:
@@ -93,7 +93,7 @@ def best(question: Question, contiguous: bool) -> int | None:
 
 
 def partitions(model: Model, deepest: int, contiguous: bool) -> Iterator[tuple[frozenset[int], ...]]:
-    """Every row of sets of layers that read from no later one."""
+    """Every sequence of sets of layers in which no set reads from a later one."""
     index = {name: i for i, name in enumerate(model.names)}
     needs = [{index[source] for source in layer.inputs} for layer in model.layers]
 
@@ -111,7 +111,7 @@ def partitions(model: Model, deepest: int, contiguous: bool) -> Iterator[tuple[f
 
 
 def shapes(cluster: Cluster, job: Job, depth: int, micro_batches: int) -> list[tuple[tuple[Device, ...], ...]]:
-    """Every way to give devices to so many stages: packed in the cluster's order, or in tiles of nodes."""
+    """Every choice of device groups for ``depth`` stages: packed in the cluster's order, or placed across nodes."""
     return list(_shapes(cluster, job, depth, micro_batches)) if not job.depths or depth in job.depths else []
 
 
@@ -154,7 +154,7 @@ def _modes(
 
 
 def _packed(own: Sequence[Device], count: int) -> list[Device]:
-    """The last so many devices of the fewest nodes; of one node the first."""
+    """The last ``count`` devices of the fewest nodes; within one node the first."""
     ends = [i + 1 for i in range(len(own)) if i + 1 == len(own) or own[i].node != own[i + 1].node]
     end = min(e for e in ends if e >= count)
     return list(own[:count] if end == ends[0] else own[end - count : end])
@@ -185,7 +185,7 @@ def _tiled(classes, modes, r: int, q: int) -> tuple[tuple[Device, ...], ...] | N
 
 
 def wished(stages: Sequence[Stage], job: Job, model: Model) -> bool:
-    """Forbidden cuts and pins."""
+    """True if no forbidden cut is used and all pins are respected."""
     for name in job.no_cut_after:
         last = model.names.index(name)
         if any(max(own) == last for own, _ in stages[:-1]):
@@ -246,7 +246,7 @@ def _busy(link: Link, size: int) -> int:
 
 
 def _wire(cluster: Cluster, before, behind, many: int, size: int) -> tuple[int, int]:
-    """The least time of a tensor over any pair of replicas, and how many take the wire of most turns."""
+    """Least time of a tensor over any pair of replicas, and the number of tensors on the busiest wire."""
     period, users, times = lcm(len(before), len(behind)), {}, []
     for m in range(period):
         a, b = before[m % len(before)], behind[m % len(behind)]
@@ -258,7 +258,7 @@ def _wire(cluster: Cluster, before, behind, many: int, size: int) -> tuple[int, 
 
 
 def _ring(question: Question, stages: Sequence[Stage], s: int) -> int:
-    """2 (r − 1) rounds for every layer's gradients, and their latency, over the slowest link or a share of the card."""
+    """Nanoseconds of a ring reduction: 2 (r − 1) rounds over the slowest link or a share of the card, with latency."""
     model, cluster, _ = question
     own, group = stages[s]
     nodes = {device.node for device in group}

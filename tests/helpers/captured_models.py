@@ -1,4 +1,4 @@
-"""Models that no chain of modules describes, small enough to be cut in many ways; other processes can import them."""
+"""Models that are not chains of modules, small enough to be cut in many ways, importable by other processes."""
 
 from collections.abc import Callable
 
@@ -11,22 +11,22 @@ from pipeplan_executor.zoo import gnmt, resnet50, unet, vgg16
 
 
 def tiny_gnmt() -> Workload:
-    """Two inputs, residuals, a context that every layer of the decoder reads."""
+    """GNMT with two inputs, residuals, and a context that every layer of the decoder reads."""
     return gnmt(layers=3, width=16, vocabulary=40, source=7, target=6)
 
 
 def tiny_unet() -> Workload:
-    """Skips over most of the model, rectifiers in place."""
+    """U-Net with skips over most of the model and rectifiers in place."""
     return unet(image=16, classes=3, width=8, depth=2)
 
 
 def tiny_vgg() -> Workload:
-    """A chain, captured as a graph."""
+    """VGG: a chain, captured as a graph."""
     return vgg16(image=32, classes=7, classifier=12, channels=((4, 4), (4, 4), (6, 6, 6), (6, 6, 6), (8, 8, 8)))
 
 
 def tiny_resnet() -> Workload:
-    """Residual blocks with batch norm, whose statistics change with every pass."""
+    """ResNet: residual blocks with batch norm, whose statistics change with every pass."""
     return resnet50(image=32, classes=5, width=4, blocks=(1, 2, 1, 1))
 
 
@@ -116,4 +116,4 @@ def _padding(text: Tensor) -> Tensor:
 
 OURS: tuple[Callable[[], Workload], ...] = (tiny_gnmt, tiny_unet, tiny_vgg, tiny_resnet)
 TRANSFORMERS: tuple[Callable[..., Workload], ...] = (tiny_gpt2, tiny_bert, tiny_llama, tiny_t5)
-"""These need the package of that name."""
+"""Models that need the package ``transformers``."""

@@ -1,4 +1,4 @@
-"""Chains for tests, written as the few numbers a test is about; everything else is zero, free or without limit."""
+"""Chains for tests, built from the few numbers that matter; everything else is zero, free or unlimited."""
 
 from collections.abc import Sequence
 
@@ -17,15 +17,15 @@ def make_chain(
     bandwidth: int | Sequence[int | None] | None = None,
     **fields: object,
 ) -> Chain:
-    """A chain of S devices and n layers.
+    """Build a chain of S devices and n layers.
 
     Parameters
     ----------
     forward, backward : shape (n,) or (S, n)
         Nanoseconds. One row is the time on a device of speed 1; ``backward`` is all zero when left out.
     devices : int or sequence of float
-        How many equal devices, or the speed of each.
-    bandwidth : int or None, or one a link
+        Number of equal devices, or the speed of each.
+    bandwidth : int or None, or one per link
         Bytes per second; None is a free link. A field ``send`` overrules it.
     fields
         Those of `Chain`. Arrays may be scalars, or rows that all stages share; ``input_gradient`` and

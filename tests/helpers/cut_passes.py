@@ -1,4 +1,4 @@
-"""Passes through a row of layers, layer by layer as on ranks of their own, and how far results are apart."""
+"""Passes through a sequence of layers, each as on a rank of its own, and differences of results."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ def pass_through(row: Row, inputs: Any, loss_of: Callable[[Any], Tensor]) -> Ten
 
 
 def sent(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """What arrives on another rank: contiguous copies, each the start of a graph."""
+    """Copies as received by another rank: contiguous, each a leaf of a new graph."""
     return tuple(
         value.detach().clone(memory_format=torch.contiguous_format).requires_grad_(value.requires_grad)
         for value in values
@@ -39,7 +39,7 @@ def sent(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def differences(module: nn.Module, whole: nn.Module) -> Iterator[float]:
-    """Relative difference of every gradient and every buffer; a gradient that is not there is zero."""
+    """Relative difference of every gradient and every buffer; a missing gradient counts as zero."""
     for (name, ours), (_, theirs) in zip(module.named_parameters(), whole.named_parameters(), strict=True):
         found = torch.zeros_like(ours) if ours.grad is None else ours.grad
         expected = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
@@ -50,7 +50,7 @@ def differences(module: nn.Module, whole: nn.Module) -> Iterator[float]:
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
-    """Largest difference beside the largest number expected (at least 1e-12, for gradients that are zero)."""
+    """Largest difference, relative to the largest expected number (at least 1e-12, for zero gradients)."""
     if found.numel() == 0:
         return 0.0
     found, expected = found.detach().double(), expected.detach().double()

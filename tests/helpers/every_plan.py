@@ -1,4 +1,4 @@
-"""Every GPipe plan without replicas of a small question, timed by the simulator and counted by hand: an oracle."""
+"""Oracle of small problems: every GPipe plan without replicas, timed by the simulator, with memory counted apart."""
 
 from collections.abc import Iterator
 from itertools import combinations, pairwise, permutations
@@ -14,7 +14,7 @@ from pipeplan.simulate import simulate
 
 
 def every_plan(model: Model, cluster: Cluster, job: Job) -> Iterator[tuple[int, int]]:
-    """Step time and bytes of the fullest device of every plan that fits, for devices of one box.
+    """Step time and bytes of the fullest device of every plan that fits, for devices of one node.
 
     Every micro-batch size that is profiled, every partition of the chain, every choice of kinds along the pipeline.
     """

@@ -1,4 +1,4 @@
-"""The fastest of *all* schedules of a tiny pipeline, by trying every order of every device.
+"""Oracle of tiny pipelines: the fastest of *all* schedules, by trying every order of every device.
 
 It shares nothing with the simulator or the formulations. Rules, for stage s and micro-batch m:
 
@@ -25,7 +25,7 @@ from itertools import product
 class TinyPipeline:
     """Times of stages (forward, backward, update, reduce) and links (send, send_back, latency); replicas of stages.
 
-    ``unlike``: how much slower than the others the wires between an even and an odd replica are.
+    ``unlike``: additional time on the wires between an even and an odd replica.
     """
 
     forward: tuple[int, ...]
@@ -75,7 +75,7 @@ def fastest(pipeline: TinyPipeline, micro_batches: int, in_flight: tuple[int, ..
             mine = range(replica, micro_batches, width)
             every = [tuple((kind, mine[m]) for kind, m in order) for order in orders(len(mine))]
             choices.append([o for o in every if in_flight is None or forwards_first(o) <= in_flight[s]])
-    if set(widths) == {1}:  # micro-batches are alike, so the first device may as well begin them in their order
+    if set(widths) == {1}:  # micro-batches are equal, so the first device may start them in order
         in_order = list(range(micro_batches))
         choices[0] = [o for o in choices[0] if [m for kind, m in o if kind == "F"] == in_order]
     times = (step_time(pipeline, combination) for combination in product(*choices))
@@ -83,19 +83,19 @@ def fastest(pipeline: TinyPipeline, micro_batches: int, in_flight: tuple[int, ..
 
 
 def forwards_first(order: Order) -> int:
-    """How many forwards stand before the first backward."""
+    """Number of forwards before the first backward."""
     return next((i for i, (kind, _) in enumerate(order) if kind == "B"), 0)
 
 
 def step_time(p: TinyPipeline, combination: tuple[Order, ...]) -> int | None:
-    """Everything as early as its order allows; None if the orders wait for each other for ever.
+    """Step time with every action as early as its order allows; None if the orders deadlock.
 
-    ``combination``: one order a device, stage by stage, replica by replica.
+    ``combination``: one order per device, stage by stage, replica by replica.
     """
     widths = p.widths()
     homes = [(s, replica) for s, width in enumerate(widths) for replica in range(width)]
     last = len(widths) - 1
-    there: dict[tuple[str, int, int], int] = {}  # when the tensors that (kind, stage, micro-batch) waits for are there
+    there: dict[tuple[str, int, int], int] = {}  # arrival times of the tensors that (kind, stage, micro-batch) needs
     device = [0] * len(homes)
     wire: dict[tuple[int, str, int, int], int] = {}
     position = [0] * len(homes)

@@ -1,4 +1,4 @@
-"""Plans around a pipeline and a schedule, and jobs that are answered quickly."""
+"""Plans around a pipeline and a schedule, and jobs that are solved quickly."""
 
 from pipeplan.analysis.explain.setting import Setting
 from pipeplan.core.job import Job, Recompute
@@ -9,13 +9,13 @@ from pipeplan.simulate import simulate
 
 
 def lean(batch: int, **fields: object) -> Job:
-    """A step of so many samples, each stage on one device and nothing recomputed, in one order that holds little."""
+    """Job of ``batch`` samples, each stage on one device, without recomputation, in one order of low memory."""
     given = {"schedules": ("1f1b-sno",), "replicas": (1,), "recompute": Recompute.NONE}
     return Job(batch, **(given | fields))  # type: ignore[arg-type]
 
 
 def setting_of(schedule: Schedule, pipeline: Pipeline) -> Setting:
-    """A plan whose rank r runs on device r; its layers are one a stage, its memory the stage's own."""
+    """Setting of a plan whose rank r runs on device r, with one layer per stage and the stage's own memory."""
     timeline = simulate(schedule, pipeline)
     stages = tuple(
         PlanStage(

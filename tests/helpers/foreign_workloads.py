@@ -47,7 +47,7 @@ def node(i: int, latency: float, *, backward: bool = False, color: int | None = 
 
 
 def edge(a: int, b: int, size: float) -> dict[str, Any]:
-    """One tensor's way, priced at `RATE`."""
+    """One tensor's transfer, priced at `RATE`."""
     return {"sourceId": a, "destId": b, "size": size, "cost": size / RATE * 1000}
 
 
@@ -61,7 +61,7 @@ def training() -> dict[str, Any]:
 
 
 def variant(name: str, time: float, parameters: float = 100.0) -> dict[str, Any]:
-    """One way to run a layer."""
+    """One variant of a layer."""
     fields = {"id": name, "timePerSample": time, "parameterSize": parameters, "memoryUsageA": 7.0}
     return fields | {"memoryUsageB": 2 * parameters, "syncTimeFw": {}, "syncTimeBw": {}}
 

@@ -1,5 +1,4 @@
-"""Random pipelines of one width, from a seed, random orders of the instances that they are, and what was simulated of
-schedules as the instances say it."""
+"""Random pipelines of one width from a seed, random orders of their instances, and simulated schedules as orders."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,9 +16,10 @@ from pipeplan_formulations.schedule import Kind, Op, Orders, PipelineSchedule
 
 
 def random_pipeline(seed: int, most_devices: int = 4, *, plain: bool = False) -> Pipeline:
-    """One or several stages a device, in a line, a loop, a V or anyhow, on one, two or three rows.
+    """Pipeline of one or several stages per device, in a line, a loop, a V or at random, on one to three lanes.
 
-    ``plain``: nothing that the formulation cannot say: one row, no ties, one stage a device, no wires for nothing.
+    ``plain``: only features that the formulation can express: one data-parallel lane, no ties, one stage per device,
+    no wires without occupancy.
     """
     draw = Random(seed)
     placement = _placement(draw, draw.randint(1, most_devices), 1 if plain else draw.choice((1, 1, 2, 3)))
@@ -46,12 +46,12 @@ def random_pipeline(seed: int, most_devices: int = 4, *, plain: bool = False) ->
 
 
 def random_orders(seed: int, problem: PipelineSchedule) -> Orders:
-    """Orders that end, each operation drawn from those whose inputs are there; memory is not looked at."""
+    """Orders without deadlock, each operation drawn from those with all inputs; memory is ignored."""
     draw = Random(seed)
     done: set[Op] = set()
     left = [op for d in range(problem.devices) for op in problem.operations(d)]
     lists: list[list[Op]] = [[] for _ in range(problem.devices)]
-    late = draw.random()  # how gladly an operation is put off
+    late = draw.random()  # the tendency to delay an operation
     while left:
         ready = [op for op in left if _inputs(problem, op) <= done]
         op = ready[0] if draw.random() > late else draw.choice(ready)
@@ -62,7 +62,7 @@ def random_orders(seed: int, problem: PipelineSchedule) -> Orders:
 
 
 def _inputs(problem: PipelineSchedule, op: Op) -> set[Op]:
-    """What must have ended before, those of earlier micro-batches of the same kind included."""
+    """Operations that must have ended before, those of earlier micro-batches of the same kind included."""
     kind, s, i = op
     needs = {op._replace(micro_batch=i - 1)} if i else set()
     if kind == "F":
@@ -73,7 +73,7 @@ def _inputs(problem: PipelineSchedule, op: Op) -> set[Op]:
 
 
 def as_simulated(schedule: Schedule, pipeline: Pipeline, problem: PipelineSchedule) -> Orders | None:
-    """Orders of a row of a schedule, and its transfers in the order in which the simulator let them pass."""
+    """Orders of one data-parallel lane of a schedule, with its transfers in the simulated order."""
     orders = as_orders(schedule, pipeline, problem)
     if orders is None or not problem.sent:
         return orders
@@ -90,9 +90,9 @@ def as_simulated(schedule: Schedule, pipeline: Pipeline, problem: PipelineSchedu
 
 
 def _ways(draw: Random, placement: Placement, rows: int) -> list[tuple[tuple[Transfer, ...], ...]]:
-    """Forward and back: on wires of their own, one card for all, or cards of nodes of two columns, one in and one out.
+    """Transfers forward and back, on separate wires, on one card, or on one incoming and one outgoing card per node.
 
-    Cards are those of a row, or all rows share them.
+    A node holds two columns of devices. Cards belong to one data-parallel lane, or all lanes share them.
     """
     latency, kind, apart = draw.choice((0, 4)), draw.choice(("own", "own", "card", "nodes")), draw.random() < 0.5
     found = []
@@ -109,7 +109,7 @@ def _ways(draw: Random, placement: Placement, rows: int) -> list[tuple[tuple[Tra
 
 
 def _needed(way: Transfer) -> Transfer:
-    """Without wires where it occupies them for nothing."""
+    """The transfer, without wires if it does not occupy them."""
     return way if way.occupancy else replace(way, resources=())
 
 
@@ -140,7 +140,7 @@ def _stage(draw: Random, most: int, uneven: bool) -> Stage:
 
 
 def _tied(draw: Random, placement: Placement) -> tuple[tuple[int, ...], ...]:
-    """Two stages on different devices, if there are."""
+    """Two tied stages on different devices, if there are any."""
     pairs = [
         (a, b) for a in range(len(placement)) for b in range(a + 1, len(placement)) if placement[a] != placement[b]
     ]
@@ -148,7 +148,7 @@ def _tied(draw: Random, placement: Placement) -> tuple[tuple[int, ...], ...]:
 
 
 def family_pipeline(seed: int, most_devices: int = 16) -> tuple[Pipeline, int]:
-    """A pipeline where some family's stages lie (loop, V, or one stage a device on one or two rows), and a number of
+    """A pipeline on some family's placement (loop, V, or one stage per device on one or two lanes), and a number of
     micro-batches; with memory for anything between one micro-batch and all."""
     draw = Random(seed)
     devices = draw.randint(1, most_devices)
@@ -170,7 +170,7 @@ def family_pipeline(seed: int, most_devices: int = 16) -> tuple[Pipeline, int]:
 
 
 def placed_pipeline(draw: Random, placement: Placement) -> Pipeline:
-    """Unequal stages on a placement without replicas, their backwards' parts known, and transfers of any kind."""
+    """Unequal stages on a placement without replicas, with known parts of backwards, and transfers of any kind."""
     most = draw.choice((3, 30))
     stages = tuple(_stage(draw, most, draw.random() < 0.3) for _ in placement)
     devices = 1 + max(device for (device,) in placement)
@@ -186,7 +186,7 @@ def placed_pipeline(draw: Random, placement: Placement) -> Pipeline:
 
 
 def _on_rows(pipeline: Pipeline, rows: int) -> Pipeline:
-    """The same, stage by stage with so many replicas, every pair with wires of its own."""
+    """The pipeline with ``rows`` replicas of each stage, and separate wires for every pair."""
     if rows == 1:
         return pipeline
 

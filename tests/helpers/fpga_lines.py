@@ -10,7 +10,7 @@ from pipeplan.search.intra_layer.space import lines
 
 
 def model_of(flops: Sequence[int], output: Sequence[int] | int = 1000, parameters: Sequence[int] | int = 1000) -> Model:
-    """A chain whose layers take so many operations forward, and as many for either gradient; bytes for one sample."""
+    """Chain of layers with ``flops`` operations forward and for either gradient; bytes are for one sample."""
     count = len(flops)
     outputs = [output] * count if isinstance(output, int) else list(output)
     sizes = [parameters] * count if isinstance(parameters, int) else list(parameters)
@@ -22,14 +22,14 @@ def model_of(flops: Sequence[int], output: Sequence[int] | int = 1000, parameter
 
 
 def board(name: str = "board", speed: int = 10**9, on_chip: int | None = 10**9, memory: int = 2**40) -> DeviceKind:
-    """A device of so many operations a second, whose memory passes a tenth as many bytes."""
+    """Device of ``speed`` operations per second, with a memory bandwidth of a tenth as many bytes per second."""
     return DeviceKind(
         name, memory=memory, peak={"float32": speed}, bandwidth=speed // 10, efficiency=1.0, on_chip=on_chip
     )
 
 
 def line_cluster(kinds: Sequence[DeviceKind], bandwidth: int | None = None, latency: int = 0) -> Cluster:
-    """These boards in one box, with links of their own between any two."""
+    """Cluster of these boards in one node, with separate links between any two."""
     node = Node(tuple(kind.name for kind in kinds), Link(bandwidth, latency))
     return Cluster("line", {kind.name: kind for kind in kinds}, (node,), overlap=Overlap.STREAM)
 

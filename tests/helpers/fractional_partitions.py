@@ -35,7 +35,7 @@ def fractional_partitions(draw, layers=4, stages=3, cuts=0) -> FractionalPartiti
     own, bytes_own = times(depth - 1, n, 4 * linked), rng.integers(0, 5, (1, n)) * 1000
 
     def crossing(outputs):
-        """In front of a layer crosses at most what does in front of the one before, and that one's output."""
+        """Crossing bytes ahead of a layer: at most those ahead of the one before, plus that one's output."""
         total = np.zeros_like(outputs)
         for c in range(n - 1):
             total[:, c + 1] = (total[:, c] + outputs[:, c]) * rng.integers(0, 5) // 4

@@ -1,4 +1,4 @@
-"""Graph partition instances, and an exhaustive search of its own: the equations once more, set by set."""
+"""Graph partition instances, and an exhaustive search that writes the equations again, set by set."""
 
 import itertools
 from functools import cache
@@ -13,7 +13,7 @@ from pipeplan_formulations.graph import Border, GraphMode, GraphPartition, Line,
 def stage_load(
     problem: GraphPartition, mode: GraphMode, earlier: frozenset, here: tuple, later: frozenset, variants
 ) -> int:
-    """(4) of a stage between what lies before and behind it."""
+    """Load of a stage by (4), between earlier and later groups."""
     loads = []
     for line in mode.lines:
         total = line.base * any(line.pays[g] for g in here) + sum(
@@ -28,21 +28,21 @@ def stage_load(
 
 
 def leaves(problem: GraphPartition, star: Star, earlier, here, later) -> bool:
-    """Whether a star's tensor leaves a stage."""
+    """True if a star's tensor leaves a stage."""
     if problem.route == "relay":
         return star.source not in later and any(reader in later for reader in star.readers)
     return star.source in here and any(reader not in here for reader in star.readers)
 
 
 def enters(problem: GraphPartition, star: Star, earlier, here, later) -> bool:
-    """Whether a star's tensor enters a stage."""
+    """True if a star's tensor enters a stage."""
     if problem.route == "relay":
         return star.source in earlier and any(reader not in earlier for reader in star.readers)
     return star.source not in here and any(reader in here for reader in star.readers)
 
 
 def stage_memory(problem: GraphPartition, mode: GraphMode, earlier, here, later, variants, behind: int) -> int:
-    """Left side of (3)."""
+    """Left side of (3), in bytes."""
     chosen = list(zip(variants, here, strict=True))
     each = sum(int(mode.held[v, g]) for v, g in chosen)
     each += sum(
@@ -56,7 +56,7 @@ def stage_memory(problem: GraphPartition, mode: GraphMode, earlier, here, later,
 
 
 def border_load(problem: GraphPartition, upto: frozenset, before: int, behind: int | None) -> int | None:
-    """(8) behind the groups ``upto``, between these modes; None if they may not be neighbours."""
+    """Load (8) of the border behind the groups ``upto``, between these modes; None if they may not be neighbours."""
     if problem.pairs is None or behind is None:
         return 0
     if problem.pairs[before, behind] < 0:
@@ -68,7 +68,7 @@ def border_load(problem: GraphPartition, upto: frozenset, before: int, behind: i
 
 
 def exhaustive(problem: GraphPartition) -> int | None:
-    """The optimum over all rows of stages, last stage first; None if none fits."""
+    """The optimum over all sequences of stages, last stage first; None if none fits."""
     everything = frozenset(range(problem.groups))
 
     @cache

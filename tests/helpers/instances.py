@@ -1,4 +1,4 @@
-"""Small models and clusters, each told in a sentence."""
+"""Small models and clusters with known properties."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def model_of(
     kinds: Sequence[str] = ("unit",),
     name: str = "chain",
 ) -> Model:
-    """A chain of layers whose costs at micro-batch size b are b times the given ones, the same on every kind."""
+    """Chain of layers whose costs at micro-batch size b are b times the given ones, the same on every kind."""
     n = len(forward)
     backward = [2 * f for f in forward] if backward is None else backward
     zeros = [0] * n
@@ -44,7 +44,7 @@ def model_of(
 
 
 def equal_devices(count: int, memory: int | None = None, link: Link | None = None, overlap: str = "copy") -> Cluster:
-    """So many equal devices in one box."""
+    """Cluster of ``count`` equal devices in one node."""
     return Cluster.uniform(count, DeviceKind("unit", memory=memory), link, Overlap(overlap))
 
 

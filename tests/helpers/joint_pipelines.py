@@ -1,4 +1,4 @@
-"""Small joint problems, and all their choices tried one by one: bytes and recomputed layers counted afresh."""
+"""Small joint problems, and an enumeration of all choices, with bytes and recomputed layers counted independently."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ def random_joint(seed: int, layers: int = 5, stages: int = 3, most: int = 3) -> 
     """Up to five layers on up to three unequal devices, up to three micro-batches, each with memory of its own.
 
     Memory is free, tight or less than that; layers may be recomputed; whole backwards mostly take as long as both
-    parts, sometimes less or more; some have replicas, reductions, tied weights or wishes.
+    parts, sometimes less or more; some problems have replicas, reductions, tied weights or constraints.
     """
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, layers + 1))
@@ -127,7 +127,7 @@ def _row(chain: ChainPartition, edges: tuple[int, ...], s: int, again: tuple[int
 
 
 def _worse(row: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
-    """Whether the other set is better in one way and no worse in any."""
+    """True if the other set dominates: better in one figure and no worse in any."""
     at_least = other[0] <= row[0] and other[1] <= row[1] and other[2] >= row[2]
     return at_least and other != row
 

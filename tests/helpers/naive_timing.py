@@ -1,8 +1,8 @@
-"""A naive oracle of the simulator: every rule as an arc between two moments, then the longest path to each moment.
+"""Naive oracle of the simulator: every rule as an arc between two moments, then the longest path to each moment.
 
 Moments of an action and its device, together a: ``(a, "start")``, ``(a, "end")``, and of the tensor that it sends
-``(a, "left")`` (it begins to move), ``(a, "gone")`` (its last byte left), ``(a, "there")``. Replicas that reduce
-together share one more moment, ``((-1, action), "start")``, at which the last of them is there.
+``(a, "left")`` (it begins to move), ``(a, "gone")`` (its last byte left), ``(a, "there")`` (it arrived). Replicas that
+reduce together share one more moment, ``((-1, action), "start")``, at which the last of them is ready.
 """
 
 from fractions import Fraction
@@ -47,19 +47,19 @@ def way(action: Action, pipeline: Pipeline) -> Transfer | None:
 
 
 def home(action: Action, pipeline: Pipeline, onward: int = 0) -> int:
-    """The device of an action, or of the same micro-batch so many stages further on."""
+    """The device of an action, or of the same micro-batch ``onward`` stages further on."""
     devices = pipeline.placement[action.stage + onward]
     return devices[action.micro_batch % len(devices)]
 
 
 def meeting(action: Action, pipeline: Pipeline) -> Moment:
-    """When a reduction begins, under the name of the first stage that takes part."""
+    """Moment at which a reduction begins, named by the first stage that takes part."""
     group = next((group for group in pipeline.tied if action.stage in group), (action.stage,))
     return (-1, action._replace(stage=min(group))), "start"
 
 
 def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:
-    """The arcs that hold whatever the wires do: ``arcs[later][earlier]`` is the least distance."""
+    """The arcs that do not depend on wires: ``arcs[later][earlier]`` is the least distance."""
     items = all_items(schedule)
     arcs: Arcs = {}
 
@@ -111,7 +111,7 @@ def longest_paths(arcs: Arcs) -> dict[Moment, int]:
 
 
 def with_wires(arcs: Arcs, schedule: Schedule, pipeline: Pipeline, timeline: Timeline | None) -> Arcs:
-    """Add that a wire serves one tensor after another.
+    """Add the arcs between tensors that share a wire, which serves them one after another.
 
     In the order in which the tensors are ready on the time line, then by device and list; without a time line every
     pair of replicas has a wire of its own in each direction, in list order.

@@ -1,4 +1,4 @@
-"""Chain partition instances, and an evaluation and brute force of their own: the equations once more, term by term."""
+"""Chain partition instances, with an independent evaluation and brute force, term by term from the equations."""
 
 import itertools
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from pipeplan_formulations.partition.instance import Boundaries
 
 
 def chain_partition(forward, backward, *, links=0, **fields) -> ChainPartition:
-    """An instance on equal or unequal devices with little to say but the times; sizes are one byte a layer.
+    """Instance on equal or unequal devices, given mainly by the times; sizes are one byte per layer.
 
     ``links`` takes the place of send, send_back and link; every other field of `ChainPartition` may be given.
     """
@@ -36,7 +36,7 @@ UNEVEN = (7, 2, 2, 9, 1, 1, 4, 4)
 
 
 def uneven(**settings) -> ChainPartition:
-    """Those layers on three equal devices."""
+    """Instance of the layers of `UNEVEN` on three equal devices."""
     return chain_partition(**{"forward": np.tile(UNEVEN, (3, 1)), "backward": np.zeros((3, 8), int), **settings})
 
 
@@ -47,29 +47,29 @@ def random_chain(seed: int, stages: int, layers: int, **settings) -> ChainPartit
 
 
 def nothing_known(problem: ChainPartition) -> Report[Boundaries]:
-    """A start that says nothing, so that a solver has to find and prove everything itself."""
+    """Start without solution or bound, so that a solver has to find and prove everything itself."""
     return Report(Status.UNKNOWN, Stop.TIME, None, problem.lower_bound(), 0.0, "none", "", 0, None)
 
 
 def every_partition(problem: ChainPartition) -> Iterator[Boundaries]:
-    """All boundaries, whether they fit or not."""
+    """All boundaries, feasible or not."""
     n = problem.forward.shape[1]
     for inner in itertools.combinations(range(1, n), problem.forward.shape[0] - 1):
         yield (0, *inner, n)
 
 
 def has_copy(tie: Tie, layers: range) -> bool:
-    """Whether these layers share weights with an earlier one that is elsewhere."""
+    """True if these layers share weights with an earlier layer on another stage."""
     return tie.layers[0] not in layers and any(layer in layers for layer in tie.layers)
 
 
 def is_home(tie: Tie, layers: range) -> bool:
-    """Whether the first of the tied layers is here, and another one is not."""
+    """True if the first of the tied layers is here, and another one is not."""
     return tie.layers[0] in layers and any(layer not in layers for layer in tie.layers)
 
 
 def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=()) -> int:
-    """Left side of (1), layer by layer, where the layers ``again`` are recomputed."""
+    """Left side of (1), layer by layer, with the layers ``again`` recomputed."""
     layers = range(boundaries[s], boundaries[s + 1])
     received = int(row_of(problem.received, s - 1)[layers[0] - 1]) if s else 0
     saved, workspace = row_of(problem.saved, s), row_of(problem.workspace, s)
@@ -87,7 +87,7 @@ def row_of(table: np.ndarray, s: int) -> np.ndarray:
 
 
 def recomputed(problem: ChainPartition, boundaries: Boundaries, s: int) -> tuple[int, ...] | None:
-    """Of all sets of layers that make stage s fit one that costs least, of those one of fewest; None if none fits."""
+    """Cheapest set of recomputed layers with which stage s fits, of these a smallest one; None if none fits."""
     layers = range(boundaries[s], boundaries[s + 1])
     may = [i for i in layers if problem.recomputable[i]]
     sets = (x for size in range(len(may) + 1) for x in itertools.combinations(may, size))
@@ -96,20 +96,20 @@ def recomputed(problem: ChainPartition, boundaries: Boundaries, s: int) -> tuple
 
 
 def allowed(problem: ChainPartition, boundaries: Boundaries) -> bool:
-    """The wishes: no forbidden cut, no layer where it may not lie."""
+    """True if the constraints hold: no forbidden cut, no layer on a forbidden stage."""
     cuts = problem.cuts is None or all(problem.cuts[b - 1] for b in boundaries[1:-1])
     spans = enumerate(itertools.pairwise(boundaries))
     return cuts and (problem.where is None or all(problem.where[s, i] for s, (a, b) in spans for i in range(a, b)))
 
 
 def fits(problem: ChainPartition, boundaries: Boundaries) -> bool:
-    """(1) for every stage, and the wishes."""
+    """True if (1) holds for every stage, and the constraints too."""
     stages = range(len(boundaries) - 1)
     return allowed(problem, boundaries) and all(recomputed(problem, boundaries, s) is not None for s in stages)
 
 
 def reduction(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
-    """R_s, part by part."""
+    """Reduction time R_s, part by part."""
     layers = range(boundaries[s], boundaries[s + 1])
     parts = [int(problem.reduce[s, i]) for i in layers]
     base = int(problem.reduce_base[s]) if any(parts) else 0
@@ -118,7 +118,7 @@ def reduction(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
 
 
 def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
-    """The largest right side of (3), or of (4) to (9); what does not fit is taken to recompute nothing."""
+    """Largest right side of (3), or of (4) to (9); a stage that does not fit recomputes nothing."""
     p, stages = problem, range(len(boundaries) - 1)
     cut = [b - 1 for b in boundaries[1:-1]]
 
@@ -150,7 +150,7 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
     reduce = [reduction(p, boundaries, s) for s in stages]
     weight = [total(p.weight, s) if p.weight is not None else 0 for s in stages]
     ending = [update[s] + reduce[s] for s in stages]
-    after = ending[0] + weight[0]  # what certainly follows the last backward of stage 0
+    after = ending[0] + weight[0]  # time that always follows the last backward of stage 0
     sides = []
     for s in stages:  # (4): forwards before it, its micro-batches, backwards after it or the end of its own step
         there, home = sum(forward[:s]) + sum(latency[:s]), sum(backward[:s]) + sum(latency[:s])
@@ -202,9 +202,9 @@ def brute_force(problem: ChainPartition) -> int | None:
 
 @st.composite
 def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False) -> ChainPartition:
-    """Small instances of every sort: ties (times 0 to 3), large numbers, unequal devices, tight and hopeless memory.
+    """Small instances of all kinds: ties (times 0 to 3), large numbers, unequal devices, tight and hopeless memory.
 
-    Unless ``plain``, each may also have replicas, reductions, (8), recomputation, tied weights and wishes.
+    Unless ``plain``, each may also have replicas, reductions, (8), recomputation, tied weights and constraints.
     """
     n = draw(st.integers(1, layers))
     depth = draw(st.integers(1, min(n, stages)))
@@ -260,7 +260,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False)
         problem = replace(problem, **draw(extras(problem, rng, largest)))
     if memory == "free":
         return problem
-    # Just enough for one partition, so that some fit and others do not; or less than that, so that perhaps none does.
+    # Enough for one partition, so that some fit and others do not; or less than that, so that perhaps none fits.
     inner = np.sort(rng.choice(np.arange(1, n), depth - 1, replace=False)) if depth > 1 else []
     spots = [int(i) for i in np.flatnonzero(problem.recomputable)]
     again = [i for i in spots if rng.integers(2)]
@@ -271,7 +271,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False)
 
 @st.composite
 def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int) -> dict:
-    """Fields beyond the plain problem, each there or not."""
+    """Fields beyond the plain problem, each present or not."""
     depth, n = problem.forward.shape
     many, found = problem.micro_batches, {}
     if draw(st.booleans()):
@@ -290,7 +290,7 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
     if draw(st.booleans()):
         found["warm_up"] = rng.integers(0, many + 2, depth)
     if draw(st.booleans()):
-        sorts = rng.integers(1, n + 1)  # layers of few sorts have equal numbers
+        sorts = rng.integers(1, n + 1)  # layers of one sort have equal numbers
         found["saved"] = np.resize(rng.integers(0, 12, sorts), n)
         found["output"] = np.resize(rng.integers(0, 6, sorts), n)
         found["recomputable"] = rng.integers(0, 4, n) > 0
@@ -318,7 +318,7 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
 
 
 def random_wire(rng: np.random.Generator, problem: ChainPartition, largest: int) -> Wire:
-    """One that serves a link or two, for about as long as stages work."""
+    """Wire of one link or two, busy for about as long as stages work."""
     depth, n = problem.forward.shape
     both = depth > 2 and problem.overlap != "stream" and bool(rng.integers(2))
     rows = rng.integers(0, 5 * n * largest, (2, n - 1))
@@ -326,14 +326,14 @@ def random_wire(rng: np.random.Generator, problem: ChainPartition, largest: int)
 
 
 def random_tie(rng: np.random.Generator, stages: int, layers: int, largest: int) -> Tie:
-    """Two layers or three, with numbers of their own for each stage; some are zero."""
+    """Tie of two layers or three, with different numbers for each stage, some of them zero."""
     tied = sorted(rng.choice(layers, min(layers, int(rng.integers(2, 4))), replace=False).tolist())
     tops = (9, *[int(rng.choice([1, largest]))] * 3)
     return Tie(tuple(tied), *(tuple(rng.integers(0, top, stages).tolist()) for top in tops))
 
 
 def unequal_chain(seed: int, stages: int, layers: int, **settings) -> ChainPartition:
-    """Devices up to twice as slow as others, priced links: partitions differ in R, and labels are many."""
+    """Instance of devices up to twice as slow as others, and priced links: partitions differ in R, with many labels."""
     rng = np.random.default_rng(seed)
     times = (rng.lognormal(0, 0.6, layers) * 1e6).astype(np.int64)
     slowness = rng.choice([10, 15, 20], stages)[:, None]
@@ -343,7 +343,7 @@ def unequal_chain(seed: int, stages: int, layers: int, **settings) -> ChainParti
 
 
 def late_endings(seed: int) -> ChainPartition:
-    """Stages behind the first reduce for long, and the ways there differ: a little slack decides what fits (4b)."""
+    """Instance with long reductions behind the first stage and different paths to them: slack decides (4b)."""
     rng = np.random.default_rng(seed)
     stages = int(rng.integers(3, 6))
     layers = int(rng.integers(stages + 2, 12))
@@ -355,7 +355,7 @@ def late_endings(seed: int) -> ChainPartition:
 
 
 def short_of_memory(seed: int) -> ChainPartition:
-    """Nothing fits as it stands: layers of a few sorts are recomputed, and what they save peaks while they are."""
+    """Instance that fits only with recomputation, of layers of a few sorts, whose saved bytes peak meanwhile."""
     rng = np.random.default_rng(seed)
     stages = int(rng.integers(1, 4))
     layers = int(rng.integers(stages, 7))

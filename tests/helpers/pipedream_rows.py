@@ -1,4 +1,4 @@
-"""The rows of PipeDream's ``graph.txt`` as a plain chain, only the inputs dropped: for figures known of all rows."""
+"""Rows of PipeDream's ``graph.txt`` as a plain chain, for figures known of all rows except the inputs."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from pipeplan.io.importers.pipedream_graph import parse_graph
 
 
 def raw_chain(path: Path, devices: int, bandwidth: int | None = None) -> Chain:
-    """Every node but the inputs, zero-time ones too, in topological order, the smallest node number first."""
+    """Chain of every node except the inputs, zero-time nodes too, in topological order, smallest number first."""
     graph = parse_graph(path.read_text(encoding="utf-8"), path.name)
     graph = graph.without(name for name, node in graph.nodes.items() if node.what.startswith("Input"))
     order = topological(graph.nodes, graph.edges, rank=lambda name: graph.nodes[name].number)

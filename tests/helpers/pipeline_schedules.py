@@ -1,4 +1,4 @@
-"""Random pipeline scheduling problems, small enough for an oracle, and plain ways to judge them."""
+"""Random pipeline scheduling problems, small enough for an oracle, and a plain evaluation of them."""
 
 from dataclasses import replace
 from itertools import permutations, product
@@ -54,10 +54,10 @@ def random_schedule(seed: int, most_devices: int = 3, most_micro_batches: int = 
 
 
 def random_ways(seed: int, most_devices: int = 3, most_micro_batches: int = 4) -> PipelineSchedule:
-    """The same, a quarter of them as they are; the others with two lanes on some devices, tensors on wires, or both.
+    """Problems of `random_schedule`; three quarters have two lanes on some devices, tensors on wires, or both.
 
-    Wires are few, so that most are shared: between boundaries, between both directions, and now and then a tensor
-    occupies two at once. Devices go on while they send, stream, or wait.
+    Wires are few, so that most are shared: between boundaries and between both directions. Some tensors occupy two at
+    once. Devices copy, stream, or wait while they send.
     """
     problem, draw = random_schedule(seed, most_devices, most_micro_batches), Random(f"ways {seed}")
     if draw.random() < 0.25:
@@ -81,7 +81,7 @@ def random_ways(seed: int, most_devices: int = 3, most_micro_batches: int = 4) -
 
 
 def every_order(problem: PipelineSchedule) -> int | None:
-    """The least value of all permutations of all lists, that of the transfers too; None if none is feasible.
+    """The least value over all permutations of all lists, transfers included; None if none is feasible.
 
     Tiny problems only.
     """

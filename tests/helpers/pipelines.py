@@ -1,4 +1,4 @@
-"""Pipelines from a few numbers, one stage a device."""
+"""Pipelines from a few numbers, with one stage per device."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def line(
     times: Sequence[tuple[int, int]] | None = None,
     resource: str | None = None,
 ) -> Pipeline:
-    """Equal stages in a row; ``times`` makes them unequal, ``resource`` makes all transfers share one wire."""
+    """Line of equal stages; ``times`` makes them unequal, ``resource`` makes all transfers share one wire."""
     each = times or [(forward, backward)] * stages
     ways = [
         tuple((Transfer(1, occupancy, latency, (resource or f"{way} {s}",)),) for s in range(stages - 1))

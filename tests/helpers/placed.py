@@ -10,12 +10,12 @@ from pipeplan.schedules.placed import Placement
 
 
 def equal_stages(placement: Placement, forward: int, inputs: int, weights: int) -> Pipeline:
-    """One byte a stage activation; a joined backward takes as long as its two halves."""
+    """Equal stages with one byte per activation; a joined backward takes as long as its two parts."""
     return placed(placement, tuple(Stage(forward, inputs + weights, inputs, weights, held=1) for _ in placement))
 
 
 def placed(placement: Placement, stages: tuple[Stage, ...], latency: int = 0) -> Pipeline:
-    """Stages where they are said to be, and nothing but latency between them."""
+    """Stages on a placement, with only latency between them."""
     devices = 1 + max(device for homes in placement for device in homes)
     periods = [lcm(len(a), len(b)) for a, b in pairwise(placement)]
     ways = tuple((Transfer(1, 0, latency),) * period for period in periods)

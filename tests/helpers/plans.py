@@ -27,10 +27,10 @@ def plan_for(
     recompute: Sequence[str] = (),
     held: Held | None = None,
 ) -> Plan:
-    """A plan that runs ``names`` cut at ``boundaries``, one rank a list of the schedule; its times are made up.
+    """Plan that runs ``names`` cut at ``boundaries``, one rank per list of the schedule; its times are made up.
 
-    A stage whose actions stand in several lists is replicated. ``recompute`` names layers of any stage. ``held`` tells
-    what layers hold that are no submodules. Where stages share weights, the lists get the reductions that they lack.
+    A stage whose actions are in several lists is replicated. ``recompute`` names layers of any stage. ``held`` gives
+    parameters of layers that are not submodules. If stages share weights, missing reductions are added to the lists.
     """
     ranks = len(schedule.orders)
     spans = [tuple(names[a:b]) for a, b in pairwise(boundaries)]

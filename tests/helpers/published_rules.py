@@ -1,4 +1,4 @@
-"""Published loads, counted from the files themselves: nothing here is shared with the formulation or the importers."""
+"""Published loads, counted from the files themselves, without code of the formulation or the importers."""
 
 import json
 from collections import defaultdict
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 Placed = list[tuple[str, tuple[str, ...]]]
-"""For every stage in order how it is run, and the ids of what it holds."""
+"""For every stage in order, its device class and the ids of its operators."""
 
 
 def dnn_partitioning_loads(path: Path, stages: Placed, factor: float = 1.0) -> list[float]:
-    """Milliseconds of each stage; asserts that every operator lies somewhere, order and memory."""
+    """Milliseconds of each stage; asserts that every operator is placed, the order and the memory."""
     data = json.loads(path.read_text())
     nodes = {node["id"]: node for node in data["nodes"]}
     place = {int(i): s for s, (_, ids) in enumerate(stages) for i in ids}
@@ -41,7 +41,7 @@ def dnn_partitioning_loads(path: Path, stages: Placed, factor: float = 1.0) -> l
 
 
 def pipedream_loads(path: Path, stages: list[tuple[int, tuple[str, ...]]], bandwidth: float = 1e9) -> list[float]:
-    """Milliseconds of each stage on so many replicas; asserts that everything lies somewhere, in order."""
+    """Milliseconds of each stage with its replicas; asserts that every node is placed, in order."""
     nodes, edges = _pipedream(path)
     place = {name: s for s, (_, names) in enumerate(stages) for name in names}
     assert set(place) == set(nodes)

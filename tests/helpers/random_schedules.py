@@ -1,8 +1,8 @@
-"""Random pipelines and random action lists that can be played to the end, from a seed.
+"""Random pipelines and random action lists without deadlock, from a seed.
 
-Wider than what any family writes: several stages on a device, several replicas of a stage, devices without a stage,
-split and joined backwards side by side, token slices, reductions, stages that
-reduce together, two lanes, wires that transfers share.
+They cover more than the schedule families: several stages on a device, several replicas of a stage, devices without a
+stage, split and joined backwards together, token slices, reductions, stages that reduce together, two lanes, wires that
+transfers share.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from pipeplan.costs.chain import UNLIMITED
 Placement = tuple[tuple[int, ...], ...]
 Ways = tuple[tuple[Transfer, ...], ...]
 Item = tuple[int, Action]
-"""An action and the device that runs it: replicas of a stage reduce and update alike."""
+"""An action and the device that runs it, as every replica of a stage reduces and updates."""
 F, B, DX, DW, R, U = Kind  # forward, backward, input and weight gradient, reduction, update
 
 
@@ -43,7 +43,7 @@ def random_case(seed: int, *, least_time: int = 0, least_latency: int = 0, share
 
 
 def with_unlike_slices(case: Case, seed: int) -> Case:
-    """The same, where every slice of a stage takes times of its own, up to 9; as it is if there is one slice."""
+    """The case with different times, up to 9, for every slice of a stage; unchanged if there is one slice."""
     random, slices = Random(seed), 1 + max(action.slice for action in case.schedule.actions())
     stages = tuple(
         stage.with_durations(lambda kind, part, own=stage: random.randint(0, 9) if part else own.duration(kind))
@@ -53,7 +53,7 @@ def with_unlike_slices(case: Case, seed: int) -> Case:
 
 
 def random_ties(random: Random, placement: Placement) -> Placement:
-    """Now and then a group of stages that share no device."""
+    """Sometimes a group of tied stages that share no device."""
     stages = random.sample(range(len(placement)), min(len(placement), random.choice([0, 0, 2, 3])))
     homes = [device for stage in stages for device in placement[stage]]
     return (tuple(sorted(stages)),) if len(stages) > 1 and len(set(homes)) == len(homes) else ()
@@ -66,7 +66,7 @@ def random_placement(random: Random, stages: int, devices: int) -> Placement:
 
 
 def stage_by_stage(replicas: Sequence[int]) -> Placement:
-    """The devices of each stage, numbered as families number them."""
+    """The devices of each stage, numbered as in families."""
     return tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(replicas, initial=0)))
 
 
@@ -117,7 +117,7 @@ def random_schedule(
     reduces: bool | None = None,
     tied: Placement = (),
 ) -> Schedule:
-    """Play every action once, each time a random one of those whose needs are met.
+    """Order all actions, each time a random one of those whose predecessors are done.
 
     All replicas reduce at once, and so do all stages of a group in ``tied``.
     """
@@ -159,7 +159,7 @@ def all_items(schedule: Schedule) -> list[Item]:
 
 
 def all_needs(items: Sequence[Item]) -> dict[Item, set[Item]]:
-    """Everything that each action has to wait for, all of it spelled out, but for replicas that reduce together."""
+    """All direct predecessors of each action, except the joint start of replicas that reduce together."""
     home = {action: device for device, action in items if action.kind not in (R, U)}
     backwards = {a for a in home if a.kind in (B, DX, DW)}
     there = set(items)

@@ -1,4 +1,4 @@
-"""A plan with replicas, made by hand, and the questions that it answers."""
+"""A plan with replicas, made by hand, with its model and cluster."""
 
 from dataclasses import replace
 from itertools import pairwise

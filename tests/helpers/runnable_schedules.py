@@ -14,7 +14,7 @@ def random_replicas(generator: random.Random, world: int) -> tuple[int, ...]:
 
 
 def random_in_flight(generator: random.Random, replicas: tuple[int, ...]) -> tuple[int, ...]:
-    """Micro-batches in flight with which 1F1B does not wait for ever."""
+    """In-flight counts with which 1F1B does not deadlock."""
     while True:
         in_flight = tuple(generator.randint(1, 6) for _ in replicas)
         if first_deadlock(replicas, in_flight) is None:
@@ -22,9 +22,9 @@ def random_in_flight(generator: random.Random, replicas: tuple[int, ...]) -> tup
 
 
 def any_order(generator: random.Random, world: int, most_stages: int, micro_batches: int) -> Schedule:
-    """Any order that can be played, on any placement with any replicas; some micro-batches split their backward.
+    """Random order without deadlock, on any placement with any replicas; some micro-batches split their backward.
 
-    Which replica of a stage takes a micro-batch is drawn too. All reductions stand at the end.
+    The replica of a stage for each micro-batch is drawn too. All reductions come at the end.
     """
     stages = generator.randint(1, most_stages)
     homes: list[list[int]] = [[] for _ in range(stages)]
@@ -63,7 +63,7 @@ def any_order(generator: random.Random, world: int, most_stages: int, micro_batc
 
 
 def halved(schedule: Schedule) -> Schedule:
-    """Every backward as its two halves, one behind the other."""
+    """The schedule with every backward split into its two parts, one directly after the other."""
     halves = (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
     return Schedule(
         schedule.family,
@@ -79,7 +79,7 @@ def halved(schedule: Schedule) -> Schedule:
 
 
 def random_schedule(seed: int) -> Schedule:
-    """A family with random replicas, or any order that can be played."""
+    """Schedule of a family with random replicas, or any order without deadlock."""
     generator = random.Random(seed)
     world, micro_batches = generator.randint(1, 5), generator.randint(1, 7)
     if seed % 2:

@@ -1,4 +1,4 @@
-"""Files outside the packages as modules: scripts and benchmarks."""
+"""Import of files outside the packages: scripts and benchmarks."""
 
 import importlib.util
 import sys
@@ -9,7 +9,7 @@ from helpers.shared_data import ROOT
 
 
 def script(path: str) -> ModuleType:
-    """The Python file at ``path``, relative to the repository, as a module of its own."""
+    """Import the Python file at ``path``, relative to the repository, as a module."""
     name = Path(path).stem
     spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / path)
     assert spec is not None

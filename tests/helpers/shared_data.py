@@ -9,7 +9,7 @@ DATA = ROOT.parent / "shared" / "data"
 
 
 def shared(path: str) -> Path:
-    """The file's path, or a skip."""
+    """Path of the file; skips the test if it is absent."""
     file = DATA / path
     if not file.exists():
         pytest.skip(f"public workload {path} is not on this machine")

@@ -1,4 +1,4 @@
-"""Small random nets, and both ways to make their gradients: at once, and in two parts."""
+"""Small random nets, with gradients by joined and by split backward."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,67 +10,67 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pipeplan.frontend.split_backward.attach import attached
-from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 
 Gradients = list[Tensor | None]
 
 
 class Shifted(nn.Linear):
-    """A user's linear layer that does more than its base class."""
+    """A user's linear layer with a rectifier after the map of its base class."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """A rectifier behind it."""
+        """Apply the linear map and a rectifier."""
         return functional.relu(super().forward(x)) + self.weight.sum()
 
 
 class Recurrent(nn.Module):
-    """An LSTM over the second axis, whose weights are none that wait."""
+    """An LSTM over the second axis, whose weight gradients are never delayed."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.cell = nn.LSTM(width, width, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Its outputs alone."""
+        """Return the outputs without the states."""
         return self.cell(x)[0]
 
 
 class Attention(nn.Module):
-    """Attention of torch's own module, which uses its weights as functions' arguments."""
+    """Torch's attention module, which passes its weights to functions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.mix = nn.MultiheadAttention(width, 2, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of every place to every place."""
+        """Attend between all positions."""
         return self.mix(x, x, x, need_weights=False)[0]
 
 
 class Bare(nn.Module):
-    """Products with parameters that belong to no layer of torch's."""
+    """Products with parameters outside any layer of torch."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight, self.bias = nn.Parameter(torch.randn(width, width)), nn.Parameter(torch.randn(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x · W + b``, and again without the bias."""
+        """Compute ``x · W + b``, then the product again without the bias."""
         once = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight).view(x.shape)
         return once @ self.weight
 
 
 class Turned(nn.Module):
-    """Its output is a view that is not contiguous."""
+    """Module whose output is a view that is not contiguous."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last two axes change places."""
+        """Transpose the last two axes."""
         return x.transpose(-1, -2)
 
 
 @st.composite
 def sequence_nets(draw: Callable) -> nn.Sequential:
-    """Token numbers of shape (samples, length) through an embedding and some layers of one width; a tied head maybe."""
+    """Nets of token numbers (samples, length): an embedding, some layers of one width, sometimes a tied head."""
     width = 4
     table = nn.Embedding(7, width, padding_idx=draw(st.sampled_from([None, 2])))
     layers: list[nn.Module] = [table]
@@ -98,7 +98,7 @@ def sequence_nets(draw: Callable) -> nn.Sequential:
 
 @st.composite
 def image_nets(draw: Callable) -> nn.Sequential:
-    """Images of shape (samples, 4, 6, 6) through convolutions of every kind, norms and rectifiers."""
+    """Nets of images (samples, 4, 6, 6): convolutions of every kind, norms and rectifiers."""
     layers: list[nn.Module] = []
     for kind in draw(st.lists(st.sampled_from(range(5)), min_size=1, max_size=4)):
         groups, bias = draw(st.sampled_from([1, 2, 4])), draw(st.booleans())
@@ -119,7 +119,7 @@ def image_nets(draw: Callable) -> nn.Sequential:
 
 
 def inputs_of(net: nn.Sequential, number: int) -> Tensor:
-    """Micro-batch ``number``, the same every time; real numbers want a gradient."""
+    """Micro-batch ``number``, the same every time; floating-point inputs require a gradient."""
     generator = torch.Generator().manual_seed(number)
     if isinstance(net[0], nn.Embedding):
         return torch.randint(7, (2, 3), generator=generator)
@@ -128,14 +128,14 @@ def inputs_of(net: nn.Sequential, number: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Result:
-    """Gradients of each micro-batch's input and of all parameters, and how much waited."""
+    """Gradients of each micro-batch's input and of all parameters, and the number of delayed operations."""
 
     inputs: Gradients
     parameters: Gradients
     waited: int
 
     def differs(self, other: "Result") -> bool:
-        """Whether more than rounding lies between them, or one has a gradient that the other lacks."""
+        """True if the results differ by more than rounding, or only one of them has some gradient."""
         pairs = zip((*self.inputs, *self.parameters), (*other.inputs, *other.parameters), strict=True)
         return any(not _close(a, b) for a, b in pairs)
 
@@ -143,14 +143,14 @@ class Result:
 def gradients(
     net: nn.Sequential, module: nn.Module, split: Sequence[bool], recompute: bool = False, there: bool = False
 ) -> Result:
-    """Several micro-batches in flight at once, each joined or split; all I before all W.
+    """Compute the gradients of several micro-batches in flight at once, each joined or split; all I before all W.
 
     Parameters
     ----------
     module : torch.nn.Module
-        What runs: the net, or something captured from it that holds the same parameters.
+        The module to run: the net, or a captured module with the same parameters.
     there : bool
-        Gradients are there before.
+        Start with existing gradients.
     """
     for parameter in net.parameters():
         parameter.grad = torch.ones_like(parameter) if there and parameter.requires_grad else None
@@ -166,7 +166,7 @@ def gradients(
                 torch.autograd.backward([output], [output.detach().cos()])
             waiting.append(queue.take())
         for works in waiting:
-            work_off(works)
+            run_delayed(works)
     assert len(queue) == 0
     return Result([x.grad for x in given], [p.grad for p in net.parameters()], sum(map(len, waiting)))
 

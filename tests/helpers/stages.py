@@ -1,4 +1,4 @@
-"""One stage of any layers, outside a plan."""
+"""A single stage of any layers, without a plan."""
 
 from collections.abc import Callable, Sequence, Set
 
@@ -22,9 +22,9 @@ def stage_of(
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     number: int = 0,
 ) -> tuple[StageWork, StageModule]:
-    """A stage somewhere in a row; what it copies and puts back is found as a plan's stages find it.
+    """Build an inner stage; copies and restored tensors are determined as in a plan.
 
-    ``inputs`` want a gradient where they say so.
+    ``inputs`` need a gradient if their ``requires_grad`` is set.
     """
     names = tuple(layers)
     ahead = _Given(inputs)
@@ -50,7 +50,7 @@ def stage_of(
 
 
 class _Given(nn.Module):
-    """What a stage ahead would return."""
+    """Module that returns the tensors of the stage ahead."""
 
     def __init__(self, inputs: Tensors) -> None:
         super().__init__()

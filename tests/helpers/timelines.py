@@ -1,4 +1,4 @@
-"""Time lines drawn by hand, small enough to check with a pencil."""
+"""Time lines made by hand, small enough to check on paper."""
 
 from pipeplan.core.schedule import Action
 from pipeplan.core.timeline import Span, Step, Timeline, TransferSpan

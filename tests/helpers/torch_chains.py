@@ -29,13 +29,13 @@ class Block(nn.Module):
 
 
 def perceptron() -> tuple[nn.Sequential, Tensor]:
-    """Linear and ReLU by turns, and a LayerNorm."""
+    """Chain of alternating linear layers and ReLU, and a LayerNorm."""
     layers = [nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 8)]
     return nn.Sequential(*layers), torch.randn(8, 16)
 
 
 def convolutions() -> tuple[nn.Sequential, Tensor]:
-    """Convolution, batch norm, activations (one in place), pooling, flattening."""
+    """Chain of convolution, batch norm, activations (one in place), pooling, flattening."""
     layers = [
         nn.Conv2d(3, 8, 3, padding=1),
         nn.BatchNorm2d(8),
@@ -51,7 +51,7 @@ def convolutions() -> tuple[nn.Sequential, Tensor]:
 
 
 def transformer() -> tuple[nn.Sequential, Tensor]:
-    """Embedding, two blocks, norm, head."""
+    """Chain of embedding, two blocks, norm and head."""
     layers = [nn.Embedding(50, 16), Block(16, 2), Block(16, 2), nn.LayerNorm(16), nn.Linear(16, 50)]
     return nn.Sequential(*layers), torch.randint(50, (4, 12))
 
@@ -60,12 +60,12 @@ CHAINS = {"perceptron": perceptron, "convolutions": convolutions, "transformer":
 
 
 def perceptron_workload() -> Workload:
-    """The perceptron with what a step needs; importable by name, for processes of their own."""
+    """Workload of the perceptron, importable by name for other processes."""
     return Workload(perceptron()[0], _draw, functional.mse_loss)
 
 
 def fatal_workload() -> Workload:
-    """Kills the process that builds it, as the system does when memory is out."""
+    """Kill the process that builds the workload, as the system does when memory is exhausted."""
     os.kill(os.getpid(), signal.SIGKILL)
     return perceptron_workload()
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from helpers.explained import setting_of
 from helpers.random_schedules import random_case
 from pipeplan.analysis.explain.path import portions
-from pipeplan.analysis.explain.sensitivities import fall, groups, possible, sensitivities, together
+from pipeplan.analysis.explain.sensitivities import candidates, fall, groups, joint_set, sensitivities
 from pipeplan.analysis.explain.setting import uses
 
 seeds = st.integers(0, 2**32)
@@ -36,7 +36,7 @@ def test_what_is_not_on_the_path_does_not_bind(seed: int) -> None:
         (sensitivity.kind, sensitivity.name, sensitivity.stages): sensitivity.fall
         for sensitivity in sensitivities(setting)
     }
-    for sensitivity in possible(setting):
+    for sensitivity in candidates(setting):
         alone = fall(setting, [sensitivity])
         assert named.get((sensitivity.kind, sensitivity.name, sensitivity.stages), 0.0) == max(alone, 0.0)
 
@@ -53,7 +53,7 @@ def test_like_things_together_do_no_less_than_one_of_them(seed: int) -> None:
         parts = {*sensitivity.stages, *sensitivity.wires}
         holders = [g for g in found if g.kind == sensitivity.kind and parts <= {*g.stages, *g.wires}]
         assert all(group.fall >= sensitivity.fall for group in holders)
-        assert holders or sum(other.kind == sensitivity.kind for other in possible(setting)) == 1
+        assert holders or sum(other.kind == sensitivity.kind for other in candidates(setting)) == 1
 
 
 @given(seeds)
@@ -62,8 +62,8 @@ def test_what_binds_together_binds_with_no_part_left_out(seed: int) -> None:
     """The set shortens the step; without any one of its members it does not; it is empty only if all are not enough."""
     case = random_case(seed)
     setting = setting_of(case.schedule, case.pipeline)
-    joint = together(setting)
-    assert bool(joint) == (fall(setting, list(possible(setting))) > 0)
+    joint = joint_set(setting)
+    assert bool(joint) == (fall(setting, list(candidates(setting))) > 0)
     if joint:
         assert fall(setting, joint) == joint[0].fall > 0
     for left_out in joint if len(joint) > 1 else ():

@@ -45,7 +45,7 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
     _title(f"{name}: profile, layer by layer")
     model = _profiled(name, batch)
     write_model(model, folder / f"{name}.yaml")
-    _title(f"{name}: every balancer, every schedule family, the solver")
+    _title(f"{name}: every partitioner, every schedule family, the solver")
     with solving() as on_progress:
         comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, on_progress=on_progress)
     show(comparison)
@@ -71,7 +71,7 @@ def _profiled(name: str, batch: int) -> Model:
         micro_batches=[size for size in SIZES if batch % size == 0],
         name=name,
         crowd=PROCESSES,  # the workers will share caches and memory with each other
-        progress=lambda text: print(f"  {text}"),
+        on_progress=lambda text: print(f"  {text}"),
     )
     largest = model.profiles[-1]
     for layer, cost in zip(model.layers, largest.costs, strict=True):

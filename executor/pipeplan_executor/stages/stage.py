@@ -18,7 +18,7 @@ from pipeplan.core.errors import PlanError
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.profile.passes import autocast
 from pipeplan.frontend.split_backward.attach import attach
-from pipeplan.frontend.split_backward.queue import WeightQueue, Work, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, Work, run_delayed
 from pipeplan_executor.sharding.private import run_backward
 from pipeplan_executor.stages.precision import LossScale
 from pipeplan_executor.stages.shapes import Tensors
@@ -160,7 +160,7 @@ class StageWork:
     def weight_gradient(self, number: int) -> None:
         """W: add to the parameters' gradients what I left."""
         with self._module.backward():
-            work_off(self._waiting.pop(number))
+            run_delayed(self._waiting.pop(number))
 
     def _first_gradient(self, number: int) -> Tensor:
         """That of the step's loss by the micro-batch's."""

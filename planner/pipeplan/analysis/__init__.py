@@ -1,1 +1,1 @@
-"""Questions about answers, and many questions at once: explain, compare, frontier, sweep."""
+"""Analyses built on `pipeplan.solve`: explain, compare, frontier, sweep."""

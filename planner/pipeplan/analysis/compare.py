@@ -1,4 +1,4 @@
-"""Every balancer and the solver, under every schedule family, in one table."""
+"""Comparison of every partitioner and the solver under every schedule family, in one table."""
 
 import time
 from dataclasses import dataclass, replace
@@ -24,15 +24,16 @@ from pipeplan_formulations.common.signals import listening, received
 
 SOLVER = "pipeplan"
 """The solver's name in the table."""
-LATE = "the search was stopped before its turn"
-"""Why a family was not asked."""
+NOT_REACHED = "the search was stopped before its turn"
+"""Reason shown for a family that was not solved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method under one family. Nanoseconds and bytes; ``excess`` is the relative distance to the bound over all.
+    """One method under one family. Times in nanoseconds, peaks in bytes.
 
-    ``outside`` says why the plan is none of those that were asked for; it may then lie below the bound.
+    ``excess`` is the relative distance to the bound over all families. ``outside`` gives the reason why the plan lies
+    outside the searched space; it may then be below the bound.
     """
 
     method: str
@@ -47,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table, best row first, and the solver's answers by family; what all of these searched, with which costs."""
+    """The table, best row first, the solver's results by family, the space that all of them searched, and its costs."""
 
     model: str
     cluster: str
@@ -59,13 +60,13 @@ class Comparison:
 
     @property
     def best(self) -> Result:
-        """The best answer over all families; of equally fast ones that which takes the least memory."""
+        """The best result over all families; of equally fast ones, the one with the least peak memory."""
         return min(self.results.values(), key=lambda result: (result.value, max(result.timeline.peaks)))
 
 
 @listening()
 def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.0, **how: Any) -> Comparison:
-    """Solve once for each schedule family, with the balancers beside it.
+    """Solve once for each schedule family, and list the partitioners beside each result.
 
     Parameters
     ----------
@@ -89,10 +90,11 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     results: dict[str, Result] = {}
     refusals: dict[str, str] = {}
     undecided: list[UndecidedError] = []
+    # each family gets an equal share of the remaining time
     for number, name in enumerate(families):
         if received():
-            refusals[name] = LATE
-            undecided.append(UndecidedError(Stop.INTERRUPT, _floor(model, cluster, job)))
+            refusals[name] = NOT_REACHED
+            undecided.append(UndecidedError(Stop.INTERRUPT, _lower_bound(model, cluster, job)))
             continue
         try:
             share = max(end - time.monotonic(), 0.0) / (len(families) - number)
@@ -106,6 +108,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
         if undecided:
             raise undecided[0]
         raise InfeasibleError(next(iter(refusals.values())) if job.intra_layer else why_infeasible(space))
+    # the bound over all families, and all rows by step time, those without plan last
     bound = min([result.bound for result in results.values()] + [error.bound for error in undecided])
     rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
     rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
@@ -114,8 +117,8 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
 
 
-def _floor(model: Model, cluster: Cluster, job: Job) -> int:
-    """Nanoseconds: no plan under any family beats it."""
+def _lower_bound(model: Model, cluster: Cluster, job: Job) -> int:
+    """Lower bound on the step time of every plan under every family, in nanoseconds."""
     space = Space(model, cluster, job)
     return min(space.lower_bounds(size).evenly_shared(cluster) for size in space.sizes)
 

@@ -1,1 +1,1 @@
-"""The command line, one file a command."""
+"""The ``pipeplan`` command line, one file per command."""

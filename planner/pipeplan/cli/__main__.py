@@ -1,4 +1,4 @@
-"""``python -m pipeplan.cli``, where no ``pipeplan`` is on the path."""
+"""``python -m pipeplan.cli``, for an environment without ``pipeplan`` on the path."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`Command` of the ``pipeplan`` program, and its output paths: tried before the work begins; ``-`` is standard output.
+"""`Command` of the ``pipeplan`` program, and checks of its output paths before the work begins.
 
 Other packages add commands as entry points ``pipeplan.commands``.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Command:
-    """A name, one line of help, the arguments, and what to do; ``run`` returns the exit code (0, 1 or 2)."""
+    """A command: name, one line of help, arguments, and ``run``, which returns the exit code (0, 1 or 2)."""
 
     name: str
     summary: str
@@ -32,17 +32,17 @@ def try_outputs(
     folders: Sequence[str] = (),
     inputs: Sequence[str] = (),
 ) -> None:
-    """Refuse paths that cannot be written to, before anything takes time.
+    """Refuse paths that cannot be written to, before any long work.
 
-    ``-`` becomes ``/dev/stdout``: the file's content is printed, and what the command has to say goes to standard error
-    (see `show`).
+    ``-`` becomes ``/dev/stdout``: the file's content is printed, and the command's own text goes to standard error (see
+    `show`).
 
     Parameters
     ----------
     options : Namespace
     files, pictures, folders : sequence of str
-        Names of options that hold a path, or None. Folders are made where they are written to; the first that exists on
-        the way must be a folder that may be written to.
+        Names of options that hold a path, or None. Folders are made when they are written to; the nearest existing
+        parent must be a writable folder.
     inputs : sequence of str
         Names of options whose files are read, and must not be overwritten.
 
@@ -94,7 +94,7 @@ def try_outputs(
 def show(answer: object, options: Namespace, *names: str, end: str = "\n") -> None:
     """Print on standard output, or on standard error if one of these options writes its file to standard output.
 
-    Whoever reads it may have gone (``| head``): what comes after, like saving the answer, is done all the same.
+    A closed pipe (``| head``) is no error: the following work, like saving the answer, is still done.
     """
     taken = any(getattr(options, name) == STDOUT for name in names)
     stream = sys.stderr if taken else sys.stdout

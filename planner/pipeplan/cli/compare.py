@@ -1,4 +1,4 @@
-"""``pipeplan compare``: every balancer, every family, the solver, in one table."""
+"""``pipeplan compare``: all partitioners and the solver under every schedule family, in one table."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -19,7 +19,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Compare and print."""
+    """Solve under every family, and print the table."""
     from pipeplan.analysis.compare import compare
     from pipeplan.cli.progress import solving
 
@@ -66,7 +66,7 @@ def as_json(comparison: "Comparison") -> dict[str, object]:
 
 
 def show(comparison: "Comparison") -> None:
-    """Print the table for people."""
+    """Print the table as text."""
     from rich.console import Console
     from rich.table import Table
 
@@ -107,4 +107,4 @@ def _few(items: list[str], most: int = 4) -> str:
     return ", ".join(items) if len(items) <= most else f"{', '.join(items[:most])} … ({len(items)} devices)"
 
 
-command = Command("compare", "every balancer, every schedule family and the solver in one table", configure, run)
+command = Command("compare", "every partitioner, every schedule family and the solver in one table", configure, run)

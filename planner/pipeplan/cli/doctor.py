@@ -18,7 +18,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Look, solve two tiny problems, and print. 1 if something is broken."""
+    """Collect versions and devices, solve two tiny problems, and print; return 1 if something is broken."""
     solvers = {name: _try_solver(name) for name in ("cpsat", "cbc")}
     conflicts = _conflicts()
     facts = {
@@ -45,7 +45,7 @@ def _version(name: str) -> str:
 
 
 def _try_solver(name: str) -> str:
-    """Split two layers over two stages; every solver must find the only way."""
+    """Split two layers over two stages; every solver must find the only solution."""
     try:
         import numpy as np
 

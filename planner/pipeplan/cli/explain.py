@@ -1,4 +1,4 @@
-"""``pipeplan explain``: what binds, the critical path in words, what changes would bring, why nothing fits."""
+"""``pipeplan explain``: bottlenecks, critical path and effect of changes; remedies if nothing fits."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ def configure(parser: ArgumentParser) -> None:
 
 @listening()
 def run(options: Namespace) -> int:
-    """Explain a plan, an answer, or why there is none; 1 in the last case."""
+    """Explain a plan or a solution; if nothing fits, print remedies and return 1."""
     from pipeplan.analysis.explain import Remedies
 
     found = _plan(options) if _is_plan(options.model) else _question(options)
@@ -90,15 +90,15 @@ def _question(options: Namespace) -> "Explanation | Remedies":
                 on_progress=on_progress,
             )
     except InfeasibleError:
-        found = remedies(model, cluster, job, time_limit=options.each, **each, progress=tell)
+        found = remedies(model, cluster, job, time_limit=options.each, **each, on_progress=tell)
         if found is None:
             raise
         return found
-    return explain(result, model, cluster, time_limit=options.each, gap=options.gap, **each, progress=tell)
+    return explain(result, model, cluster, time_limit=options.each, gap=options.gap, **each, on_progress=tell)
 
 
 def _is_plan(name: str) -> bool:
-    """Whether a file says of itself that it is a plan."""
+    """True if the file declares the plan format."""
     path = Path(name)
     if not path.is_file():
         return False

@@ -27,7 +27,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Ask for every point; print, then write and draw."""
+    """Compute the points; print, then write and draw."""
     from pipeplan.analysis.frontier import fewest_devices, frontier
     from pipeplan.core.errors import InputError
     from pipeplan.io.atomic import write_whole
@@ -43,7 +43,7 @@ def run(options: Namespace) -> int:
     model = read_model(options)
     cluster = read_cluster(options, model)
     job = read_job(options, model)
-    how = limits(options) | {"path": options.output, "told": _quiet if options.json else _tell}
+    how = limits(options) | {"path": options.output, "on_progress": _quiet if options.json else _tell}
     if options.fewest:
         fewest = fewest_devices(model, cluster, job, **how)
         print(json.dumps(fewest.as_json(), indent=2) if options.json else fewest)
@@ -69,7 +69,7 @@ def _tell(asked: str, answer: "Answer") -> None:
 
 
 def _quiet(asked: str, answer: "Answer") -> None:
-    """Say nothing."""
+    """Callback without output, for ``--json``."""
 
 
 command = Command("frontier", "step time against memory, devices or price; the fewest devices that fit", configure, run)

@@ -1,6 +1,6 @@
 """The ``pipeplan`` program: find its commands, run one, turn errors into exit codes.
 
-0: an answer. 1: no plan fits, or a run failed. 2: bad input. Explanations go to standard error.
+Exit codes: 0 for an answer, 1 if no plan fits or a run failed, 2 for bad input. Reasons go to standard error.
 """
 
 import argparse
@@ -18,7 +18,7 @@ DESCRIPTION = "Plan distributed training: provably good partitions and schedules
 
 
 def commands() -> list[Command]:
-    """This package's commands, then those that other packages announce."""
+    """Commands of this package, then those of other packages' entry points."""
     own: list[Command] = [import_module(f"pipeplan.cli.{name}").command for name in OWN]
     announced = sorted(entry_points(group="pipeplan.commands"), key=lambda point: point.name)
     return own + [point.load() for point in announced]

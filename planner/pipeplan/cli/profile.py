@@ -47,7 +47,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Measure and write."""
+    """Measure the model and write its profile."""
     from pipeplan.cli.questions import numbers
     from pipeplan.frontend.profile import profile_workload
     from pipeplan.io.model_file import write_model
@@ -57,7 +57,7 @@ def run(options: Namespace) -> int:
         options.workload,
         input_spec=options.input,
         seed=options.seed,
-        progress=lambda text: print(f"profiling  {text}", file=sys.stderr),
+        on_progress=lambda text: print(f"profiling  {text}", file=sys.stderr),
         micro_batches=numbers(options.batch, "--batch"),
         repeats=options.repeats,
         optimizer=options.optimizer,

@@ -1,4 +1,4 @@
-"""``pipeplan solve FILE --rule published``: a public workload under its authors' own rule of what a stage costs."""
+"""``pipeplan solve FILE --rule published``: a public workload under its authors' own cost rule of a stage."""
 
 import json
 from argparse import Namespace
@@ -20,17 +20,17 @@ _HEEDED = {
     "dnn-partitioning": ("devices", "processors", "corrected"),
     "piper": ("devices", "memory", "bandwidth"),
 }
-"""The options that each of the rules knows."""
+"""The options that each rule supports."""
 
 
 @listening()
 def run_published(options: Namespace) -> int:
-    """Solve and print; the problem has no plan of ours to save, as its costs are not those of a step.
+    """Solve and print; there is no plan to save, as the costs are not those of a step.
 
     Raises
     ------
     InputError
-        If the file is none of theirs, or an option has no meaning under their rule.
+        If the file has none of the published formats, or an option has no meaning under its rule.
     InfeasibleError
         If nothing fits.
     """
@@ -138,12 +138,12 @@ def as_json(case: "Published", report: "Report[Stages]", stages: "Stages") -> di
 
 
 def _chosen(case: "Published", stage: Any) -> list[tuple[int, int]]:
-    """Groups and variants, where there is more than one of these."""
+    """Groups and variants of a stage, if there is more than one of these."""
     return list(zip(stage.groups, stage.variants, strict=True)) if len(case.variants) > 1 else []
 
 
 def in_words(case: "Published", answer: dict[str, Any]) -> str:
-    """The same for people."""
+    """The answer as text."""
     from pipeplan.core.units import format_bytes, format_time
     from pipeplan.core.wording import counted, wrapped
     from pipeplan.search.result import REASONS

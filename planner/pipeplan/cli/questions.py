@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_questions(parser: ArgumentParser) -> None:
-    """MODEL, CLUSTER and what shapes the job."""
+    """Add MODEL, CLUSTER and the options of the job."""
     parser.add_argument("model", metavar="MODEL", help="a name in datasets/, or a file: ours, PipeDream graph.txt, ...")
     parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help="a name in datasets/, or a file")
     parser.add_argument("--devices", type=int, metavar="N", help="N equal devices of the profile's own speed")
@@ -60,7 +60,7 @@ def add_questions(parser: ArgumentParser) -> None:
 
 
 def add_limits(parser: ArgumentParser) -> None:
-    """When the search stops, and who searches."""
+    """Add the search limits, the back end, the workers and the seed."""
     parser.add_argument("--time", type=float, default=60.0, metavar="SECONDS", help="stop after this long (60)")
     parser.add_argument("--gap", type=float, default=0.0, help="stop at this relative gap, like 0.01 (0)")
     parser.add_argument("--backend", default="cpsat", choices=("cpsat", "cbc", "exact"))
@@ -69,16 +69,16 @@ def add_limits(parser: ArgumentParser) -> None:
 
 
 LIMITS = ("time", "gap", "backend", "workers", "seed")
-"""What `add_limits` adds."""
+"""Names of the options of `add_limits`."""
 
 
 def limits(options: Namespace) -> dict[str, Any]:
-    """What `add_limits` asked for, as `pipeplan.solve` calls it.
+    """The options of `add_limits` as keyword arguments of `pipeplan.solve`.
 
     Raises
     ------
     InputError
-        If one of them is not what it may be, or the back end would not heed it.
+        If a value is not valid, or the back end would ignore it.
     """
     from pipeplan.core.options import asked_limits
 
@@ -96,7 +96,7 @@ def limits(options: Namespace) -> dict[str, Any]:
 
 
 def given(options: Namespace, names: Iterable[str]) -> list[str]:
-    """Those of the options that are not what they are by default, as a user writes them: ``['--depths 2']``."""
+    """Those of the options that differ from their defaults, as a user writes them: ``['--depths 2']``."""
     values = [(name, getattr(options, name, None)) for name in names]
     return [
         f"--{name.replace('_', '-')}" + ("" if value is True else f" {_written(value)}")
@@ -106,12 +106,12 @@ def given(options: Namespace, names: Iterable[str]) -> list[str]:
 
 
 def refuse_given(options: Namespace, names: Iterable[str], why: str) -> None:
-    """Refuse options that what was asked for would not heed.
+    """Refuse options that would be ignored.
 
     Raises
     ------
     InputError
-        Naming them, and ``why`` they would not be heeded.
+        Naming them, and the reason ``why`` they would be ignored.
     """
     from pipeplan.core.errors import InputError
 
@@ -125,14 +125,14 @@ def _written(value: object) -> str:
 
 
 def read_model(options: Namespace) -> "Model":
-    """The model that was named."""
+    """Read the model that MODEL names."""
     from pipeplan.io.load import load_model
 
     return load_model(options.model, **_reading(options))
 
 
 def read_cluster(options: Namespace, model: "Model") -> "Cluster":
-    """The cluster that was named, carried by the workload, or described by ``--devices``."""
+    """Read the cluster named by CLUSTER, contained in the workload, or described by ``--devices``."""
     from pipeplan.core.cluster import Cluster, DeviceKind, Link
     from pipeplan.core.errors import InputError
     from pipeplan.core.units import parse_bandwidth, parse_time
@@ -159,7 +159,7 @@ def read_cluster(options: Namespace, model: "Model") -> "Cluster":
 
 
 def read_job(options: Namespace, model: "Model") -> "Job":
-    """The job that the options describe."""
+    """Build the job that the options describe."""
     from pipeplan.core.errors import InputError
     from pipeplan.core.job import Job, Objective, Order, Recompute, default_batch
     from pipeplan.core.units import parse_bytes
@@ -188,13 +188,13 @@ def read_job(options: Namespace, model: "Model") -> "Job":
 
 
 def _reading(options: Namespace) -> dict[str, bool]:
-    """How an imported file is read; formats that know no such choice are not told of it."""
+    """Keyword arguments of the importer that are set; importers without such an option never get it."""
     chosen = {"merge_misbooked": options.merge_misbooked, "corrected": options.corrected}
     return {name: True for name, on in chosen.items() if on}
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """Read ``conv1,conv2``."""
+    """Split names at commas, as in ``conv1,conv2``."""
     return () if text is None else tuple(text.split(","))
 
 
@@ -208,7 +208,7 @@ def _pin(text: str) -> tuple[str, str]:
 
 
 def numbers(text: str | None, option: str) -> tuple[int, ...]:
-    """Read ``4,8,16``."""
+    """Parse whole numbers with commas between, as in ``4,8,16``."""
     from pipeplan.core.errors import InputError
     from pipeplan.core.figures import shown
 

@@ -15,7 +15,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Simulate, print, write, draw."""
+    """Simulate the plan; print, write and draw the time line."""
     from pipeplan.core.plan import Plan
     from pipeplan.core.units import format_bytes, format_time
     from pipeplan.report.plot.labels import device_labels

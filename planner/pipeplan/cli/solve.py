@@ -1,4 +1,4 @@
-"""``pipeplan solve``: the best plan, with its proof."""
+"""``pipeplan solve``: the best plan, with a proven bound."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -80,7 +80,7 @@ def run(options: Namespace) -> int:
 
 
 def read_robust(options: Namespace) -> "Robust | None":
-    """How much times vary, if anybody asks."""
+    """Variation of times to plan for, if ``--robust`` is given."""
     from pipeplan.core.errors import InputError
     from pipeplan.core.perturbation import Robust, parse_share
 
@@ -91,7 +91,7 @@ def read_robust(options: Namespace) -> "Robust | None":
             raise InputError(f"{given[0]} belongs to --robust; say how much times vary, like --robust 5%")
         return None
     if options.rule == "published":
-        raise InputError("--robust compares steps, and the published rules know none; leave out one of the two")
+        raise InputError("--robust compares steps, and the published rules have none; leave out one of the two")
     return Robust(
         spread=parse_share(options.robust, "--robust"),
         device_spread=parse_share(options.slow_devices or "0", "--slow-devices"),

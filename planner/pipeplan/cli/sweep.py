@@ -1,4 +1,4 @@
-"""``pipeplan sweep``: a whole experiment in one table."""
+"""``pipeplan sweep``: solve the cells of an experiment, and print them in one table."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -36,7 +36,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Sweep, show progress, print and write the table."""
+    """Solve all cells, show progress, print and write the table."""
     from dataclasses import replace
 
     from pipeplan.analysis.sweep.cells import left_out
@@ -65,7 +65,7 @@ def run(options: Namespace) -> int:
 
     try:
         records = sweep(
-            experiment, folder / "cells", data=data, workers=options.workers, retry=options.retry, tell=tell
+            experiment, folder / "cells", data=data, workers=options.workers, retry=options.retry, on_progress=tell
         )
     except KeyboardInterrupt:
         print(f"sweep  interrupted after {len(done)} cells; the same command goes on", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""From a torch module to a `Model`: capture, profile, split backward."""
+"""Front end for torch: capture and profile a module as a `Model`, and split its backward."""

@@ -18,12 +18,12 @@ Batch: TypeAlias = Any
 
 
 def tensors(batch: Batch) -> tuple[Any, ...]:
-    """All tensors, in order.
+    """All tensors of a batch, in order.
 
     Raises
     ------
     InputError
-        If something in it is no tensor.
+        If the batch holds anything except tensors.
     """
     return tuple(_leaves(batch, ""))
 
@@ -57,7 +57,7 @@ def mapped(batch: Batch, change: Callable[[Any], Any]) -> Batch:
 
 
 def samples(batch: Batch) -> int:
-    """How many samples there are: the first axis of every tensor.
+    """Number of samples of a batch: the first axis of every tensor.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def samples(batch: Batch) -> int:
 
 
 def split(batch: Batch, size: int) -> list[Batch]:
-    """Batches of ``size`` samples each, the last one maybe smaller; they share the memory."""
+    """Split a batch into batches of ``size`` samples, the last one maybe smaller; they share its memory."""
     return [mapped(batch, partial(_rows, start, start + size)) for start in range(0, samples(batch), size)]
 
 
@@ -81,7 +81,7 @@ def _rows(start: int, end: int, tensor: Any) -> Any:
 
 
 def call(module: Any, inputs: Batch) -> Any:
-    """The module's outputs: a tuple or list is its arguments, a mapping its keyword arguments."""
+    """Call the module: a tuple or list gives its arguments, a mapping its keyword arguments."""
     if isinstance(inputs, Mapping):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)

@@ -1,7 +1,7 @@
-"""`Workload`: a torch model with how to draw a batch, and the loss.
+"""`Workload`: a torch model with a function that draws batches, and the loss.
 
 ``module:function`` on the command line names a function without arguments that returns a `Workload`, or a plain
-``torch.nn.Module`` when ``--input`` tells what its batches look like. It is called once in every process; under
+``torch.nn.Module`` if ``--input`` describes its batches. It is called once in every process; under
 ``torch.device("meta")`` it must build the module without reading data.
 """
 
@@ -18,7 +18,7 @@ from pipeplan.core.errors import InputError
 
 @dataclass(frozen=True)
 class Workload:
-    """What a step trains on.
+    """A model to train, with its batches and loss.
 
     Attributes
     ----------
@@ -27,13 +27,13 @@ class Workload:
         ``draw(samples, generator) -> (inputs, targets)``, drawn with the given ``torch.Generator``: each a tensor, or a
         tuple, list or dict of tensors (see `pipeplan.frontend.batch`) whose first axis has ``samples`` entries.
     loss : callable
-        ``loss(outputs, targets) -> scalar tensor``: the mean over the samples it is given. ``outputs`` are what the
-        module returns, whatever their structure.
+        ``loss(outputs, targets) -> scalar tensor``: the mean over the given samples. ``outputs`` is the return value
+        of the module, of any structure.
     weight : callable, optional
-        ``weight(targets) -> number``: over how much a loss is a mean, where that is not the number of samples: for a
-        mean over words that leaves out padding, the number of words that are none. Micro-batches count in proportion.
+        ``weight(targets) -> number``: the count over which the loss is a mean, if that is not the number of samples.
+        For a mean over words without padding it is the number of these words. Micro-batches count in proportion.
     shards : mapping of str to int, optional
-        How processes may share a rank: by glob patterns of parameters' names, the axis along which they are cut
+        Tensor parallelism: by glob patterns of parameters' names, the axis along which they are sharded
         (``pipeplan run --tensor-parallel``).
     """
 

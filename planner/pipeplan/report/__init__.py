@@ -1,1 +1,1 @@
-"""Pictures and traces."""
+"""Pictures and traces of plans, time lines and frontiers."""

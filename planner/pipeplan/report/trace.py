@@ -1,9 +1,9 @@
-"""Time lines as a trace that Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing) show.
+"""Traces of time lines for Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing).
 
 Every time line is a process, every device a thread of it, and every pair of devices a thread for the tensors between
 two stages on them. Arrows lead from the action that makes a tensor through its transfer to the action that reads it.
-Memory is a counter for each device. Perfetto gives slices of one name one colour, digits aside, and Chrome follows
-``cname``: the same kind of action looks the same in every process, so that predicted and measured compare at a glance.
+Memory is a counter for each device. Perfetto colours slices by name, digits aside, and Chrome by ``cname``. So the same
+kind of action looks the same in every process, and predicted and measured are easy to compare.
 """
 
 import json
@@ -20,7 +20,7 @@ from pipeplan.report.plot.colours import STYLES, TRANSFER
 
 Event = dict[str, Any]
 Tensor = tuple[int, bool, int, int]
-"""Stage, whether on the way forward, micro-batch and slice: what makes or reads one tensor."""
+"""Key of one tensor: stage, true if it goes forward, micro-batch and slice."""
 Link = tuple[int, int, int, int]
 """Source and target stage, source and target device."""
 _FORWARD = (Kind.FORWARD,)
@@ -38,13 +38,13 @@ def write_trace(
     tracks : mapping of str to Timeline or iterable of Span
         One process each, in this order, under these names: ``{"predicted": timeline, "measured": spans}``.
     devices : sequence of str, optional
-        What to call the devices.
+        Names of the devices.
     """
     write_whole(Path(path), json.dumps(trace_data(tracks, devices)))
 
 
 def trace_data(tracks: Mapping[str, Timeline | Iterable[Span]], devices: Sequence[str] | None = None) -> dict[str, Any]:
-    """The trace as plain data: times in microseconds, as the format wants them."""
+    """The trace as plain data; times in microseconds, the unit of the format."""
     arrows = count(1)
     events = [
         event
@@ -69,7 +69,7 @@ def _process(
         yield _named("thread_name", process, thread, name=name + (" second lane" if lane else ""))
         yield _named("thread_sort_index", process, thread, sort_index=thread)
     ends = _ends(timeline)
-    links = {flight: _link(flight, ends) for flight in timeline.transfers}
+    links = {tensor: _link(tensor, ends) for tensor in timeline.transfers}
     beyond = 1 + 2 * (1 + max((span.device for span in timeline.spans), default=0))
     threads = {link: number for number, link in enumerate(sorted(set(links.values())), start=beyond)}
     pairs = Counter(link[:2] for link in threads)
@@ -79,10 +79,10 @@ def _process(
         yield _named("thread_sort_index", process, thread, sort_index=thread)
     for span in timeline.spans:
         yield _slice(process, span)
-    for flight in timeline.transfers:
-        thread = threads[links[flight]]
-        yield _transfer(process, flight, thread)
-        yield from _arrow(process, flight, thread, ends, arrows)
+    for tensor in timeline.transfers:
+        thread = threads[links[tensor]]
+        yield _transfer(process, tensor, thread)
+        yield from _arrow(process, tensor, thread, ends, arrows)
     for device, line in enumerate(timeline.memory):
         for step in line:
             yield _event("C", f"memory of device {device}", process, device, step.time, args={"GiB": step.held / 2**30})
@@ -116,22 +116,22 @@ def _slice(process: int, span: Span) -> Event:
     )
 
 
-def _transfer(process: int, flight: TransferSpan, thread: int) -> Event:
+def _transfer(process: int, tensor: TransferSpan, thread: int) -> Event:
     return _event(
         "X",
-        f"{TRANSFER.label} {flight.micro_batch}",
+        f"{TRANSFER.label} {tensor.micro_batch}",
         process,
         thread,
-        flight.start,
-        dur=(flight.end - flight.start) / 1000,
+        tensor.start,
+        dur=(tensor.end - tensor.start) / 1000,
         cat=TRANSFER.label,
         cname=TRANSFER.trace,
-        args={"arrives_us": flight.arrival / 1000},
+        args={"arrives_us": tensor.arrival / 1000},
     )
 
 
 def _ends(timeline: Timeline) -> dict[Tensor, Span]:
-    """The action of each stage that makes or reads a tensor going forward, or back."""
+    """Actions that make or read the tensors of each stage, forward and backward."""
     return {
         (span.action.stage, span.action.kind in _FORWARD, span.action.micro_batch, span.action.slice): span
         for span in timeline.spans
@@ -139,31 +139,31 @@ def _ends(timeline: Timeline) -> dict[Tensor, Span]:
     }
 
 
-def _maker_and_reader(flight: TransferSpan, ends: dict[Tensor, Span]) -> tuple[Span | None, Span | None]:
-    forward = flight.source < flight.target
+def _maker_and_reader(tensor: TransferSpan, ends: dict[Tensor, Span]) -> tuple[Span | None, Span | None]:
+    forward = tensor.source < tensor.target
     maker, reader = (
-        ends.get((stage, forward, flight.micro_batch, flight.slice)) for stage in (flight.source, flight.target)
+        ends.get((stage, forward, tensor.micro_batch, tensor.slice)) for stage in (tensor.source, tensor.target)
     )
     return maker, reader
 
 
-def _link(flight: TransferSpan, ends: dict[Tensor, Span]) -> Link:
-    """Between which devices a tensor travels; −1 stands for one that is not on the time line."""
-    maker, reader = _maker_and_reader(flight, ends)
+def _link(tensor: TransferSpan, ends: dict[Tensor, Span]) -> Link:
+    """Stages and devices of a transfer; −1 for a device that is not on the time line."""
+    maker, reader = _maker_and_reader(tensor, ends)
     source, target = (-1 if span is None else span.device for span in (maker, reader))
-    return flight.source, flight.target, source, target
+    return tensor.source, tensor.target, source, target
 
 
 def _arrow(
-    process: int, flight: TransferSpan, thread: int, ends: dict[Tensor, Span], arrows: Iterator[int]
+    process: int, tensor: TransferSpan, thread: int, ends: dict[Tensor, Span], arrows: Iterator[int]
 ) -> Iterator[Event]:
-    """From the action that makes the tensor, through its transfer, to the action that reads it."""
-    maker, reader = _maker_and_reader(flight, ends)
+    """Arrow between the action that makes the tensor, its transfer, and the action that reads it."""
+    maker, reader = _maker_and_reader(tensor, ends)
     if maker is None or reader is None:
         return
     stops = [
         ("s", _thread(maker.device, maker.lane), maker.start),
-        ("t", thread, flight.start),
+        ("t", thread, tensor.start),
         ("f", _thread(reader.device, reader.lane), reader.start),
     ]
     number = next(arrows)

@@ -16,7 +16,7 @@ from pipeplan.schedules.alternate import one_forward_one_backward
 
 @dataclass(frozen=True)
 class Case:
-    """A plan with the function that builds its model, and what to call it when it fails."""
+    """A plan with the function that builds its model, and its name in failures."""
 
     name: str
     plan: Plan
@@ -26,7 +26,7 @@ class Case:
 def random_case(generator: random.Random, world: int, build: Callable[[], Workload]) -> Case:
     """Any cuts and replicas of a model on ``world`` ranks, in one of three kinds of order.
 
-    Where layers share weights, no rank has several stages.
+    If layers share weights, no rank has several stages.
     """
     tied = build in (*TIED, *TIED_GRAPHS)
     _, names, _ = row(build)
@@ -47,7 +47,7 @@ def random_case(generator: random.Random, world: int, build: Callable[[], Worklo
 
 
 def placed_cases(generator: random.Random, world: int) -> list[Case]:
-    """Every family that places stages itself, with any model that has layers enough, cuts and micro-batches."""
+    """Every family that places stages itself, with any model of enough layers, cuts and micro-batches."""
     found = []
     for family in PLACED.values():
         if family.even and world % 2:
@@ -62,7 +62,7 @@ def placed_cases(generator: random.Random, world: int) -> list[Case]:
 
 
 def _case(generator: random.Random, build: Callable[[], Workload], cuts: tuple[int, ...], schedule: Schedule) -> Case:
-    """The schedule's plan; some layers are computed again."""
+    """Plan of the schedule, with some layers recomputed."""
     module, names, held = row(build)
     share = generator.choice((0.0, 0.3, 1.0))
     recompute = [name for name in names if generator.random() < share]

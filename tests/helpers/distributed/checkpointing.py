@@ -1,4 +1,4 @@
-"""What ranks run in the tests of checkpoints: importable by name, as other processes need it."""
+"""Functions that ranks run in the tests of checkpoints, importable by name for other processes."""
 
 import shutil
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from pipeplan_executor.stages.source import draw
 from pipeplan_executor.train.pipeline import Pipeline
 
 STEPS = 3
-"""Ahead of a checkpoint, and after it."""
+"""Number of steps ahead of a checkpoint, and after it."""
 MODELS: dict[str, Callable[[], Workload]] = {
     "decoder": tiny_decoder,
     "tied": tiny_tied,
@@ -45,7 +45,7 @@ RATE = 0.01
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model is cut: replicas of every stage, or a family that places its stages itself; processes a rank."""
+    """Cut of a model: replicas of every stage, or a family that places its stages itself; processes per rank."""
 
     replicas: tuple[int, ...] = ()
     family: str = "1f1b-sno"
@@ -53,7 +53,7 @@ class Layout:
     team: int = 1
 
     def plan(self, build: Callable[[], Workload], optimizer: str) -> Plan:
-        """On all processes, for batches of 8 samples."""
+        """Plan on all processes, for batches of 8 samples."""
         module, names, held = row(build)
         schedule = self._schedule(dist.get_world_size() // self.team)
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
@@ -79,7 +79,7 @@ LAYOUTS = {
 
 
 def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
-    """For every layout: is a run that was broken off bit by bit the run that was not?"""
+    """For every layout, True if an interrupted and resumed run equals an uninterrupted one bit by bit."""
     found = {}
     for number, layout in enumerate(LAYOUTS[dist.get_world_size()]):
         place = Path(folder) / str(number)
@@ -98,7 +98,7 @@ def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
 
 
 def moved(folder: str, model: str, optimizer: str, in_a_ring: bool = False) -> dict[str, float]:
-    """For every two layouts, or each and the next: how far a run that moves there is from one that stays."""
+    """For every two layouts, or each and the next: difference of a run that moves from a run that stays."""
     layouts = LAYOUTS[dist.get_world_size()]
     stay = {}
     for number, layout in enumerate(layouts):
@@ -123,7 +123,7 @@ def moved(folder: str, model: str, optimizer: str, in_a_ring: bool = False) -> d
 
 
 def handed_on(folder: str, model: str, optimizer: str) -> float:
-    """How far from a pipeline that stays is a run that goes through all layouts, between them once as a plain file."""
+    """Difference of a run that moves through all layouts, once as a plain file, from a run that stays."""
     layouts = LAYOUTS[dist.get_world_size()]
     stays = _pipeline(layouts[1].plan(MODELS[model], optimizer), model)
     _train(stays, len(layouts))
@@ -143,7 +143,7 @@ def handed_on(folder: str, model: str, optimizer: str) -> float:
 
 
 def alone(folder: str, model: str, optimizer: str) -> dict[str, float]:
-    """How far from a pipeline that stays is the plain model that takes over from it, and a pipeline after that."""
+    """Differences from a run that stays, of a plain model that resumes it, and of a pipeline after that."""
     layouts = LAYOUTS[dist.get_world_size()]
     pipeline = _pipeline(layouts[2].plan(MODELS[model], optimizer), model)
     _train(pipeline, STEPS)
@@ -182,7 +182,7 @@ def alone(folder: str, model: str, optimizer: str) -> dict[str, float]:
 
 
 def refused(folder: str) -> dict[str, str]:
-    """What is said to checkpoints that are broken, of another model, or of another optimiser."""
+    """Errors for checkpoints that are broken, of another model, or of another optimiser."""
     layout = LAYOUTS[dist.get_world_size()][1]
     pipeline = _pipeline(layout.plan(MODELS["decoder"], "adam"), "decoder")
     _train(pipeline, 1)
@@ -265,7 +265,7 @@ def _everywhere(same: bool) -> bool:
 
 
 def _apart(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Largest difference between two plain checkpoints, of weights and of what the optimiser keeps."""
+    """Largest difference between two plain checkpoints, in weights and optimiser state."""
     pairs = [(value, other["model"][name]) for name, value in one["model"].items()]
     states, others = (plain["optimizer"]["state"] for plain in (one, other))
     assert states.keys() == others.keys()

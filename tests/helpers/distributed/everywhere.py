@@ -1,11 +1,11 @@
-"""What ranks found, put together."""
+"""Reductions of results over ranks."""
 
 import torch
 import torch.distributed as dist
 
 
 def greatest(value: float) -> float:
-    """The greatest of what all ranks give, on each of them."""
+    """Maximum of a value over all ranks, returned on each of them."""
     shared = torch.tensor([value], dtype=torch.float64)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     return float(shared)

@@ -1,4 +1,4 @@
-"""Schedules that are found, one of each kind, with a model to run them: sought once, ahead of all ranks."""
+"""Searched schedules, one of each kind, with a model to run them; searched once, before the ranks start."""
 
 import random
 from itertools import pairwise
@@ -19,7 +19,7 @@ KINDS = ("joined", "split", "several stages a device", "recomputed", "replicated
 
 
 def found_cases(world: int, seed: int) -> list[Case]:
-    """A case of each of `KINDS` on so many ranks, whose order no family has."""
+    """A case of each of `KINDS` on ``world`` ranks, with an order that no family has."""
     generator = random.Random(seed)
     found = []
     for kind in KINDS:
@@ -35,7 +35,7 @@ def found_cases(world: int, seed: int) -> list[Case]:
 
 
 def _found(generator: random.Random, placement: Placement, split: bool) -> Schedule:
-    """What is found for stages of random times and little memory, the first time that it is no family's."""
+    """The first searched schedule of stages with random times and little memory that is not a family's."""
     while True:
         micro_batches = generator.randint(3, 7)
         schedule = find_schedule(
@@ -58,7 +58,7 @@ def _placement(generator: random.Random, kind: str, world: int) -> Placement:
 
 
 def _pipeline(generator: random.Random, placement: Placement) -> Pipeline:
-    """Room for two to four micro-batches of every stage."""
+    """Pipeline with memory for two to four micro-batches of every stage."""
     ranks = 1 + max(device for homes in placement for device in homes)
     stages = []
     for _ in placement:

@@ -1,4 +1,4 @@
-"""A run long enough to lose ranks in, and who kills them: importable by name, as other processes need it."""
+"""A run long enough to lose ranks, and a killer of ranks, importable by name for other processes."""
 
 import multiprocessing
 import os
@@ -24,11 +24,11 @@ from pipeplan_executor.train.pipeline import Pipeline
 
 STEPS = 30
 PAUSE = 0.05
-"""Seconds that a step takes at least."""
+"""Least seconds of a step."""
 
 
 def unhurried() -> Workload:
-    """The small perceptron, whose batches take their time to come."""
+    """The small perceptron, with slow batches."""
     workload = tiny_mlp()
 
     def draw(samples: int, generator: Any) -> tuple[Any, Any]:
@@ -39,7 +39,7 @@ def unhurried() -> Workload:
 
 
 def lasting_plan(ranks: int) -> Plan:
-    """Pipelined on so many ranks, with Adam's state to lose."""
+    """Plan of a pipeline on ``ranks`` ranks, with Adam's state to lose."""
     workload = tiny_mlp()
     names = layers_of(workload)
     cuts = [round(i * len(names) / ranks) for i in range(ranks + 1)]
@@ -47,7 +47,7 @@ def lasting_plan(ranks: int) -> Plan:
 
 
 def undisturbed_run(folder: str) -> str:
-    """All steps on these ranks; where their checkpoint lies."""
+    """Run all steps on these ranks, and return the path of their checkpoint."""
     pipeline = Pipeline(lasting_plan(dist.get_world_size()), tiny_mlp)
     for number in range(STEPS):
         pipeline.step(*draw(pipeline.workload, pipeline.plan.batch, 0, step=number))
@@ -56,15 +56,15 @@ def undisturbed_run(folder: str) -> str:
 
 
 class Killer:
-    """Sends signals to ranks while a run goes on in this process.
+    """Thread that sends signals to ranks during a run in this process.
 
     Parameters
     ----------
     signals : list
-        One an attempt of the run, each at a random moment after the attempt has saved something new, or (``at_once``)
-        from the start of its processes on.
+        One per attempt of the run, each at a random moment after the attempt has saved a new checkpoint, or
+        (``at_once``) from the start of its processes on.
     folder : Path
-        Of the checkpoints.
+        Folder of the checkpoints.
     """
 
     def __init__(self, signals: list[signal.Signals], folder: Path, seed: int, at_once: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What ranks run in the tests of losing them: importable by name, as other processes need it."""
+"""Functions that ranks run in the tests of lost ranks, importable by name for other processes."""
 
 import os
 import signal
@@ -14,14 +14,14 @@ from pipeplan_executor import launch
 
 
 def misbehaving(how: str, culprit: int) -> None:
-    """One rank raises, is killed, stops or is busy with something else; the others wait for it."""
+    """Let one rank raise, be killed, stop or be busy otherwise, while the others wait for it."""
     if dist.get_rank() == culprit:
         misbehave(how)
     dist.recv(torch.zeros(1), culprit)
 
 
 def misbehave(how: str) -> None:
-    """In one of four ways."""
+    """Fail in one of four ways."""
     if how == "raise":
         raise TimeoutError("the data timed out")
     if how == "busy":
@@ -31,7 +31,7 @@ def misbehave(how: str) -> None:
 
 
 def failing_at_first(folder: str, failures: tuple[str, ...]) -> int:
-    """Fails in these ways, one an attempt, and then says how many attempts it took."""
+    """Fail in these ways, one per attempt, then return the number of attempts."""
     attempts = Path(folder) / f"attempts{dist.get_rank()}"
     number = len(attempts.read_text()) if attempts.exists() else 0
     attempts.write_text("x" * (number + 1))
@@ -45,9 +45,9 @@ def failing_at_first(folder: str, failures: tuple[str, ...]) -> int:
 
 
 def returning_what_stays() -> object:
-    """Something that no other process can have."""
+    """Return an object that cannot be sent to another process."""
     return lambda: None
 
 
-if __name__ == "__main__":  # one of two ranks that misbehaves so, and the timeout
+if __name__ == "__main__":  # arguments: the way in which one of two ranks fails, and the timeout
     launch(misbehaving, 2, sys.argv[1], 1, timeout=float(sys.argv[2]))

@@ -17,17 +17,17 @@ from pipeplan_executor.zoo import decoder, mlp, resnet50, vgg16
 
 
 def tiny_decoder() -> Workload:
-    """Three blocks, a small vocabulary."""
+    """Decoder of three blocks with a small vocabulary."""
     return decoder(blocks=3, width=16, heads=2, vocabulary=50, length=6, hidden=32)
 
 
 def tiny_tied() -> Workload:
-    """The same with embedding and head tied."""
+    """Decoder of three blocks with embedding and head tied."""
     return decoder(blocks=3, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)
 
 
 def tiny_shared() -> Workload:
-    """A block between embedding and head that share a matrix, which teams of processes cut too."""
+    """Decoder of one block; embedding and head share a matrix, which tensor-parallel groups shard too."""
     workload = decoder(blocks=1, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)
     return replace(workload, shards={**(workload.shards or {}), "head.weight": 1})
 
@@ -43,7 +43,7 @@ def tiny_dropping() -> Workload:
 
 
 def tiny_thrice() -> Workload:
-    """Three linear layers with one matrix, two of which have one bias too: ties of different layers that overlap."""
+    """Three linear layers that share one matrix, two of which share a bias too: overlapping ties."""
     layers = [nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5)]
     first, second, third = (layers[i] for i in (0, 2, 3))
     second.weight = third.weight = first.weight
@@ -56,7 +56,7 @@ def tiny_thrice() -> Workload:
 
 
 def tiny_vgg() -> Workload:
-    """All 22 layers, a few channels."""
+    """VGG-16 with all 22 layers and few channels."""
     return vgg16(image=32, classes=7, classifier=12, channels=((4, 4), (4, 4), (6, 6, 6), (6, 6, 6), (8, 8, 8)))
 
 
@@ -71,7 +71,7 @@ def tiny_resnet() -> Workload:
 
 
 class Begin(nn.Module):
-    """Word numbers and a mask to floating-point tensors, one a view of another one; both inputs are passed on."""
+    """Stage that maps word numbers and a mask to floating-point tensors, one a view of another, and passes both on."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Begin(nn.Module):
 
 
 class Middle(nn.Module):
-    """Writes into one of its inputs, passes one on, makes one that wants no gradient and one that nobody reads."""
+    """Stage that writes into an input, passes one on, makes one without gradient and one without reader."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Middle(nn.Module):
 
 
 class Later(nn.Module):
-    """Reads two of five, and passes an unused one on."""
+    """Stage that reads two of five tensors, and passes an unused one on."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Later(nn.Module):
 
 
 class End(nn.Module):
-    """Logits for each word."""
+    """Stage that computes logits for each word."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -165,10 +165,10 @@ _ROWS: dict[Callable[[], Workload], tuple[nn.Module, tuple[str, ...], Held]] = {
 
 
 def layers_of(workload: Workload) -> tuple[str, ...]:
-    """The chain: these models are sequences."""
+    """Names of the layers of a model that is a chain."""
     return tuple(name for name, _ in workload.module.named_children())
 
 
 def random_cuts(generator: random.Random, layers: int, stages: int) -> tuple[int, ...]:
-    """Boundaries of so many stages, none empty."""
+    """Boundaries of ``stages`` stages, none empty."""
     return (0, *sorted(generator.sample(range(1, layers), stages - 1)), layers)

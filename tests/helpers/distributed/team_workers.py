@@ -1,4 +1,4 @@
-"""What ranks run in the tests of tensor parallelism: teams of two processes, on all the processes there are."""
+"""Functions that ranks run in the tests of tensor parallelism: groups of two processes, on all processes."""
 
 import random
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from pipeplan_executor.train.verify import worst_error
 
 TEAM = 2
 CONVERTED = {"*.mlp.c_fc.weight": 1, "*.mlp.c_fc.bias": 0, "*.mlp.c_proj.weight": 0, "*.c_attn.weight": 1}
-"""GPT-2's matrices lie the other way round; its queries, keys and values stand side by side in one, so that they are
+"""Shards of GPT-2: its matrices are transposed, and its queries, keys and values share one matrix, so that they are
 gathered."""
 LLAMAS = {f"*.{name}_proj.weight": 0 for name in ("q", "k", "v", "gate", "up")} | {
     f"*.{name}_proj.weight": 1 for name in ("o", "down")
@@ -47,7 +47,7 @@ NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
 
 
 def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
-    """The worst error of models that are cut as people cut them: joined, split, or run again in the backward."""
+    """The worst error of models with the usual shards: with joined or split backward, or recomputation."""
     found = {}
     for name, ways in cases:
         build, shards = NAMED[name]
@@ -62,7 +62,7 @@ def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
 
 
 def random_teams(count: int, seed: int) -> dict[str, float]:
-    """The worst error of random plans of all models, with random parameters cut along random axes."""
+    """The worst error of random plans of all models, with random parameters sharded along random axes."""
     generator, ranks = random.Random(seed), dist.get_world_size() // TEAM
     found = {}
     for number in range(count):
@@ -75,7 +75,7 @@ def random_teams(count: int, seed: int) -> dict[str, float]:
 
 
 def random_shards(generator: random.Random, module: nn.Module) -> dict[str, int]:
-    """Any axes of any parameters, at least one, as long as they are even; recurrent layers are left out."""
+    """Random even axes of random parameters, at least one; recurrent layers are left out."""
     ways = {}
     for name, parameter in module.named_parameters():
         if not isinstance(module.get_submodule(name.rpartition(".")[0]), nn.RNNBase):
@@ -86,7 +86,7 @@ def random_shards(generator: random.Random, module: nn.Module) -> dict[str, int]
 
 
 def outputs() -> tuple[float, float, float]:
-    """In evaluation mode: loss and unsplit loss, and how far all outputs are apart."""
+    """Loss, unsplit loss and largest difference of all outputs, in evaluation mode."""
     plan = _plan(tiny_decoder)
     pipeline = Pipeline(plan, tiny_decoder, dtype=torch.float64, tensor_parallel=TEAM)
     inputs, targets = draw(pipeline.workload, plan.batch, 3, torch.float64)
@@ -99,7 +99,7 @@ def outputs() -> tuple[float, float, float]:
 
 
 def collectives() -> dict[str, dict[str, int]]:
-    """How many of which collectives a rank with one block issues for a micro-batch: forward only, and both ways."""
+    """Number of collectives of each kind that a rank with one block issues per micro-batch: forward, and both ways."""
     plan = _plan(one_block, each=1)
     pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
     batch = draw(pipeline.workload, plan.batch, 3)
@@ -116,7 +116,7 @@ def collectives() -> dict[str, dict[str, int]]:
 
 
 def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
-    """Of the parameters that are cut: which of their gradients are there behind I, and which behind W."""
+    """For the sharded parameters, True if their gradients exist after I, and after W."""
     plan = _plan(one_block)
     plan = replace(plan, schedule=halved(plan.schedule))
     pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
@@ -136,7 +136,7 @@ def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
 
 
 def _plan(build: Callable[[], Workload], each: int = 3) -> Plan:
-    """One stage, replicated on all teams, for so many micro-batches each."""
+    """Plan of one stage, replicated on all tensor-parallel groups, with ``each`` micro-batches per group."""
     module, names, held = row(build)
     ranks = dist.get_world_size() // TEAM
     return plan_for(module, names, (0, len(names)), FAMILIES["gpipe"].write((ranks,), each * ranks), held=held)
@@ -148,7 +148,7 @@ def one_block() -> Workload:
 
 
 def report() -> tuple[RunReport, Schedule]:
-    """What a run reports, and of which schedule."""
+    """Report of a run, and its schedule."""
     plan = _plan(one_block)
     options = runner._Options(
         steps=1,

@@ -1,4 +1,4 @@
-"""A pipeline of torch's own runtime, given the file of an order: importable by name, as other processes need it."""
+"""Pipeline of torch's own runtime for an exported order, importable by name for other processes."""
 
 from collections.abc import Mapping
 from pathlib import Path

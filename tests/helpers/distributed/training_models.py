@@ -13,19 +13,19 @@ PADDING = -100
 
 
 class Noisy(nn.Module):
-    """A residual layer that calls dropout by a function, which no search for modules finds."""
+    """Residual layer that calls dropout as a function, which is invisible to a search for modules."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(16, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape."""
+        """Return a tensor of the same shape."""
         return x + functional.dropout(self.linear(x).tanh(), 0.3, self.training)
 
 
 def dropped() -> Workload:
-    """Token numbers, attention and perceptrons with dropout, and dropout as a layer of its own."""
+    """Model of token numbers, attention and perceptrons with dropout, and dropout as a layer of its own."""
 
     def block() -> nn.Module:
         return nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True)
@@ -42,13 +42,13 @@ def dropped() -> Workload:
 
 
 def dropped_apart() -> Workload:
-    """The same, cut for teams: heads apart, and hidden neurons, and what dropout is called on."""
+    """Model of `dropped`, sharded by heads and hidden neurons, with dropout on sharded tensors."""
     by_columns = dict.fromkeys(("*.in_proj_*", "*.linear1.*", "noisy.linear.*"), 0)
     return replace(dropped(), shards={**by_columns, "*.out_proj.weight": 1, "*.linear2.weight": 1})
 
 
 class Skipping(nn.Module):
-    """No chain: what is dropped out is added again further down, so the model is captured as a graph."""
+    """Model with a skip around dropout, which is not a chain, so that it is captured as a graph."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Skipping(nn.Module):
         self.first, self.second, self.head = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 30)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Logits for each word."""
+        """Compute logits for each word."""
         x = functional.dropout(self.words(words), self.dropout, self.training)
         y = functional.dropout(self.first(x).tanh(), self.dropout, self.training)
         return self.head(x + self.second(y).tanh())
@@ -69,12 +69,12 @@ def skipping() -> Workload:
 
 
 def forking() -> Workload:
-    """The same without dropout."""
+    """Model of `skipping` without dropout."""
     return Workload(Skipping(0.0), _text, _loss)
 
 
 def padded() -> Workload:
-    """Sentences of unlike lengths: the loss is the mean over their words, and a micro-batch weighs its words."""
+    """Sentences of different lengths: the loss is the mean over words, and micro-batches are weighted by words."""
     layers = OrderedDict(
         embedding=nn.Embedding(30, 16), widen=nn.Linear(16, 24), tanh=nn.Tanh(), narrow=nn.Linear(24, 16)
     )
@@ -83,7 +83,7 @@ def padded() -> Workload:
 
 
 def steep() -> Workload:
-    """Its loss is so steep that half-precision gradients overflow until the loss scale has fallen a few times."""
+    """Model with a loss so steep that fp16 gradients overflow until the loss scale has fallen a few times."""
     layers = OrderedDict(first=nn.Linear(16, 16), gelu=nn.GELU(), second=nn.Linear(16, 16), last=nn.Linear(16, 4))
 
     def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -93,7 +93,7 @@ def steep() -> Workload:
 
 
 def steep_apart() -> Workload:
-    """The same, cut for teams."""
+    """Model of `steep` with shards."""
     return replace(steep(), shards={"first.*": 0, "second.weight": 1})
 
 

@@ -1,4 +1,4 @@
-"""What ranks run in the tests of training: a pipeline, and the unsplit model trained by plain torch beside it."""
+"""Functions that ranks run in the tests of training: a pipeline, and the unsplit model trained by plain torch."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -30,7 +30,7 @@ SEED = 5
 
 @dataclass(frozen=True)
 class Case:
-    """How to train: replicas of every stage, and the options of a `Pipeline`."""
+    """Settings of a training: replicas of every stage, and the options of a `Pipeline`."""
 
     build: Callable[[], Workload]
     replicas: tuple[int, ...]
@@ -40,14 +40,12 @@ class Case:
     split: bool = False
     optimizer: str = "adam"
     accumulated: tuple[int, ...] = ()
-    """Steps that do not update, and count half."""
+    """Steps without update, which count half."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Of a pipeline or of plain training: losses, norms ahead of clipping, loss scales, learning rates; at last a loss
-    in evaluation.
-    """
+    """Losses, norms ahead of clipping, loss scales and learning rates of a training, and a final evaluation loss."""
 
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
@@ -66,12 +64,12 @@ def decayed(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
 
 
 def sgd(named: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    """Momentum with Nesterov's step."""
+    """SGD with Nesterov momentum."""
     return torch.optim.SGD(named, lr=0.05, momentum=0.9, nesterov=True)
 
 
 def falling(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-    """The learning rate falls with every update."""
+    """Schedule with a learning rate that falls with every update."""
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 1 / (1 + update))
 
 
@@ -85,11 +83,11 @@ ON_THREE = (
     "dropout, replicas",
     "padding",
 )
-"""What is tested on three ranks, beside two."""
+"""Cases on three ranks, in addition to two."""
 
 
 def cases(world: int) -> dict[str, Case]:
-    """What is tested on so many ranks."""
+    """Cases on ``world`` ranks."""
     line, halves, alike = (1,) * world, (world - 1, 1), (world,)
     every = {
         "own optimiser": Case(tiny_decoder, line, USERS),
@@ -123,14 +121,14 @@ LOW = {
     "fp16, clipped": Case(steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "clip": 1.0, "precision": "fp16"}),
     "fp16, ZeRO-1": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero1=True),
 }
-"""In mixed precision, on two ranks."""
+"""Cases in mixed precision, on two ranks."""
 
 
 TEAMS = {
     "team, ZeRO-1, recomputed": Case(tiny_shared, (2,), USERS, zero1=True, recompute=True, accumulated=(1,)),
     "team, dropout": Case(dropped_apart, (1, 1), {"optimizer": sgd, "clip": 0.1}, split=True),
 }
-"""Two processes a rank, on four."""
+"""Cases with two processes per rank, on four processes."""
 TEAMS_LOW = {
     "team, bf16": Case(tiny_shared, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
     "team, fp16": Case(steep_apart, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}),
@@ -138,11 +136,11 @@ TEAMS_LOW = {
 
 
 Found = dict[str, tuple[Seen, Seen, float]]
-"""Of each case what was seen of the pipeline and of plain training, and how far their weights are apart."""
+"""For each case the records of the pipeline and of plain training, and the difference of their weights."""
 
 
 def everything() -> tuple[Found, dict[str, float]]:
-    """All cases of this number of ranks, and what verification finds."""
+    """Results of all cases of this number of ranks, and of verification."""
     found = {name: compare(case, torch.float64) for name, case in cases(dist.get_world_size()).items()}
     if dist.get_world_size() > 2:
         return found, {}
@@ -150,7 +148,7 @@ def everything() -> tuple[Found, dict[str, float]]:
 
 
 def teams() -> Found:
-    """What teams of two processes do, beside plain training."""
+    """Results of tensor-parallel groups of two processes, with plain training for comparison."""
     found = {name: compare(case, torch.float64) for name, case in TEAMS.items()}
     return {**found, **{name: compare(case, torch.float32) for name, case in TEAMS_LOW.items()}}
 
@@ -169,7 +167,7 @@ def verified() -> dict[str, float]:
 
 
 def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
-    """The pipeline beside plain training."""
+    """Train the pipeline and the plain model, and return both records and the difference of weights."""
     workload = case.build()
     row = row_of(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
     names = row.names
@@ -220,7 +218,7 @@ def _rate(pipeline: Pipeline) -> float:
 
 
 class Plain:
-    """The unsplit model in a loop as people write it, with torch's own tools."""
+    """The unsplit model in a plain training loop with torch's own tools."""
 
     def __init__(
         self, whole: nn.Module, workload: Workload, options: dict[str, Any], layers: Sequence[nn.Module]
@@ -242,7 +240,7 @@ class Plain:
         update: bool,
         weight: float,
     ) -> float:
-        """One batch."""
+        """Train on one batch, and return its loss."""
         weigh = self.workload.weight or len
         total, mean = sum(map(weigh, targets)), 0.0
         with seeded(self.layers, SEED) as moment:

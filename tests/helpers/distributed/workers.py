@@ -1,4 +1,4 @@
-"""What ranks run in the tests of this folder: importable by name, as other processes need it."""
+"""Functions that ranks run in the tests of plans, importable by name for other processes."""
 
 import random
 from collections.abc import Callable
@@ -56,8 +56,8 @@ def found_schedules(cases: list[Case]) -> dict[str, float]:
 def worst_error(case: Case, passes: int) -> float:
     """Largest relative difference of loss and gradients to the unsplit model, in float64, over all ranks.
 
-    Passes without an update in between add up, so the gradients must be that many times as large. For one pass alone
-    captured models are captured in training only.
+    Passes without an update in between add up, so the gradients must be ``passes`` times as large. For a single pass,
+    captured models are captured in training mode only.
     """
     pipeline = Pipeline(case.plan, case.build, dtype=torch.float64, evaluates=passes > 1)
     inputs, targets = draw(pipeline.workload, case.plan.batch, 3, torch.float64)
@@ -70,7 +70,7 @@ def worst_error(case: Case, passes: int) -> float:
     for name, parameter in pipeline.named_parameters():
         gradient = expected[name].grad
         wanted = torch.zeros_like(parameter) if gradient is None else gradient
-        scale = max(float(wanted.abs().max()), 1e-6 * largest)  # some are zero but for rounding
+        scale = max(float(wanted.abs().max()), 1e-6 * largest)  # some are zero except for rounding
         worst = max(worst, float((parameter.grad / passes - wanted).abs().max()) / scale)
     return greatest(worst)
 
@@ -93,7 +93,7 @@ def accumulate(whole: nn.Module, workload: Workload, plan: Plan, inputs: Batch, 
 
 
 def training(steps: int, tied: bool = False) -> dict[str, tuple[list[float], list[float], float]]:
-    """By optimiser, replicas and sharding: losses pipelined and unsplit, and how far the weights are apart.
+    """By optimiser, replicas and sharding: losses pipelined and unsplit, and the difference of the weights.
 
     ``tied``: for a model whose first and last layer share weights.
     """
@@ -110,7 +110,7 @@ def training(steps: int, tied: bool = False) -> dict[str, tuple[list[float], lis
 
 
 def tied_training(steps: int) -> dict[str, tuple[list[float], list[float], float]]:
-    """The same for a model whose first and last layer share weights."""
+    """Results of `training` for a model whose first and last layer share weights."""
     return training(steps, tied=True)
 
 
@@ -140,7 +140,7 @@ def _train(
 
 
 def replicas() -> tuple[tuple[int, list[int]], list[float]]:
-    """What the replicas of a stage share, and what they do not."""
+    """Sizes of the optimiser shares of a stage's replicas, and differences of their batch norm statistics."""
     return optimizer_shares(), batch_norm_of_replicas()
 
 
@@ -177,7 +177,7 @@ def batch_norm_of_replicas() -> list[float]:
 
 
 def verification() -> dict[str, float]:
-    """What ``--verify`` finds for the user's own stages and, with transformers, for gradients that are but rounding."""
+    """Errors by ``--verify`` for the user's own stages and, with transformers, for gradients of mere rounding."""
     builds = (models_of_tests.tiny_stages, *(models_of_tests.tiny_bert,) * models_of_tests.HAS_TRANSFORMERS)
     found = {}
     for build in builds:
@@ -189,9 +189,9 @@ def verification() -> dict[str, float]:
 
 
 def evaluation() -> dict[str, tuple[float, float, float]]:
-    """By model and placement: the pipeline's loss and the unsplit one's, and how far all outputs are apart.
+    """By model and placement: the pipeline's loss, the unsplit one's, and the largest difference of all outputs.
 
-    In evaluation mode, after a training step, on every way that outputs take: one last rank, replicas of the last
+    Measured in evaluation mode, after a training step, for every route of outputs: one last rank, replicas of the last
     stage, stages in a V, several tensors between stages, and a captured model that returns a dict.
     """
     cases = [

@@ -1,4 +1,4 @@
-"""Heuristics that are short of time, or whose plans lie outside what was asked."""
+"""Heuristics that are short of time, or whose plans lie outside the searched space."""
 
 import sys
 from dataclasses import replace
@@ -15,11 +15,11 @@ from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 
 SPACE = Space(fat_head(), equal_devices(3), Job(2))
-"""Three devices for two micro-batches: data parallelism, which is asked first, has no plan."""
+"""Three devices for two micro-batches: data parallelism, which runs first, has no plan."""
 
 
 def test_turns_go_on_until_a_plan_is_known() -> None:
-    """Without time, heuristics are asked until one of them has a plan, and no further."""
+    """Without time, heuristics run until one of them has a plan, and no further."""
     found = list(baselines(SPACE, 0.0).values())
     first = next(n for n, one in enumerate(found) if one.evaluated)
     assert first > 0
@@ -29,12 +29,12 @@ def test_turns_go_on_until_a_plan_is_known() -> None:
 
 
 def test_a_plan_that_is_known_already_ends_the_turns() -> None:
-    """Then no heuristic is asked once the time is over."""
+    """With a known plan no heuristic runs once the time is over."""
     assert {one.why for one in baselines(SPACE, 0.0, known=True).values()} == {LATE}
 
 
 def test_a_plan_outside_what_was_asked_is_marked() -> None:
-    """It may beat the answer, and stands beside it with the reason; without one it would contradict the proof."""
+    """Such a plan may be below the answer, with a reason; without a reason it would contradict the proof."""
     model, cluster = tiny_chain(), equal_devices(2)
     asked, free = (solve(model, cluster, job=Job(4, depths=depths, replicas=(1,))) for depths in ((1,), ()))
     evaluated = free.baselines["chain-minmax"].evaluated

@@ -40,7 +40,7 @@ def model_file(tmp_path: Path) -> str:
 
 
 def test_json_is_one_object_with_the_promised_keys(model_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """``solve --json`` prints exactly one object on standard output, every key there."""
+    """``solve --json`` prints exactly one object on standard output, with every key."""
     assert main(["solve", model_file, "--devices", "3", "--batch", "16", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert set(answer) == SOLVE_KEYS
@@ -57,7 +57,7 @@ def test_json_is_one_object_with_the_promised_keys(model_file: str, capsys: pyte
 def test_a_tight_memory_limit_changes_the_plan(
     backend: str, model_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A limit that excludes the fastest plan yields a slower plan that keeps it."""
+    """A limit that excludes the fastest plan yields a slower plan within the limit."""
 
     def ask(*limit: str) -> dict[str, object]:
         arguments = ["solve", model_file, "--devices", "3", "--batch", "16", "--backend", backend, "--json", *limit]
@@ -77,7 +77,7 @@ def test_a_tight_memory_limit_changes_the_plan(
 
 @pytest.mark.parametrize("backend", ["cpsat", "cbc"])
 def test_an_impossible_limit_is_explained(backend: str, model_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing fits: exit code 1, nothing on standard output, and what would fit on standard error; and it does fit."""
+    """An infeasible limit gives exit code 1, and on standard error a remedy, which does fit."""
     arguments = ["solve", model_file, "--devices", "3", "--batch", "16", "--backend", backend, "--json"]
     assert main([*arguments, "--memory", "9B"]) == 1
     said = capsys.readouterr()
@@ -111,7 +111,7 @@ def test_bad_input_teaches(
 def test_a_saved_plan_simulates_to_its_promise(
     model_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What ``solve -o`` saves, ``simulate`` times to the same nanosecond, draws and traces."""
+    """A plan of ``solve -o`` is simulated to the same nanosecond, drawn and traced."""
     plan, trace, picture = (str(tmp_path / name) for name in ("plan.json", "trace.json", "plan.svg"))
     assert main(["solve", model_file, "--devices", "2", "--batch", "8", "-o", plan, "--plot", picture]) == 0
     capsys.readouterr()
@@ -122,7 +122,7 @@ def test_a_saved_plan_simulates_to_its_promise(
     assert "<svg" in Path(picture).read_text()
 
 
-def test_compare_puts_every_balancer_and_family_beside_the_solver(
+def test_compare_lists_every_partitioner_and_family_with_the_solver(
     model_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One row for each method and family; no row below the bound, none below the solver's best."""
@@ -141,7 +141,7 @@ def test_compare_puts_every_balancer_and_family_beside_the_solver(
 
 
 def test_doctor_finds_both_solvers(capsys: pytest.CaptureFixture[str]) -> None:
-    """In a sound environment the doctor says so."""
+    """In a sound environment ``doctor`` reports no problem."""
     assert main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["solvers"] == {"cpsat": "works", "cbc": "works"}
 
@@ -162,7 +162,7 @@ def test_public_profiles_reach_the_known_optimum(
 ) -> None:
     """On PipeDream's profiles, equal devices and free links, the bottleneck is the known one of a chain, or below.
 
-    Theirs is told for a micro-batch, ours for a sample.
+    The known value is per micro-batch, pipeplan's per sample.
     """
     path = str(shared(f"pipedream/{file}.graph.txt"))
     assert main(["solve", path, "--devices", str(devices), "--objective", "bottleneck", "--json"]) == 0
@@ -173,7 +173,7 @@ def test_public_profiles_reach_the_known_optimum(
 
 @pytest.mark.parametrize("file", ["vgg16", "resnet50"])
 def test_slow_links_change_the_plan(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With 1.25 GB/s links another partition is best, and it is at least as good as every balancer's."""
+    """With 1.25 GB/s links another partition is best, and it is at least as good as every partitioner's."""
     path = str(shared(f"pipedream/{file}.graph.txt"))
     answers = []
     for extra in ([], ["--bandwidth", "1.25GB/s"]):

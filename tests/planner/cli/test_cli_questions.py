@@ -23,7 +23,7 @@ def model(tmp_path: Path) -> str:
 def test_a_plan_and_its_question_are_explained_alike(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The plan alone tells the same step, path and binding things as the question, which adds the changes."""
+    """A plan alone gives the same step, path and bottlenecks as the problem, which adds the changes."""
     plan = str(tmp_path / "plan.json")
     assert main(["solve", model, *LEAN, "-o", plan]) == 0
     capsys.readouterr()
@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_explained_and_the_remedy_works(model: str, capsys:
 def test_a_frontier_is_written_drawn_and_resumed(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One call leaves answers, table and picture; a second one asks nothing more and says the same."""
+    """One call writes answers, table and picture; a second one solves nothing more and prints the same."""
     kept, table, picture = (str(tmp_path / name) for name in ("kept.json", "table.csv", "picture.svg"))
     arguments = ["frontier", model, *LEAN, "-o", kept]
     assert main([*arguments, "--csv", table, "--plot", picture]) == 0
@@ -73,7 +73,7 @@ def test_a_frontier_is_written_drawn_and_resumed(
 
 
 def test_the_fewest_devices_are_named_with_their_proof(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a limit that one device does not keep, more are needed, and the excluded part is named."""
+    """With a limit that one device exceeds, more are needed, and the excluded part is named."""
     assert main(["frontier", model, *LEAN, "--memory", "72B", "--fewest", "--json"]) == 0
     one = json.loads(capsys.readouterr().out)
     assert (one["devices"], one["excluded"], one["proved"]) == (1, [], True)

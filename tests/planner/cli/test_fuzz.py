@@ -1,6 +1,6 @@
-"""Random mistakes in files, command lines and calls: an answer or a lesson, in time, and nothing is lost.
+"""Random mistakes in files, command lines and calls: an answer or a helpful error, in time, and no lost file.
 
-Forty of the inputs are tried by default, a thousand in the slow tests; each is made from its number alone.
+Forty of the inputs are tried by default, a thousand in the slow tests; each is generated from its number alone.
 """
 
 import json
@@ -29,9 +29,9 @@ from pipeplan.io.text import json_text, yaml_text
 
 QUICK, MANY = 40, 1000
 TIME = 0.5
-"""Seconds that each search may take."""
+"""Time limit of each search, in seconds."""
 GRACE = 30.0
-"""Seconds beyond that: for imports, on a machine that does much else."""
+"""Seconds beyond the limit, for imports on a busy machine."""
 
 NASTY: list[Any] = [
     -1, 0, 1, 2, 3, 1.5, 2**31, 2**53, 2**62, 2**63, 10**20, 10**30, -(10**30), 1e308, float("nan"), float("inf"), None,
@@ -39,9 +39,9 @@ NASTY: list[Any] = [
     "any",
     "1f1b", [], [[]], ["l0"], {}, {"a": 1}, {"layers": []}, [1, 2], "y" * 300,
 ]  # fmt: skip
-"""What people, programs and cats write into fields."""
+"""Wrong values of fields."""
 NUMBERS = [-1, 0, 1, 2, 3, 7, 1000, 2**20, 2**31, 2**31 + 1, 2**53, 2**62, 2**62 + 1, 2**63, 10**20, 10**30]
-"""What stands in the place of a whole number, mostly."""
+"""Replacements of whole numbers."""
 SIZES = [
     "0B",
     "1B",
@@ -58,7 +58,7 @@ SIZES = [
     "1B/s",
     "10Gbit/s",
 ]
-"""What stands in the place of a quantity."""
+"""Replacements of quantities."""
 WORDS = [
     "",
     "x",
@@ -77,7 +77,7 @@ WORDS = [
     "a\nb",
     "=",
 ]
-"""What stands behind an option by mistake."""
+"""Wrong arguments of options."""
 COUNTS = ["1", "2", "3", "4", "1,2", "4,8", "8", "16", "100", "2,2"]
 OPTIONS = {
     "--devices": ["1", "2", "5", "65536", "65537"],
@@ -112,21 +112,21 @@ SOME = {
     "frontier": ["--points", "--over"],
     "explain": ["--each"],
 }
-"""Options that some commands have alone."""
+"""Options of single commands."""
 OPTIONS |= {"--points": ["1", "2", "0", "-3"], "--over": ["memory", "devices", "price"], "--each": ["0.3", "0"]}
 FLAGS = ["--equal-replicas", "--zero1", "--intra-layer", "--merge-misbooked", "--corrected", "--extrapolate", "--json"]
 NOISE = ["{", "[" * 2000, "]", "- " * 300, ":", "&a ", "*a", "!!int x", "\t", "\0", '"', "%", "é", "1:30", "? "]
-"""What a slip of the hand leaves in a text."""
+"""Fragments to insert into a text."""
 
 
 def small() -> Any:
-    """Four layers, of which the first and the last share weights."""
+    """Model of four layers, of which the first and the last share weights."""
     model = model_of([5, 7, 3, 6], saved=[4] * 4, output=[2] * 4, parameters=[8] * 4, sizes=(1, 2, 4), name="small")
     return type(model)(model.name, model.layers, model.profiles, ties=(Tie(("l0", "l3"), 4),))
 
 
 def boxes() -> Cluster:
-    """Two nodes of two devices with little memory."""
+    """Cluster of two nodes of two devices with little memory."""
     kind = DeviceKind("unit", memory=4000, price=1.5)
     return Cluster("boxes", {"unit": kind}, (Node(("unit", "unit"), Link(10**9, 2)),) * 2, Link(10**8, 5))
 
@@ -136,8 +136,6 @@ EXPERIMENT = {
     "search": {"time": TIME, "gap": 0.5, "workers": 1},
     "grids": [{"models": ["model.yaml"], "clusters": ["cluster.yaml"], "jobs": [{"batch": 4}]}],
 }
-NOISE = ["{", "[" * 2000, "]", "- " * 300, ":", "&a ", "*a", "!!int x", "\t", "\0", '"', "%", "é", "1:30", "? "]
-"""What a slip of the hand leaves in a text."""
 JOB = {
     "batch": 8, "micro_batches": [2, 4], "optimizer": "adam", "memory": "4000B", "depths": [1, 2], "replicas": [1, 2],
     "together": [["l0", "l1"]], "no_cut_after": ["l2"], "pin": {"l3": "unit"}, "schedules": ["1f1b"], "zero1": True,
@@ -245,7 +243,7 @@ def garbled(text: str, draw: random.Random) -> str:
 
 
 class Scene:
-    """A folder of files, some of them damaged, and what must be there afterwards."""
+    """A folder of files, some of them damaged, with a check of their kinds afterwards."""
 
     def __init__(self, folder: Path, plan: Any, draw: random.Random) -> None:
         self.folder, self.draw = folder, draw
@@ -273,7 +271,7 @@ class Scene:
         self.kinds = [node.stat().st_mode for node in self.nodes]
 
     def spoil(self, name: str) -> str:
-        """Damage a file's data or garble its text; its path."""
+        """Damage a file's data or garble its text, and return its path."""
         path = self.folder / name
         text = path.read_text()
         if name != "graph.txt" and self.draw.random() < 0.7:
@@ -292,7 +290,7 @@ class Scene:
         return name if name in ("-", "", "\0") else str(self.folder / name)
 
     def check(self) -> None:
-        """What was no regular file still is none."""
+        """Assert that special files are still special files."""
         assert [node.stat().st_mode for node in self.nodes] == self.kinds
 
 
@@ -355,15 +353,15 @@ def by_call(draw: random.Random) -> Callable[[], object]:
         )
 
     fields = draw.sample([field for field in Job.__dataclass_fields__ if field != "batch"], 2)
-    wishes = {field: value() for field in fields}
+    constraints = {field: value() for field in fields}
     limits = {name: value() for name in draw.sample(["gap", "backend", "workers", "seed", "robust"], 1)}
     model, cluster = small(), draw.choice([boxes(), equal_devices(2)])
     calls: list[Callable[[], object]] = [
-        lambda: solve(model, cluster, 8, time_limit=TIME, **wishes),
+        lambda: solve(model, cluster, 8, time_limit=TIME, **constraints),
         lambda: solve(model, cluster, value(), time_limit=TIME),
         lambda: solve(model, cluster, 8, time_limit=TIME, **limits),
         lambda: solve(model, cluster, 8, time_limit=draw.choice([float("nan"), -1.0, float("inf"), "1", None])),
-        lambda: compare(model, cluster, Job(8, **wishes), time_limit=TIME),
+        lambda: compare(model, cluster, Job(8, **constraints), time_limit=TIME),
         lambda: frontier(model, cluster, Job(8), "memory", points=value() or 1, time_limit=TIME),
         lambda: frontier(model, cluster, Job(8), value(), points=1, time_limit=TIME),
         lambda: Cluster.uniform(value(), DeviceKind("unit")),
@@ -388,7 +386,7 @@ def whole_plan() -> Any:
 
 
 def attempt(number: int, folder: Path, plan: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    """Make the input of that number, and see that it is answered or refused."""
+    """Make the input of that number, and assert that it is answered or refused."""
     draw = random.Random(number)
     began = time.monotonic()
     if number % 3 == 2:
@@ -414,14 +412,14 @@ def attempt(number: int, folder: Path, plan: Any, capfd: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("number", range(QUICK))
 def test_some_mistakes(number: int, tmp_path: Path, whole_plan: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    """A damaged file, a strange option, a strange argument: exit code 0, 1 or 2, or a `PipeplanError`."""
+    """A damaged file, option or argument ends in exit code 0, 1 or 2, or in a `PipeplanError`."""
     attempt(number, tmp_path, whole_plan, capfd)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_mistakes(tmp_path: Path, whole_plan: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    """The same for a thousand of them, and all that fail are told together."""
+    """A thousand mistakes are answered or refused; all failures are reported together."""
     failed = []
     for number in range(MANY):
         folder = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""Commands that get a signal hand back the best plan."""
+"""Interrupted commands, which return the best plan so far."""
 
 import json
 import os
@@ -28,11 +28,11 @@ sys.exit(main(sys.argv[1:]))
 """
 QUESTION = ("gpt2-xl", "4-v100-4-p100", "--batch", "64", "--time", "60", "--json")
 SOON = 20.0
-"""Seconds that are soon on a busy machine; the search itself would take three times as long."""
+"""Seconds allowed after the signal on a busy machine; the search itself would take three times as long."""
 
 
 def interrupted(number: signal.Signals, *command: str, folder: Path | None = None) -> tuple[int, str, float]:
-    """Exit code, output and seconds from the signal on, which comes after the first plan."""
+    """Exit code, output and seconds since the signal, which is sent after the first plan."""
     running = subprocess.Popen(
         [sys.executable, "-c", TELLING, *command],
         stdout=subprocess.PIPE,
@@ -66,7 +66,7 @@ def test_solve_hands_back_the_best_plan(number: signal.Signals) -> None:
 
 
 def test_compare_asks_no_further_family() -> None:
-    """The families that were asked are in the table, and the others say why they are not."""
+    """The solved families are in the table, and the others have a reason."""
     code, output, seconds = interrupted(signal.SIGTERM, "compare", *QUESTION)
     rows = json.loads(output)["rows"]
     assert code == 0
@@ -78,7 +78,7 @@ def test_compare_asks_no_further_family() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["frontier", "explain", "solve"])
 def test_other_commands_and_cbc(command: str, tmp_path: Path) -> None:
-    """So do a frontier's first point, an explanation, and a search with CBC, of which no process is left."""
+    """A frontier's first point, an explanation, and a search with CBC end likewise, and no CBC process is left."""
     code, output, seconds = interrupted(signal.SIGTERM, command, *QUESTION, "--backend", "cbc", folder=tmp_path)
     assert code == 0
     assert json.loads(output)
@@ -87,7 +87,7 @@ def test_other_commands_and_cbc(command: str, tmp_path: Path) -> None:
 
 
 def _command_lines() -> list[str]:
-    """Those of all processes that run."""
+    """Command lines of all running processes."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has just ended

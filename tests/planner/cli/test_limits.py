@@ -1,4 +1,4 @@
-"""The time limit holds: a handful of large questions here, all of `benchmarks/limits.py` among the slow tests."""
+"""Time limits on a few large problems, and on all of `benchmarks/limits.py` in the slow tests."""
 
 import time
 from typing import Any
@@ -24,7 +24,7 @@ QUICK = (
     "graph of 300 nodes on 8 devices",
 )
 NOISE = 2.0
-"""Seconds that a busy machine may add; on a very busy one, processor seconds count."""
+"""Additional seconds on a busy machine; on a very busy one, processor seconds count."""
 ALL = {question.name: question for question in limits.questions()}
 
 
@@ -37,24 +37,24 @@ def _holds(question: Any) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_limits_hold(name: str) -> None:
-    """The answer, or that there was none in time, comes within the limit and its grace."""
+    """The answer, or the report that there is none, comes within the limit and its grace."""
     _holds(ALL[name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ALL if name not in QUICK])
 def test_every_limit_holds(name: str) -> None:
-    """So it does for every kind of large question."""
+    """Every kind of large problem is answered within the limit and its grace."""
     _holds(ALL[name])
 
 
 def test_many_kinds_of_question_are_asked() -> None:
-    """The slow tests know 25 questions at least, each by a name of its own."""
+    """The slow tests have at least 25 problems, with unique names."""
     assert len(ALL) == len(list(limits.questions())) >= 25
 
 
 def test_heuristics_come_to_their_turn_on_large_clusters() -> None:
-    """The time kept for heuristics is theirs once the search has used up its own: some have a plan."""
+    """Heuristics get their reserved time after the search has used its own, and some have a plan."""
     model, cluster = limits.known("llama3-70b", "64-h100")()
     result = solve(model, cluster, batch=64, schedules=("1f1b-sno",), time_limit=6)
     assert any(row.evaluated is not None for row in result.baselines.values())
@@ -62,7 +62,7 @@ def test_heuristics_come_to_their_turn_on_large_clusters() -> None:
 
 
 def test_what_does_not_fit_is_explained_in_time() -> None:
-    """Of the 2^64 shapes of 64 devices only the deepest are looked at, and there are numbers."""
+    """Of the 2^64 device groups of 64 devices only the deepest are searched, and the error has numbers."""
     model, cluster = limits.known("llama3-70b", "64-h100")()
     began = time.monotonic()
     found = least_sufficient_memory(Space(model, cluster, Job(512, schedules=("gpipe",))), began + 1.0)
@@ -74,14 +74,14 @@ def test_what_does_not_fit_is_explained_in_time() -> None:
 
 
 def test_no_row_of_stages_is_begun_that_cannot_be_as_deep_as_wanted() -> None:
-    """65 stages on 64 devices: not one row, at once; and 64 of them: the one that there is."""
+    """65 stages on 64 devices have no device groups, which is found at once; 64 stages have exactly one choice."""
     devices = limits.h100s(64)
     assert not list(all_modes(devices, Job(512, depths=(65,)), 80, 512))
     assert [len(modes) for modes in all_modes(devices, Job(512, depths=(64,)), 80, 512)] == [64]
 
 
 def test_steps_beyond_64_bits_are_refused() -> None:
-    """A batch whose step takes centuries, computing or sending, is bad input told with its samples, not a traceback."""
+    """A batch whose step takes centuries is refused as bad input with its samples, without a traceback."""
     model, cluster = limits.known("llama3-70b", "64-h100")()
     for batch in (5 * 10**7, 10**8):
         with pytest.raises(InputError, match=str(batch)):
@@ -90,7 +90,7 @@ def test_steps_beyond_64_bits_are_refused() -> None:
 
 @pytest.mark.parametrize("batch", [10**12, 2**40, 999_999_999_989])
 def test_divisors_of_a_large_batch_take_no_time(batch: int) -> None:
-    """Micro-batch sizes of a batch of a million million samples, with and without profiles."""
+    """Micro-batch sizes of a batch of 10^12 samples are found at once, with and without profiles."""
     began = time.monotonic()
     profiled, kinds = limits.chain(3), list(limits.nodes(2).kinds.values())
     assert available_micro_batches(profiled, kinds[:1], batch) == tuple(s for s in (1, 2, 3, 4) if batch % s == 0)

@@ -1,4 +1,4 @@
-"""Where commands write: tried before the work, printed before it is saved, and ``-`` is standard output."""
+"""Output paths of commands: checked before the work, printed before saving, and ``-`` is standard output."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from pipeplan.io import atomic
 from pipeplan.io.model_file import write_model
 
 WRITES = {"output", "plot", "trace", "csv", "save_cluster", "save_plan", "checkpoint"}
-"""Every option of any command that names something to write."""
+"""Every option of any command that names an output path."""
 
 
 @pytest.fixture
 def question(tmp_path: Path) -> list[str]:
-    """A model file and what is asked of it."""
+    """Arguments: a model file and its job."""
     write_model(fat_head(), tmp_path / "model.yaml")
     return [str(tmp_path / "model.yaml"), "--devices", "2", "--batch", "16", "--time", "10"]
 
@@ -44,12 +44,12 @@ COMMANDS = {
     "run": ["plan", "module:function"],
     "calibrate": ["plan", "module:function", "model", "--devices", "2"],
 }
-"""Arguments of every command that writes; the work of none of them can begin, as nothing they name is there."""
+"""Arguments of every command that writes; no work can begin, as none of their files exists."""
 FOLDERS = {("sweep", "output"), ("demo", "output"), ("run", "checkpoint")}
 
 
 def _writing() -> list[tuple[str, str]]:
-    """Every option of every command that names something to write."""
+    """Every command and option that names an output path."""
     found = []
     for command in cli.commands():
         parser = ArgumentParser()
@@ -59,7 +59,7 @@ def _writing() -> list[tuple[str, str]]:
 
 
 def test_every_command_that_writes_is_known() -> None:
-    """The table of this test names each of them."""
+    """The table of this test has every command that writes."""
     assert {name for name, _ in _writing()} == set(COMMANDS)
 
 
@@ -67,7 +67,7 @@ def test_every_command_that_writes_is_known() -> None:
 def test_a_path_is_tried_before_the_work(
     name: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder that is not there, or a path that is of the wrong sort, is told before anything is read or done."""
+    """A missing folder, or a path of the wrong kind, is reported before anything is read or done."""
     (tmp_path / "file").write_text("")
     suffix = ".svg" if option == "plot" else ""
     (tmp_path / f"folder{suffix}").mkdir()
@@ -85,7 +85,7 @@ def test_a_path_is_tried_before_the_work(
 
 
 def test_a_picture_of_another_kind_is_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """A suffix that cannot be drawn is told before the search."""
+    """An unknown picture suffix is reported before the search."""
     assert main(["solve", "no-model", "--devices", "2", "--batch", "4", "--plot", "plan.jpg"]) == 2
     assert ".svg or .png" in capsys.readouterr().err
 
@@ -131,7 +131,7 @@ def test_a_dash_prints_the_plan(
 def test_outputs_that_contradict_are_refused(
     question: list[str], more: list[str], both: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two things for one place, a picture without a kind, and an empty path are refused with both named."""
+    """Two outputs for one path, a picture without a suffix, and an empty path are refused, naming the options."""
     assert main(["solve", *question, *[question[0] if word == "MODEL" else word for word in more]]) == 2
     said = capsys.readouterr()
     assert all(word in said.err for word in both)
@@ -139,7 +139,7 @@ def test_outputs_that_contradict_are_refused(
 
 
 def test_a_device_is_never_replaced(question: list[str], plan: str, tmp_path: Path) -> None:
-    """Every command that writes one file writes it into a device that is named, directly or by a link."""
+    """Every command that writes one file writes into a named device, directly or by a link."""
     node, link = tmp_path / "null.svg", tmp_path / "link.svg"
     try:
         os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -156,7 +156,7 @@ def test_a_device_is_never_replaced(question: list[str], plan: str, tmp_path: Pa
 
 
 def test_a_frontier_that_is_none_is_refused(question: list[str], tmp_path: Path) -> None:
-    """A file of answers that holds something else is refused, whatever it holds, and stays as it is."""
+    """A file of answers with any other content is refused, and stays unchanged."""
     path = tmp_path / "answers.json"
     row = '{"verdict": "plan", "value": "x", "bound": 0, "why": "", "plan": {}}'
     for text in ("", "[]", "[" * 10**5, '{"format": 1}', '{"format":"f","question":"q","answers":{"a":' + row + "}}"):

@@ -1,4 +1,4 @@
-"""``pipeplan solve --rule published``."""
+"""Command ``pipeplan solve --rule published``."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from pipeplan.cli.main import main
 
 
 def test_a_published_value_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The published optimum is proved, and the printed stages are worth what is printed."""
+    """The published optimum is proved, and the printed stages have the printed value."""
     path = shared("dnn-partitioning/bert24_training.json")
     assert main(["solve", str(path), "--rule", "published", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -35,7 +35,7 @@ def test_replicas_as_pipedream_counts_them(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_words_name_every_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --json there is a line a stage, and the rule is named."""
+    """Without --json there is one line per stage, and the rule is named."""
     path = tmp_path / "made-up.json"
     path.write_text(json.dumps(training()))
     assert main(["solve", str(path), "--rule", "published"]) == 0
@@ -45,7 +45,7 @@ def test_words_name_every_stage(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_piper_variants_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each layer's variant is printed by the name that the file has for it."""
+    """Each layer's variant is printed by its name in the file."""
     path = tmp_path / "made-up.json"
     data = workload()
     for node in data["nodes"]:
@@ -64,7 +64,7 @@ def test_piper_variants_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_what_has_no_published_rule_is_refused(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model of ours, a cluster of ours, or a plan to save ends in an explanation and exit code 2."""
+    """A pipeplan model or cluster, or a plan to save, ends in an explanation and exit code 2."""
     path = tmp_path / "branch.graph.txt"
     path.write_text(BRANCH)
     assert main(["solve", *(a.format(path) for a in arguments), "--rule", "published"]) == 2
@@ -72,7 +72,7 @@ def test_what_has_no_published_rule_is_refused(
 
 
 def test_the_file_s_own_count_is_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a made-up workload the printed stages, counted from the file, cost what is printed."""
+    """On a made-up workload the printed stages, counted from the file, have the printed cost."""
     path = tmp_path / "made-up.json"
     path.write_text(json.dumps(training()))
     assert main(["solve", str(path), "--rule", "published", "--processors", "0", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""Questions that make no sense are refused by the program and the API alike, in words that name what is wrong."""
+"""Invalid problems, refused by the program and the API alike, with errors that name the reason."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -71,7 +71,7 @@ REAL: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_is_no_whole_number_is_refused(name: str) -> None:
-    """Every whole number of the API refuses what is none, what is negative and what 64 bits do not hold."""
+    """Every whole number of the API refuses other types, negative values, and values beyond 64 bits."""
     for value in BAD_WHOLE:
         if name == "frontier points" and value is None:
             continue
@@ -81,14 +81,14 @@ def test_what_is_no_whole_number_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", REAL)
 def test_what_is_no_finite_number_is_refused(name: str) -> None:
-    """Every limit, gap, speed and spread of the API refuses NaN, infinity and what is negative."""
+    """Every limit, gap, speed and spread of the API refuses NaN, infinity and negative values."""
     for value in BAD_REAL:
         with pytest.raises(InputError):
             REAL[name](value)
 
 
 def test_optional_figures_are_refused_alike() -> None:
-    """Figures that may be None refuse what else is no number, and a link's bandwidth refuses nought."""
+    """Figures that may be None refuse anything else except numbers, and a link's bandwidth refuses zero."""
     for value in [each for each in BAD_WHOLE if each is not None]:
         for field in ("memory", "bandwidth", "on_chip"):
             with pytest.raises(InputError, match=field):
@@ -104,7 +104,7 @@ def test_optional_figures_are_refused_alike() -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    """A batch from an array is as good as one typed in."""
+    """A number from an array is accepted like a Python number."""
     assert Job(np.int64(8), depths=[np.int32(2)]) == Job(8, depths=(2,))  # type: ignore[arg-type]
 
 
@@ -121,7 +121,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     ],
 )
 def test_what_cannot_be_taken_is_refused_with_the_limit(ask: Callable[[], object], limit: int) -> None:
-    """The text says how much can be taken."""
+    """The error has the largest accepted value."""
     with pytest.raises(InputError, match=str(limit)):
         ask()
 
@@ -171,7 +171,7 @@ CONTRADICTIONS = [
 def test_contradictions_name_both(
     model_file: str, more: list[str], named: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What no plan can be asked for is bad input (exit code 2), and the text names every part of it."""
+    """Contradictory options are bad input (exit code 2), and the text names each of them."""
     assert main(["solve", model_file, "--devices", "3", "--batch", "16", *more]) == 2
     said = capsys.readouterr()
     assert all(word in said.err for word in named), said.err
@@ -192,7 +192,7 @@ NO_PLAN = [
 def test_a_question_without_a_plan_names_what_excludes_it(
     model_file: str, more: list[str], named: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What no plan can be, although it could be asked for, is answered with exit code 1 and the wishes named."""
+    """Valid options that no plan can satisfy give exit code 1, and the text names the constraints."""
     extra = ["--together", "l7,l8"] if "--no-cut-after" in more else []
     assert main(["solve", model_file, "--devices", "3", "--batch", "16", *more, *extra]) == 1
     said = capsys.readouterr()
@@ -200,8 +200,8 @@ def test_a_question_without_a_plan_names_what_excludes_it(
     assert said.out == ""
 
 
-def test_wishes_that_go_together_are_not_refused() -> None:
-    """Two places in one stage are no contradiction where its replicas may be both, nor is one place said twice."""
+def test_compatible_constraints_are_not_refused() -> None:
+    """Two pins of one stage do not contradict if its replicas may cover both, nor does a repeated pin."""
     job = Job(16, together=(("l0", "l2"),), pin=(("l0", "d0"), ("l2", "d1"), ("l0", "d0")))
     plan = solve(fat_head(), equal_devices(3), job=job, time_limit=10).plan
     assert set(plan.stages[0].devices) >= {0, 1}
@@ -218,21 +218,21 @@ def test_values_that_stand_twice_count_once() -> None:
     "wishes",
     [{"schedules": "gpipe"}, {"zero1": "no"}, {"depths": 2}, {"pin": (("l0",),)}, {"depth": (2,)}, {"job": Job(8)}],
 )
-def test_wishes_of_the_wrong_sort_are_refused(wishes: dict[str, Any]) -> None:
-    """A word where a list belongs, a text where a truth belongs, and a wish that nobody knows are bad input."""
+def test_constraints_of_the_wrong_type_are_refused(wishes: dict[str, Any]) -> None:
+    """A word instead of a list, a text instead of a boolean, and an unknown constraint are bad input."""
     with pytest.raises(InputError):
         solve(fat_head(), equal_devices(2), 8, **wishes)
 
 
 def test_a_depth_that_cannot_be_is_no_contradiction() -> None:
-    """Through the API it is an infeasible question too."""
+    """An impossible depth is an infeasible problem in the API too."""
     with pytest.raises(InfeasibleError, match="9 layers"):
         solve(fat_head(), equal_devices(12), 16, depths=(10,))
 
 
 @pytest.mark.parametrize("ask", [solve, compare, frontier])
 def test_names_are_no_models_or_clusters(ask: Callable[..., object]) -> None:
-    """A name where a model, a cluster or a job belongs is refused, and the text says how to get one."""
+    """A name instead of a model, a cluster or a job is refused, and the text explains how to load one."""
     beside: dict[str, Any] = {"job": Job(8)}
     with pytest.raises(InputError, match="load_model"):
         ask("gpt2-small", equal_devices(2), **beside)
@@ -271,7 +271,7 @@ UNHEEDED = [
 def test_what_would_be_ignored_is_refused(
     model_file: str, tmp_path: Path, arguments: list[str], named: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An option that the objective, the rule, the back end or the file does not heed is bad input, both named."""
+    """An option that the objective, rule, back end or file would ignore is bad input, and both are named."""
     (tmp_path / "graph.txt").write_text(BRANCH)
     places = {"MODEL": model_file, "GRAPH": str(tmp_path / "graph.txt"), "PLAN": str(tmp_path / "plan.json")}
     if "PLAN" in arguments:

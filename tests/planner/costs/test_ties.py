@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.instances import model_of
-from pipeplan.analysis.explain.sensitivities import possible
+from pipeplan.analysis.explain.sensitivities import candidates
 from pipeplan.analysis.explain.setting import Setting
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError, PlanError
@@ -190,7 +190,7 @@ def test_the_answer_says_who_shares() -> None:
     assert as_json(result)["tied_stages"] == [[0, 1]]
     reductions = [
         sensitivity
-        for sensitivity in possible(Setting(result.plan, result.timeline))
+        for sensitivity in candidates(Setting(result.plan, result.timeline))
         if sensitivity.kind == "reduction"
     ]
     assert [sensitivity.stages for sensitivity in reductions] == [(0, 1)]

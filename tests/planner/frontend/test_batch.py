@@ -18,7 +18,7 @@ class Pair(NamedTuple):
 
 
 def test_the_order_is_that_of_the_structure() -> None:
-    """Tuples give their tensors in order, mappings in that of their keys, nested ones too."""
+    """Tuples give their tensors in order, mappings in the order of their keys, nested ones too."""
     a, b, c = (torch.full((4,), float(n)) for n in range(3))
     assert tensors(a) == (a,)
     nested = {"x": a, "more": [b, (c,)]}
@@ -27,7 +27,7 @@ def test_the_order_is_that_of_the_structure() -> None:
 
 
 def test_micro_batches_keep_the_structure_and_the_memory() -> None:
-    """A batch of seven samples in threes: two of three and one of one, cut from the same memory."""
+    """A batch of seven samples splits into sizes 3, 3 and 1, which share its memory."""
     batch = {"pair": Pair(torch.arange(7), torch.ones(7, 2)), "row": [torch.zeros(7)]}
     parts = split(batch, 3)
     assert [samples(part) for part in parts] == [3, 3, 1]
@@ -47,7 +47,7 @@ def test_micro_batches_keep_the_structure_and_the_memory() -> None:
     ],
 )
 def test_what_is_no_tensor_is_named(batch: object, said: str) -> None:
-    """The error says where in the batch it lies."""
+    """The error names the place in the batch."""
     with pytest.raises(InputError, match=said):
         tensors(batch)
 

@@ -1,4 +1,4 @@
-"""Traces: processes, threads, slices, arrows and counters as the format wants them."""
+"""Traces: processes, threads, slices, arrows and counters as the format requires them."""
 
 import json
 from collections import defaultdict
@@ -13,7 +13,7 @@ from pipeplan.report.trace import trace_data, write_trace
 
 
 def by_phase(**tracks: Any) -> dict[str, list[dict[str, Any]]]:
-    """The events of a trace, by what they are."""
+    """The events of a trace by phase."""
     found = defaultdict(list)
     for event in trace_data(tracks)["traceEvents"]:
         found[event["ph"]].append(event)
@@ -78,7 +78,7 @@ def test_memory_is_a_counter_for_each_device() -> None:
 
 
 def test_slices_of_one_thread_do_not_overlap() -> None:
-    """Devices and links each do one thing at a time, so nothing is hidden or nested by accident."""
+    """Devices and links run one slice at a time, so nothing is hidden or nested by accident."""
     rows = defaultdict(list)
     for event in by_phase(predicted=two_stages())["X"]:
         rows[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
@@ -88,7 +88,7 @@ def test_slices_of_one_thread_do_not_overlap() -> None:
 
 
 def test_the_file_is_json(tmp_path: Path) -> None:
-    """What is written is one JSON object with a list of events."""
+    """The file is one JSON object with a list of events."""
     write_trace(tmp_path / "t.json", {"predicted": two_stages()})
     data = json.loads((tmp_path / "t.json").read_text())
     assert data["displayTimeUnit"] == "ms"

@@ -32,7 +32,7 @@ def test_devices_are_called_by_stage_and_replica() -> None:
 
 
 def test_every_pair_of_replicas_has_a_thread() -> None:
-    """Three senders to one receiver and on to two are five pairs, each way, none of which shares a thread."""
+    """Three senders to one receiver and on to two are five pairs in each direction, each with its own thread."""
     links = [name for name in NAMES.values() if name.startswith("stage")]
     assert len(links) == len(set(links)) == 10
     assert "stage 0 to stage 1, device 2 to 3" in links
@@ -40,7 +40,7 @@ def test_every_pair_of_replicas_has_a_thread() -> None:
 
 
 def test_no_slices_of_a_thread_overlap() -> None:
-    """Transfers between different replicas run side by side, each in its own thread."""
+    """Concurrent transfers between different replicas have separate threads."""
     rows = defaultdict(list)
     for event in EVENTS:
         if event["ph"] == "X":

@@ -1,4 +1,4 @@
-"""Explanations of a plan: what binds, its critical path in words, what would change it; why nothing fits."""
+"""Explanations of a plan: bottlenecks, critical path in words, effect of changes; remedies where nothing fits."""
 
 from pipeplan.analysis.explain.explanation import Explanation
 from pipeplan.analysis.explain.question import explain, explain_plan

@@ -16,7 +16,7 @@ GIGABYTE = 10**9
 
 @dataclass(frozen=True)
 class Change:
-    """A changed question.
+    """A changed cluster or job, and how it relates to the original.
 
     Attributes
     ----------
@@ -25,10 +25,10 @@ class Change:
     cluster : Cluster
     job : Job
     eases : bool
-        Whether the plan at hand stays possible, with the same step time: then the answer cannot be worse.
+        True if the current plan stays possible with the same step time, so that the answer cannot be worse.
     frees_memory, lifts_limits : bool
-        Whether it raises the memory limits and does nothing else, and whether it takes them all away: what that brings
-        is what the limits cost, and no higher limit brings more.
+        ``frees_memory``: True if it raises the memory limits and changes nothing else. ``lifts_limits``: True if it
+        removes them all; its gain is the cost of the limits, and no higher limit gains more.
     """
 
     label: str
@@ -40,7 +40,7 @@ class Change:
 
 
 def changes(cluster: Cluster, job: Job, plan: Plan) -> Iterator[Change]:
-    """Every change that `pipeplan.explain` tries, where it makes a difference to the question."""
+    """Every change that `pipeplan.explain` tries; a change without effect on the problem is left out."""
     if has_limits(cluster, job):
         free = without_limits(cluster, job)
         yield Change("no memory limit at all", *free, eases=True, frees_memory=True, lifts_limits=True)
@@ -53,12 +53,12 @@ def changes(cluster: Cluster, job: Job, plan: Plan) -> Iterator[Change]:
 
 
 def has_limits(cluster: Cluster, job: Job) -> bool:
-    """Whether anything limits the memory of any device."""
+    """True if the memory of any device is limited."""
     return job.memory is not None or any(device.kind.memory is not None for device in cluster.devices)
 
 
 def with_memory(cluster: Cluster, job: Job, more: int) -> tuple[Cluster, Job]:
-    """``more`` bytes more (or, below zero, less) on every device that has a limit."""
+    """Cluster and job with ``more`` bytes more (or, below zero, fewer) on every device that has a limit."""
 
     def kind(old: DeviceKind) -> DeviceKind:
         return old if old.memory is None else replace(old, memory=max(old.memory + more, 0))
@@ -68,13 +68,16 @@ def with_memory(cluster: Cluster, job: Job, more: int) -> tuple[Cluster, Job]:
 
 
 def without_limits(cluster: Cluster, job: Job) -> tuple[Cluster, Job]:
-    """As if every device had all the memory that it could wish for."""
+    """Cluster and job without any memory limit."""
     kinds = {name: replace(kind, memory=None) for name, kind in cluster.kinds.items()}
     return replace(cluster, kinds=kinds), replace(job, memory=None)
 
 
 def with_devices(cluster: Cluster, job: Job, kind: str, more: int = 1) -> tuple[Cluster, Job]:
-    """``more`` further devices of a kind, in the last node that has such devices; pinned devices keep their layers."""
+    """Cluster and job with ``more`` further devices of a kind, in the last node that has such devices.
+
+    Pins are renumbered, so that pinned devices keep their layers.
+    """
     home = max(number for number, node in enumerate(cluster.nodes) if kind in node.kinds)
     old = cluster.nodes[home].kinds
     at = len(old) - old[::-1].index(kind)  # behind the last of its kind
@@ -90,13 +93,13 @@ def with_devices(cluster: Cluster, job: Job, kind: str, more: int = 1) -> tuple[
 
 
 def pinned_device(where: str) -> int | None:
-    """3 for ``'d3'``, one device; None for a kind of device."""
+    """Device number of a pin: 3 for ``'d3'``; None for a kind of device."""
     return int(where[1:]) if where[:1] == "d" and where[1:].isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
 class LinkKind:
-    """Links of a cluster that are alike: the network between nodes, or those inside some nodes."""
+    """Equal links of a cluster: the network between nodes, or the links inside some nodes."""
 
     label: str
     link: Link
@@ -121,7 +124,7 @@ def _label(cluster: Cluster, link: Link, alone: bool) -> str:
 
 
 def with_bandwidth(cluster: Cluster, which: LinkKind, more: int) -> Cluster:
-    """``more`` bytes per second more on all links of a kind that is not free."""
+    """Cluster with ``more`` bytes per second more on all links of a kind, unless its bandwidth is unlimited."""
     if which.link.bandwidth is None:
         return cluster
     faster = replace(which.link, bandwidth=which.link.bandwidth + more)

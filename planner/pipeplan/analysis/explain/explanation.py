@@ -1,4 +1,4 @@
-"""`Explanation`, as an object, as text and as JSON."""
+"""`Explanation` of a plan as an object, as text and as JSON."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,16 +14,16 @@ from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.sources import Costs
 
 MOST = 10
-"""Lines of one list that people get to see; JSON has them all."""
+"""Most lines of one list in the text; JSON has them all."""
 UNKNOWN = "the bound is that of the search that made the plan: the answer of `pipeplan solve` lists what was searched"
-"""Of a plan by itself."""
+"""Last line for a plan that is explained without its model, cluster and job."""
 NOTABLE = 0.005
-"""The least fraction of the step that people get to see by name."""
+"""Least fraction of the step for which a sensitivity is named in the text."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a step takes as long as it does, and what would change that.
+    """Bottlenecks of a step, and the effect of changes on its time.
 
     Attributes
     ----------
@@ -34,21 +34,21 @@ class Explanation:
     path : tuple of Portion
         The critical path; times sum to ``step``.
     uses : tuple of Use
-        Devices, then wires and cards.
+        Busy times of devices, then of wires and network cards.
     rooms : tuple of Room
         Memory of each device.
     sensitivities : tuple of Sensitivity
-        What binds alone, most effective first.
+        Resources that bind alone, most effective first.
     groups : tuple of Sensitivity
-        Like things that are faster together, where that shortens the step.
+        Sets of equal resources that shorten the step if all of them get faster.
     joint : tuple of Sensitivity
-        Where nothing binds alone: what binds together.
+        If nothing binds alone: a set of resources that binds together.
     memory : Outcome or None
-        The answer without memory limits, where there are limits and the question is at hand.
+        The answer without memory limits, if there are limits and model, cluster and job are given.
     outcomes : tuple of Outcome
         Every change that was solved afresh, ``memory`` included.
     costs, searched : Costs, Searched, or None
-        What the times are, and the space over which the bound was proved; None of a plan by itself.
+        Sources of the times, and the space over which the bound was proved; None for a plan explained by itself.
     """
 
     headline: str
@@ -72,18 +72,18 @@ class Explanation:
         lines += ["busy over the step:", *_indented(map(_use_line, self._uses_shown()))]
         lines += ["memory at its peak:", *_indented(map(str, self._rooms_shown()))]
         if self.outcomes:
-            own = f"; the plan at hand has a gap of {percent(1 - self.bound / self.step)} itself" if self.open else ""
+            own = f"; the plan itself has a gap of {percent(1 - self.bound / self.step)}" if self.open else ""
             lines += [f"what would it bring? (each solved afresh{own})", *(f"  {each}" for each in self.outcomes)]
         return "\n".join([*lines, *([UNKNOWN] if self.searched is None else self.searched.lines())])
 
     @property
     def open(self) -> bool:
-        """Whether the plan is not proved best."""
+        """True if the plan is not proved optimal."""
         return self.bound < self.step
 
     @property
     def memory_binds(self) -> bool | None:
-        """Whether the plan would be faster without memory limits; None where that is not known."""
+        """True if the plan would be faster without memory limits; None if that is not known."""
         if all(room.limit == UNLIMITED for room in self.rooms):
             return False
         if self.memory is None or self.memory.gains is None or self.memory.at_most is None:
@@ -95,9 +95,9 @@ class Explanation:
         return {
             "step_time_s": self.step / 1e9,
             "bound_s": self.bound / 1e9,
-            "binds": [_lever_json(sensitivity) for sensitivity in self.sensitivities],
-            "like_things": [_lever_json(sensitivity) for sensitivity in self.groups],
-            "binds_together": [_lever_json(sensitivity) for sensitivity in self.joint],
+            "binds": [_sensitivity_json(sensitivity) for sensitivity in self.sensitivities],
+            "like_things": [_sensitivity_json(sensitivity) for sensitivity in self.groups],
+            "binds_together": [_sensitivity_json(sensitivity) for sensitivity in self.joint],
             "memory_binds": self.memory_binds,
             "critical_path": [
                 {
@@ -124,9 +124,9 @@ class Explanation:
         for sensitivity in [sensitivity for sensitivity in self.groups if sensitivity.fall >= NOTABLE]:
             yield f"{sensitivity.name}: a tenth less time there takes {percent(sensitivity.fall)} off the step"
         if self.sensitivities:
-            for sensitivity in self._levers_shown():
+            for sensitivity in self._sensitivities_shown():
                 yield f"{sensitivity.name}: a tenth less time there takes {percent(sensitivity.fall)} off the step"
-            rest = len(self.sensitivities) - len(self._levers_shown())
+            rest = len(self.sensitivities) - len(self._sensitivities_shown())
             if rest:
                 yield f"{rest} more, each less than {percent(NOTABLE)}"
         elif self.joint:
@@ -141,13 +141,13 @@ class Explanation:
         """Devices first, the busiest of them first; then wires and cards."""
         return sorted(self.uses, key=lambda use: (use.kind != "device", -use.busy))
 
-    def _levers_shown(self) -> Sequence[Sensitivity]:
+    def _sensitivities_shown(self) -> Sequence[Sensitivity]:
         return [sensitivity for sensitivity in self.sensitivities if sensitivity.fall >= NOTABLE] or self.sensitivities[
             :1
         ]
 
     def _rooms_shown(self) -> Sequence[Room]:
-        """The tight ones first, then those with least left."""
+        """Tight devices first, then those with the least free memory."""
         return sorted(
             self.rooms, key=lambda room: (not room.tight, room.left if room.limit != UNLIMITED else UNLIMITED)
         )
@@ -166,7 +166,7 @@ def _use_line(use: Use) -> str:
     return f"{kind}{use.name}: {percent(use.share)} ({format_time(use.busy)}{shared})"
 
 
-def _lever_json(sensitivity: Sensitivity) -> dict[str, object]:
+def _sensitivity_json(sensitivity: Sensitivity) -> dict[str, object]:
     return {"name": sensitivity.name, "kind": sensitivity.kind, "step_falls_by": sensitivity.fall}
 
 

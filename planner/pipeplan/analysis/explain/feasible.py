@@ -1,7 +1,8 @@
 """Feasibility of a job: the search of `pipeplan.solve` without the heuristics, stopped at the first plan.
 
-No is answered with a proof: what stays for a step is more than all memory, or every shape of the searched space was
-looked at. `ample` detects limits that no plan can reach: then more memory brings nothing, and nothing has to be solved.
+A negative answer comes with a proof. Either the static bytes exceed the memory of all devices together, or the search
+went through all device groups of the space. `limits_never_bind` detects memory limits without effect; more memory then
+changes nothing, and no search is needed.
 """
 
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.report import Limits, Stop
 
 
-def ample(model: Model, cluster: Cluster, job: Job) -> bool:
-    """Whether every device could hold the whole model with all micro-batches of a step in flight.
+def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
+    """True if every device could hold the whole model with all micro-batches of a step in flight.
 
     No stage of any plan needs more: it holds some of the layers, receives at most all outputs, recomputes one layer
     at a time, and runs at most two actions at once.
@@ -51,19 +52,19 @@ def _sizes(model: Model, cluster: Cluster, job: Job) -> tuple[int, ...]:
 
 
 ANY = 1.0
-"""The relative gap at which every plan is good enough."""
+"""Relative gap that accepts every plan."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A plan that fits; otherwise whether it is proved that none does."""
+    """A plan that fits, or None; ``proved`` is true with a plan, or if none is proved to exist."""
 
     plan: Plan | None
     proved: bool
 
     @property
     def verdict(self) -> bool | None:
-        """None where the time was up first."""
+        """True: a plan fits. False: proved that none does. None: undecided within the time limit."""
         return True if self.plan is not None else False if self.proved else None
 
 
@@ -77,17 +78,17 @@ def fit(
     workers: int = WORKERS,
     seed: int = SEED,
 ) -> Fit:
-    """The first plan that is found to fit, or the proof that none does, or neither in time.
+    """Return the first plan found to fit, a proof that none does, or neither if the time is up.
 
     Raises
     ------
     InputError
-        If the questions make no sense together.
+        If model, cluster and job do not go together.
     KeyboardInterrupt
-        If the search was interrupted: half an answer is none.
+        If the search was interrupted; a partial search decides nothing.
     """
     space = Space(model, cluster, job)
-    if space.impossible or too_little(space):
+    if space.impossible or memory_too_small(space):
         return Fit(None, proved=True)
     search = PlanSearch(Limits(time_limit, ANY, workers, seed), cluster=cluster, backend=backend, outside=space.outside)
     for node in root_nodes(space):
@@ -100,9 +101,9 @@ def fit(
     return Fit(build_plan(model, cluster, job, search.incumbent, search.bound), proved=True)
 
 
-def too_little(space: Space) -> bool:
-    """Whether all devices together cannot hold what stays for a step: parameters, gradients, optimiser state.
+def memory_too_small(space: Space) -> bool:
+    """True if the static bytes (parameters, gradients, optimiser state) exceed the memory of all devices together.
 
-    Replicas hold more of it, even where they share the optimiser's state out; a plan holds all of it at least once.
+    A plan holds all of them at least once. Replicas hold more, even if they shard the optimiser state (ZeRO-1).
     """
     return total_memory_shortfall(space) is not None

@@ -1,4 +1,4 @@
-"""Outcomes of changes: the changed question is solved afresh, and the answer compared per sample."""
+"""Outcomes of changes: solve the changed problem afresh, and compare the time per sample."""
 
 from dataclasses import dataclass, replace
 
@@ -14,21 +14,21 @@ from pipeplan_formulations.common.signals import received
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A change and what was found and proved about it.
+    """A change, the best plan found after it, and the proved bound.
 
     Attributes
     ----------
     label : str
     value, bound : int or None
-        Nanoseconds of the best plan found for the changed question, and the bound proved for it.
+        Nanoseconds of the best plan found for the changed problem, and the bound proved for it.
     batch : int
-        Samples of a step of the changed question.
+        Samples of a step of the changed problem.
     gains : float or None
         Fraction by which the time per sample falls with the plan found; below zero where it grows.
     at_most : float or None
-        No plan of the changed question gains more than this; proved.
+        Proved upper bound on the gain of every plan of the changed problem.
     why : str
-        Where there is no plan, or nothing had to be solved: the reason.
+        The reason if there is no plan, or if nothing had to be solved.
     """
 
     label: str
@@ -41,7 +41,7 @@ class Outcome:
 
     @property
     def gap(self) -> float | None:
-        """(value − bound) / value of the changed question's answer."""
+        """(value − bound) / value of the changed problem."""
         if self.value is None or self.bound is None:
             return None
         return (self.value - self.bound) / self.value if self.value else 0.0
@@ -57,7 +57,7 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """``'3.10 % less time per sample'``, ``'nothing, proved'``, ``'nothing found, at most 2.00 % less'`` …"""
+        """Gain in words: ``'3.10 % less time per sample'``, ``'nothing, proved'``, ``'nothing found, at most …'``."""
         gains, most = self.gains or 0.0, self.at_most or 0.0
         if gains > 0:
             return f"{percent(gains)} less time per sample" + (f", at most {percent(most)}" if most > gains else "")
@@ -68,7 +68,7 @@ class Outcome:
         return f"{percent(-gains)} more time per sample" + (f", at least {percent(-most)}" if most > gains else "")
 
     def within(self, relaxed: "Outcome") -> "Outcome":
-        """The same, with the bound of a question whose plans include all of this one's."""
+        """Tighten the bound with that of a relaxed problem, whose plans include all plans of this one."""
         if self.value is None or self.bound is None or relaxed.bound is None or relaxed.at_most is None:
             return self
         if relaxed.bound <= self.bound or self.at_most is None:
@@ -76,13 +76,19 @@ class Outcome:
         return replace(self, bound=min(relaxed.bound, self.value), at_most=max(relaxed.at_most, self.gains or 0.0))
 
 
-def nothing(change: Change, base: Result, why: str) -> Outcome:
-    """Of a change that leaves the question as it is, for the reason given."""
+def no_effect(change: Change, base: Result, why: str) -> Outcome:
+    """Outcome of a change without effect, with the reason ``why``."""
     return Outcome(change.label, base.value, base.bound, change.job.batch, 0.0, 0.0, why)
 
 
 def outcome(model: Model, change: Change, base: Result, *, limits: Limits, backend: str) -> Outcome:
-    """Solve a changed question and compare it with the answer at hand; Ctrl-C is passed on."""
+    """Solve a changed problem and compare it with the original result.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If Ctrl-C ended the search.
+    """
     samples = change.job.batch
     try:
         result = solve(
@@ -109,7 +115,7 @@ def outcome(model: Model, change: Change, base: Result, *, limits: Limits, backe
 
 
 def _saved(time: int, samples: int, base: Result) -> float:
-    """By which fraction the time per sample lies below that of the answer at hand; exact zero where they are equal."""
+    """Relative decrease of the time per sample from the original result; exactly zero if both are equal."""
     return 1 - time * base.job.batch / (base.value * samples) if base.value else 0.0
 
 

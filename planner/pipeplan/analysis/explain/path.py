@@ -1,13 +1,13 @@
-"""Critical path of a step as portions of time, and in words.
+"""Critical path of a step as portions of time and as text.
 
 ::
 
     0F0 ─▷ 1F0 1F1 1B0 … 1B5 ─▷ 0B5 0U
     │ fill │     steady      │ drain │ update
 
-The *steady* part lies between the first and the last forward or backward on the stage that the path spends most time
-on; before it the pipeline fills, behind it it drains, and reductions and updates stand by themselves. Every moment of
-the step belongs to exactly one item of the path, so the times add up to the step time.
+The *steady* phase lies between the first and the last forward or backward on the stage with most time on the path.
+Before it the pipeline fills, after it the pipeline drains. Reductions and updates form a phase of their own. Every
+moment of the step belongs to exactly one item of the path, so the times add up to the step time.
 """
 
 from collections import Counter, defaultdict
@@ -34,7 +34,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Equal things on the critical path, taken together.
+    """Equal items of one phase of the critical path, merged.
 
     Attributes
     ----------
@@ -42,12 +42,12 @@ class Portion:
     what : str
         ``'forward'``, ``'backward'``, …, ``'transfer'``, or ``'wait'`` for a wire that another tensor holds.
     where : str
-        A stage, a hop from device to device, or the wire waited for.
+        A stage, a pair of devices, or the wire waited for.
     count : int
     time : int
         Nanoseconds.
     stage : int or None
-        For actions.
+        Stage of an action; None for transfers and waits.
     """
 
     phase: Phase
@@ -59,12 +59,12 @@ class Portion:
 
 
 def portions(setting: Setting) -> tuple[Portion, ...]:
-    """The critical path, merged; the times sum to the step time.
+    """Merge the critical path into portions, whose times sum to the step time.
 
     Raises
     ------
     ValueError
-        If the time line's path does not fill the step.
+        If the critical path of the time line does not cover the step.
     """
     items = list(timed(setting))
     if sum(time for _, _, time in items) != setting.step:
@@ -82,20 +82,22 @@ def portions(setting: Setting) -> tuple[Portion, ...]:
 
 
 def timed(setting: Setting) -> Iterator[tuple[Span | TransferSpan, Span | TransferSpan | None, int]]:
-    """Every item of the path, the next one, and how long it lasts until that begins."""
+    """Yield every item of the path, the next item, and the nanoseconds until the next one begins."""
     path = setting.timeline.critical
     around = zip([None, *path[:-1]], path, [*path[1:], None], strict=True)
-    starts = [_begin(before, item, after) for before, item, after in around]
+    starts = [_counted_from(before, item, after) for before, item, after in around]
     for i, item in enumerate(path):
         last = i + 1 == len(path)
         yield item, None if last else path[i + 1], (setting.step if last else starts[i + 1]) - starts[i]
 
 
-def _begin(before: Span | TransferSpan | None, item: Span | TransferSpan, after: Span | TransferSpan | None) -> int:
-    """When an item begins to count.
+def _counted_from(
+    before: Span | TransferSpan | None, item: Span | TransferSpan, after: Span | TransferSpan | None
+) -> int:
+    """Nanosecond from which an item of the path counts.
 
-    A streamed tensor whose last byte leaves with the end of its action counts from there, unless it matters because
-    its first byte took a wire from the next one.
+    A streamed tensor whose last byte leaves with the end of its action counts from that end. If another transfer
+    follows, it counts from its start, because its first byte occupied the wire of the next transfer.
     """
     if isinstance(item, TransferSpan) and isinstance(before, Span) and not isinstance(after, TransferSpan):
         return before.end if item.end == before.end else item.start
@@ -103,6 +105,7 @@ def _begin(before: Span | TransferSpan | None, item: Span | TransferSpan, after:
 
 
 def _phases(path: Sequence[Span | TransferSpan], times: Sequence[int]) -> list[Phase]:
+    # centre: the stage with most time on the path; first, last: its first and last item there
     work: Counter[int] = Counter()
     for item, time in zip(path, times, strict=True):
         if isinstance(item, Span) and item.action.kind.per_micro_batch:
@@ -138,12 +141,15 @@ def _name(
 
 
 MOST = 4
-"""Stages or hops that a line names one by one."""
+"""Most stages or pairs of devices that a line names one by one."""
 TITLES = {"fill": "fill", "steady": "steady", "drain": "drain", "end": "reduce and update"}
 
 
 def phase_lines(path: Sequence[Portion], step: int) -> Iterator[str]:
-    """``'steady 71.3 % (1.2 s): 14 forwards and 14 backwards on stage 2 (d2 v100), 3 waits for the link d1 to d2'``."""
+    """One line per phase.
+
+    ``'steady 71.3 % (1.2 s): 14 forwards and 14 backwards on stage 2 (d2 v100), 3 waits for the link d1 to d2'``
+    """
     for phase in get_args(Phase):
         own = [portion for portion in path if portion.phase == phase]
         time = sum(portion.time for portion in own)
@@ -153,7 +159,7 @@ def phase_lines(path: Sequence[Portion], step: int) -> Iterator[str]:
 
 
 def _clauses(own: Sequence[Portion]) -> Iterator[str]:
-    """Actions by stage, then transfers and waits by place; many places of one thing are only counted."""
+    """Actions by stage, then transfers and waits by place; more than `MOST` places are only counted."""
     stages: dict[str, list[Portion]] = defaultdict(list)
     places: dict[str, list[Portion]] = defaultdict(list)
     for portion in own:

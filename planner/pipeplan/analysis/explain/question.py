@@ -1,4 +1,4 @@
-"""`explain`: the explanation of an answer."""
+"""`explain` and `explain_plan`: build the explanation of a result, or of a plan alone."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from pipeplan.analysis.explain.changes import changes
 from pipeplan.analysis.explain.explanation import Explanation
-from pipeplan.analysis.explain.feasible import ample
-from pipeplan.analysis.explain.outcome import Outcome, nothing, outcome
+from pipeplan.analysis.explain.feasible import limits_never_bind
+from pipeplan.analysis.explain.outcome import Outcome, no_effect, outcome
 from pipeplan.analysis.explain.path import portions
 from pipeplan.analysis.explain.room import rooms
-from pipeplan.analysis.explain.sensitivities import groups, sensitivities, together
+from pipeplan.analysis.explain.sensitivities import groups, joint_set, sensitivities
 from pipeplan.analysis.explain.setting import Setting, uses
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
@@ -36,23 +36,23 @@ def explain(
     backend: str = "cpsat",
     workers: int = WORKERS,
     seed: int = SEED,
-    progress: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Explanation:
-    """What binds a plan, its critical path in words, and what changes of the question would bring.
+    """Explain a result: bottlenecks, critical path in words, and the effect of changes.
 
     Parameters
     ----------
     result : Result
-        What `pipeplan.solve` answered for ``model`` and ``cluster``; its job is the question.
+        The result of `pipeplan.solve` for ``model`` and ``cluster``; it holds the job.
     time_limit, gap : float
-        For each changed question that is solved; whatever is open after that is told as "at most".
-    progress : callable
-        Told each change before it is solved.
+        Limits for each changed problem; the gap that remains is reported as "at most".
+    on_progress : callable
+        Called with the label of each change before it is solved.
 
     Raises
     ------
     InputError
-        If the answer is about the bottleneck of an endless pipeline.
+        If the objective is the bottleneck of an endless pipeline.
     """
     plan, job = result.plan, result.job
     if job.objective is not Objective.STEP:
@@ -60,12 +60,12 @@ def explain(
     limits = asked_limits(time_limit, gap, backend, workers, seed)
     tried: list[Outcome] = []
     memory: Outcome | None = None
-    enough = ample(model, cluster, job)
-    with suppress(KeyboardInterrupt):  # Ctrl-C hands back what is known so far
+    enough = limits_never_bind(model, cluster, job)
+    with suppress(KeyboardInterrupt):  # after Ctrl-C, return what is known so far
         for change in changes(cluster, job, plan) if not received() else ():
-            progress(change.label)
+            on_progress(change.label)
             if change.frees_memory and enough:
-                tried.append(nothing(change, result, "no plan can need more memory than there is"))
+                tried.append(no_effect(change, result, "no plan can need more memory than there is"))
             else:
                 tried.append(outcome(model, change, result, limits=limits, backend=backend))
             if change.lifts_limits:
@@ -77,17 +77,17 @@ def explain(
 
 
 def explain_plan(plan: Plan) -> Explanation:
-    """What a plan tells by itself, without its question: the same, but for what changes would bring.
+    """Explain a plan without its model, cluster and job: everything except the effect of changes.
 
     Raises
     ------
     InputError
-        If the plan is about the bottleneck of an endless pipeline.
+        If the objective of the plan is the bottleneck of an endless pipeline.
     """
     timeline = simulate(plan.schedule, plan.pipeline)
     if timeline.makespan != plan.step_time:
         raise InputError(
-            f"the plan promises {format_time(plan.step_time)} and its step takes {format_time(timeline.makespan)}: it "
+            f"the plan states {format_time(plan.step_time)} and its step takes {format_time(timeline.makespan)}: it "
             "is about the bottleneck of an endless pipeline; solve with --objective step to have a step explained"
         )
     return _explanation(Setting(plan, timeline), None, None, None, None, ())
@@ -116,7 +116,7 @@ def _explanation(
         rooms=rooms(setting, model, cluster, job),
         sensitivities=alone,
         groups=groups(setting),
-        joint=() if alone else together(setting),
+        joint=() if alone else joint_set(setting),
         memory=memory,
         outcomes=outcomes,
     )

@@ -1,7 +1,7 @@
-"""Smallest changes with which something fits, where nothing does: each one searched for and proved.
+"""Smallest changes with which an infeasible job fits, each one searched for and proved.
 
-Whether a changed question has a plan is asked of the solver's own search. Numbers are found by bisection: what fits
-keeps fitting with more memory, with more devices, and with fewer micro-batches of the same size.
+The search of `pipeplan.solve` decides if a changed problem has a plan. Numbers are found by bisection: a job that fits
+also fits with more memory, with more devices, and with fewer micro-batches of the same size.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pipeplan.analysis.explain.changes import has_limits, with_devices, with_memory, without_limits
-from pipeplan.analysis.explain.feasible import Fit, fit, too_little
+from pipeplan.analysis.explain.feasible import Fit, fit, memory_too_small
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Recompute
@@ -27,9 +27,9 @@ from pipeplan_formulations.common.bisection import least
 from pipeplan_formulations.common.signals import listening
 
 ORDERS = 5.0
-"""Seconds for a plan under any order."""
+"""Seconds to look for a plan under a schedule of any order."""
 Ask = Callable[[Cluster, Job], Fit]
-"""Does a changed question have a plan?"""
+"""Function that decides if a changed cluster and job have a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Remedy:
     text : str
         The change with its number, or why it does not help.
     number : int or None
-        Bytes a device more, samples of a batch, further devices, micro-batches.
+        Additional bytes per device, samples of a batch, or additional devices.
     smallest : bool
-        Whether it is proved that no smaller change of this kind fits.
+        True if it is proved that no smaller change of this kind fits.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Remedies:
-    """Whether it is proved that nothing of what is searched fits, and each kind of change with what it takes."""
+    """The remedies of every kind, and the searched space; ``proved`` is true if no plan of that space can fit."""
 
     proved: bool
     remedies: tuple[Remedy, ...]
@@ -101,16 +101,16 @@ def remedies(
     backend: str = "cpsat",
     workers: int = WORKERS,
     seed: int = SEED,
-    progress: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Remedies | None:
     """The smallest change of each kind that makes a job fit; None if it fits as it is.
 
     Parameters
     ----------
     time_limit : float
-        Seconds for each question asked; there are a few dozen.
-    progress : callable
-        Told each kind of change before it is tried.
+        Seconds for each changed problem; there are a few dozen.
+    on_progress : callable
+        Called with each kind of change before it is tried.
     """
 
     asked_limits(time_limit, 0.0, backend, workers, seed)
@@ -124,27 +124,27 @@ def remedies(
     found: list[Remedy] = []
     ways: tuple[tuple[str, Callable[..., Iterator[Remedy]]], ...] = (
         ("memory", _memory),
-        ("wishes", lambda *question: _wishes(model, *question)),
+        ("constraints", lambda *question: _constraints(model, *question)),
         ("batch", lambda *question: _batch(model, *question)),
         ("devices", lambda *question: _devices(model, *question)),
     )
-    with suppress(KeyboardInterrupt):  # Ctrl-C hands back what is known so far
+    with suppress(KeyboardInterrupt):  # after Ctrl-C, return what is known so far
         for title, way in ways:
-            progress(title)
+            on_progress(title)
             for remedy in way(cluster, job, ask):
                 found.append(remedy)
-    # a change is the smallest one only if that none is needed is ruled out too
+    # a change is the smallest one only if the unchanged job is proved not to fit
     found = [replace(remedy, smallest=remedy.smallest and now.proved) for remedy in found]
     return Remedies(now.proved, tuple(found), searched_for(model, cluster, job))
 
 
 def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
-    """The least that every device needs besides what it has."""
+    """Least number of additional bytes per device with which a plan fits."""
     if not has_limits(cluster, job):
         return
     free = ask(*without_limits(cluster, job))
     if free.plan is None:
-        yield Remedy("memory", free.verdict, "any memory: what stands in the way is another wish")
+        yield Remedy("memory", free.verdict, "any memory: another constraint excludes every plan")
         return
 
     def fits(more: int) -> tuple[bool | None, int]:
@@ -158,13 +158,13 @@ def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
 
 
 def _limits(cluster: Cluster, job: Job) -> list[int | None]:
-    """What the plan may use of each device; None without limit."""
+    """Bytes that a plan may use of each device; None without limit."""
     known = [[limit for limit in (device.kind.memory, job.memory) if limit is not None] for device in cluster.devices]
     return [min(limits, default=None) for limits in known]
 
 
 def _shortage(plan: Plan, cluster: Cluster, job: Job) -> int:
-    """Bytes by which the plan exceeds the limit where it exceeds it most."""
+    """Largest number of bytes by which the plan exceeds the limit of a device."""
     limits = _limits(cluster, job)
     over = [
         stage.memory.total - limit
@@ -175,8 +175,8 @@ def _shortage(plan: Plan, cluster: Cluster, job: Job) -> int:
     return max(over, default=0)
 
 
-def _wishes(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
-    """Each wish given up by itself; the last two are offers."""
+def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
+    """Each constraint of the job dropped by itself, then recomputation and ZeRO-1 allowed."""
     given_up = [
         ("micro_batches", bool(job.micro_batches), {"micro_batches": ()}, "any number of micro-batches"),
         ("depths", bool(job.depths), {"depths": ()}, "any number of stages"),
@@ -211,8 +211,11 @@ def _wishes(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Reme
 
 
 def _orders(space: Space) -> Iterator[Remedy]:
-    """Every order, where that is not asked for: one that holds one micro-batch per stage needs the least memory."""
-    for option, changed in () if too_little(space) else changes(space):
+    """Schedules of any order, unless the job allows them already.
+
+    The order that holds one micro-batch per stage needs the least memory.
+    """
+    for option, changed in () if memory_too_small(space) else changes(space):
         if ANY in changed.get("schedules", ()):
             for other in checked(space, option, changed, ORDERS):
                 yield Remedy("schedules", other.fits or None, f"{option} (a plan with {_exact(other.need)} a device)")
@@ -224,11 +227,11 @@ def _shape(plan: Plan) -> str:
 
 
 def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
-    """The largest batch below the one asked for, of micro-batches of a size that is known."""
+    """Largest batch below the job's, of micro-batches of a known size."""
     kinds = [device.kind for device in cluster.devices]
     sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
     best: tuple[int, int, int] | None = None
-    # fewer micro-batches allow fewer replicas, which matters where those are fixed or share the optimiser's state
+    # fewer micro-batches allow fewer replicas, which matters if these are fixed or shard the optimiser state
     proved = not (job.zero1 or job.equal_replicas or set(job.replicas) - {1})
     for size in sizes:
 
@@ -257,7 +260,7 @@ def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remed
 
 
 def _devices(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
-    """For each kind, the fewest more of it: at most one device for each layer, or twice as many as there are."""
+    """For each kind, the fewest additional devices: at most one device per layer, or twice the present number."""
     most = max(len(model.layers) - len(cluster.devices), len(cluster.devices))
     for kind in dict.fromkeys(device.kind.name for device in cluster.devices):
 

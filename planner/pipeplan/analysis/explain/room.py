@@ -1,4 +1,4 @@
-"""Free memory of each device, and what one more micro-batch or layer would take."""
+"""Free memory of each device, and the bytes of one more micro-batch or layer."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from pipeplan.costs.layers import layer_costs, optimizer_bytes
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A device's memory at its peak, as the plan counts it, in bytes.
+    """Memory of a device at its peak, as the plan counts it, in bytes.
 
     Attributes
     ----------
@@ -22,10 +22,10 @@ class Room:
     peak, limit : int
         ``limit`` is `pipeplan.costs.chain.UNLIMITED` where there is none.
     micro_batch : int
-        What one more micro-batch in flight would take.
+        Bytes of one more micro-batch in flight.
     layer : int or None
-        What the smaller of the neighbouring layers of the next stages would take; None where there is no neighbour, or
-        the model is not at hand.
+        Bytes of the smaller of the adjacent layers of the neighbouring stages; None if there is no neighbour, or if
+        the model is not given.
     """
 
     device: str
@@ -42,7 +42,7 @@ class Room:
 
     @property
     def tight(self) -> bool:
-        """Whether one more micro-batch or layer would not fit."""
+        """True if one more micro-batch or layer would not fit."""
         return self.limit != UNLIMITED and self.left < max(self.micro_batch, self.layer or 0)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Room:
 
 
 def rooms(setting: Setting, model: Model | None, cluster: Cluster | None, job: Job | None) -> tuple[Room, ...]:
-    """Every device of the plan, by rank; without the question, neighbouring layers are left out."""
+    """Every device of the plan, by rank; without model and cluster, neighbouring layers are left out."""
     found = {}
     for s, stage in enumerate(setting.pipeline.stages):
         layer = None if model is None or cluster is None else _smallest_neighbour(setting, s, model, cluster, job)
@@ -66,7 +66,7 @@ def rooms(setting: Setting, model: Model | None, cluster: Cluster | None, job: J
 
 
 def _smallest_neighbour(setting: Setting, s: int, model: Model, cluster: Cluster, job: Job | None) -> int | None:
-    """Resident and saved bytes of the cheaper layer that stage s could take over from a neighbour."""
+    """Static and activation bytes of the cheaper layer that stage s could take over from a neighbour."""
     plan = setting.plan
     neighbours = [plan.stages[t].layers[i] for t, i in ((s - 1, -1), (s + 1, 0)) if 0 <= t < len(plan.stages)]
     if not neighbours:

@@ -1,9 +1,9 @@
 """Sensitivity of the step time to each device, wire or network, by simulating the plan with each one faster.
 
-A thing *binds* a plan if the step gets shorter when that thing alone gets faster. Each is made a tenth faster in turn
-and the same schedule is simulated again; to keep whole nanoseconds, all other times are multiplied by ten and its
-own by nine. Where two critical paths run side by side nothing binds alone; then a set is sought that binds
-together and of which no part does.
+A resource *binds* a plan if the step gets shorter when that resource alone gets faster. Each resource in turn takes a
+tenth less time, and the same schedule is simulated again. To keep whole nanoseconds, its times are multiplied by nine
+and all others by ten. If two critical paths run in parallel, no resource binds alone; then the search is for a set
+that binds together and of which no subset does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,16 +18,16 @@ from pipeplan.core.timeline import Span, TransferSpan
 from pipeplan.simulate import simulate
 
 GRAIN, FASTER = 10, 9
-"""Times are multiplied by the first, those of what gets faster by the second."""
+"""Factors of the simulated times: ``GRAIN`` for all resources except the faster ones, which take ``FASTER``."""
 MOST, FEWEST = 48, 8
-"""Things that are tried in turn, those with most time on the critical path first: the more actions, the fewer."""
+"""Most and fewest resources to try, those with most time on the critical path first; more actions allow fewer."""
 ACTIONS = 500_000
-"""Simulated in all, unless the fewest need more."""
+"""Most actions to simulate in all, unless ``FEWEST`` resources need more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """Something that could be made faster.
+    """A resource that could be faster, and the effect on the step.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class Sensitivity:
         or of stages that share weights.
     name : str
     fall : float
-        By which fraction the step falls if this alone takes a tenth less time.
+        Fraction by which the step falls if this resource alone takes a tenth less time.
     stages : tuple of int
-        Whose work it does.
+        Stages that run on it.
     wires : tuple of str
-        Which resources of transfers it stands for.
+        Names of the link resources that it stands for.
     """
 
     kind: Literal["devices", "wire", "network", "reduction"]
@@ -51,15 +51,17 @@ class Sensitivity:
 
 
 def sensitivities(setting: Setting) -> tuple[Sensitivity, ...]:
-    """What binds alone, most effective first.
+    """Resources that bind alone, most effective first.
 
-    Only what the critical path spends time on can; the rest is not tried.
+    Only a resource on the critical path can bind; the others are not tried.
     """
-    spent = {sensitivity: _on_path(setting, sensitivity) for sensitivity in possible(setting)}
+    spent = {sensitivity: _on_path(setting, sensitivity) for sensitivity in candidates(setting)}
     found = sorted(
         (sensitivity for sensitivity in spent if spent[sensitivity]), key=lambda sensitivity: -spent[sensitivity]
     )
-    tried = [replace(sensitivity, fall=fall(setting, [sensitivity])) for sensitivity in found[: _most(setting)]]
+    tried = [
+        replace(sensitivity, fall=fall(setting, [sensitivity])) for sensitivity in found[: _number_to_try(setting)]
+    ]
     return tuple(
         sorted(
             (sensitivity for sensitivity in tried if sensitivity.fall > 0),
@@ -69,12 +71,12 @@ def sensitivities(setting: Setting) -> tuple[Sensitivity, ...]:
 
 
 def groups(setting: Setting) -> tuple[Sensitivity, ...]:
-    """Like things taken together: all devices of a kind, all links inside nodes, most effective first.
+    """Sets of equal resources (all devices of a kind, all links inside nodes), most effective first.
 
-    In a balanced pipeline hardly anything binds alone; these tell whether it computes or sends for its time.
+    In a balanced pipeline hardly any resource binds alone; these sets show if computation or communication binds.
     """
     members: dict[str, list[Sensitivity]] = {}
-    for sensitivity in possible(setting):
+    for sensitivity in candidates(setting):
         ranks = setting.pipeline.placement[sensitivity.stages[0]] if sensitivity.stages else ()
         kinds = {"devices": f"all {setting.kind(ranks[0])}" if ranks else "", "wire": "all links inside nodes"}
         name = kinds.get(sensitivity.kind, f"all {sensitivity.kind}s")
@@ -93,13 +95,14 @@ def groups(setting: Setting) -> tuple[Sensitivity, ...]:
     )
 
 
-def together(setting: Setting) -> tuple[Sensitivity, ...]:
-    """A smallest set (no part of it is enough) that shortens the step if all of it gets faster; empty if none does.
+def joint_set(setting: Setting) -> tuple[Sensitivity, ...]:
+    """An inclusion-minimal set that shortens the step if all of it gets faster; empty if there is none.
 
-    For plans in which nothing binds alone.
+    Needed for plans in which no resource binds alone.
     """
-    kept = list(possible(setting))
-    if len(kept) > _most(setting) or fall(setting, kept) <= 0:
+    # start with all resources, and drop each one without which the rest still shortens the step
+    kept = list(candidates(setting))
+    if len(kept) > _number_to_try(setting) or fall(setting, kept) <= 0:
         return ()
     for sensitivity in list(kept):
         rest = [other for other in kept if other != sensitivity]
@@ -109,8 +112,8 @@ def together(setting: Setting) -> tuple[Sensitivity, ...]:
     return tuple(replace(sensitivity, fall=joint) for sensitivity in kept)
 
 
-def possible(setting: Setting) -> Iterator[Sensitivity]:
-    """Everything of a plan that could be faster: devices, reductions, the network, wires that carry something."""
+def candidates(setting: Setting) -> Iterator[Sensitivity]:
+    """Yield every resource of a plan that could be faster: devices, reductions, the network, wires in use."""
     pipeline = setting.pipeline
     for placement in dict.fromkeys(pipeline.placement):
         own = tuple(s for s, devices in enumerate(pipeline.placement) if devices == placement)
@@ -122,7 +125,9 @@ def possible(setting: Setting) -> Iterator[Sensitivity]:
             yield Sensitivity(
                 "reduction", f"gradient reduction of {' and '.join(map(setting.stage, group))}", stages=group
             )
-    names = sorted({name for ways in _ways(pipeline) for way in ways if way.occupancy for name in way.resources})
+    names = sorted(
+        {name for row in _all_transfers(pipeline) for each in row if each.occupancy for name in each.resources}
+    )
     cards = tuple(name for name in names if is_card(name))
     if cards:
         yield Sensitivity("network", "the network between the nodes", wires=cards)
@@ -131,12 +136,12 @@ def possible(setting: Setting) -> Iterator[Sensitivity]:
             yield Sensitivity("wire", f"the link {name}", wires=(name,))
 
 
-def _ways(pipeline: Pipeline) -> tuple[tuple[Transfer, ...], ...]:
+def _all_transfers(pipeline: Pipeline) -> tuple[tuple[Transfer, ...], ...]:
     return (*pipeline.transfers, *pipeline.returns)
 
 
 def _on_path(setting: Setting, sensitivity: Sensitivity) -> int:
-    """Nanoseconds of the critical path that the sensitivity's work or its wires' tensors take."""
+    """Nanoseconds of the critical path that the resource's actions, or the transfers on its wires, take."""
 
     def own(item: Span | TransferSpan) -> bool:
         if isinstance(item, TransferSpan):
@@ -147,19 +152,19 @@ def _on_path(setting: Setting, sensitivity: Sensitivity) -> int:
     return sum(time for item, _, time in timed(setting) if own(item))
 
 
-def _most(setting: Setting) -> int:
-    """How many simulations are worth their time."""
+def _number_to_try(setting: Setting) -> int:
+    """Number of resources to try, by the number of actions of a simulation."""
     actions = sum(map(len, setting.plan.schedule.orders))
     return min(MOST, max(FEWEST, ACTIONS // max(actions, 1)))
 
 
 def fall(setting: Setting, faster: Sequence[Sensitivity]) -> float:
-    """By which fraction the step falls when all of these get faster; below zero if it grows."""
+    """Fraction by which the step falls if all of these get faster; below zero if it grows."""
     if not setting.step:
         return 0.0
     schedule = setting.plan.schedule
     whole = GRAIN * setting.step
-    if schedule.two_lanes:  # their parts of a backward are rounded, so multiplied times make another step
+    if schedule.two_lanes:  # parts of a backward are rounded here, so the scaled step is not GRAIN times the step
         whole = simulate(schedule, _sped_up(setting.pipeline, [])).makespan
     return 1 - simulate(schedule, _sped_up(setting.pipeline, faster)).makespan / whole
 
@@ -174,13 +179,13 @@ def _sped_up(pipeline: Pipeline, faster: Sequence[Sensitivity]) -> Pipeline:
         factor[Kind.REDUCE] = FASTER if s in reducing else GRAIN
         return old.with_durations(lambda kind, part: old.duration(kind, part) * factor[kind])
 
-    def way(old: Transfer) -> Transfer:
+    def scaled(old: Transfer) -> Transfer:
         factor = FASTER if wires & set(old.resources) else GRAIN
         return replace(old, occupancy=old.occupancy * factor, latency=old.latency * GRAIN)
 
     return replace(
         pipeline,
         stages=tuple(stage(s, old) for s, old in enumerate(pipeline.stages)),
-        transfers=tuple(tuple(map(way, ways)) for ways in pipeline.transfers),
-        returns=tuple(tuple(map(way, ways)) for ways in pipeline.returns),
+        transfers=tuple(tuple(map(scaled, entries)) for entries in pipeline.transfers),
+        returns=tuple(tuple(map(scaled, entries)) for entries in pipeline.returns),
     )

@@ -1,4 +1,4 @@
-"""`Setting`: a plan's pipeline and timeline with names in words; `Use`: how busy each device and wire is."""
+"""`Setting`: a plan, its time line and readable names; `Use`: busy time of each device and wire."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -14,14 +14,14 @@ from pipeplan.core.timeline import Timeline, TransferSpan
 
 @dataclass(frozen=True)
 class Setting:
-    """A plan and the time line of one step of it; every part of an explanation is read from these two."""
+    """A plan and the time line of one of its steps, the source of every part of an explanation."""
 
     plan: Plan
     timeline: Timeline
 
     @property
     def pipeline(self) -> Pipeline:
-        """What the plan was simulated from."""
+        """Pipeline of the plan, from which the time line was simulated."""
         return self.plan.pipeline
 
     @property
@@ -30,15 +30,15 @@ class Setting:
         return self.timeline.makespan
 
     def device(self, rank: int) -> str:
-        """``'d3 v100'`` for the device of a rank."""
+        """Name of the device of a rank: ``'d3 v100'``."""
         return f"d{self.plan.ranks[rank]} {self.kind(rank)}"
 
     def kind(self, rank: int) -> str:
-        """``'v100'``."""
+        """Kind of the device of a rank: ``'v100'``."""
         return self.plan.device_kinds[self.plan.ranks[rank]]
 
     def devices(self, stage: int) -> str:
-        """``'d3 v100'``, or ``'4 v100, d0 … d3'`` for a stage with replicas."""
+        """Name of the devices of a stage: ``'d3 v100'``, or ``'4 v100, d0 … d3'`` with replicas."""
         ranks = self.pipeline.placement[stage]
         if len(ranks) == 1:
             return self.device(ranks[0])
@@ -46,27 +46,27 @@ class Setting:
         return f"{len(ranks)} {kinds}, d{self.plan.ranks[ranks[0]]} … d{self.plan.ranks[ranks[-1]]}"
 
     def stage(self, stage: int) -> str:
-        """``'stage 2 (d3 v100)'``."""
+        """Name of a stage: ``'stage 2 (d3 v100)'``."""
         return f"stage {stage} ({self.devices(stage)})"
 
-    def transfer(self, flight: TransferSpan) -> Transfer:
-        """What a tensor's way costs, and which wires it takes."""
+    def transfer(self, tensor: TransferSpan) -> Transfer:
+        """Cost of a tensor's transfer, with the wires that it occupies."""
         pipeline = self.pipeline
-        ways = pipeline.transfers if flight.source < flight.target else pipeline.returns
-        boundary = ways[min(flight.source, flight.target)]
-        return boundary[flight.micro_batch % len(boundary)]
+        routes = pipeline.transfers if tensor.source < tensor.target else pipeline.returns
+        boundary = routes[min(tensor.source, tensor.target)]
+        return boundary[tensor.micro_batch % len(boundary)]
 
-    def hop(self, flight: TransferSpan) -> str:
-        """``'d3 → d5'``: from device to device."""
-        ends = (self.pipeline.device_of(stage, flight.micro_batch) for stage in (flight.source, flight.target))
+    def hop(self, tensor: TransferSpan) -> str:
+        """Source and target device of a transfer: ``'d3 → d5'``."""
+        ends = (self.pipeline.device_of(stage, tensor.micro_batch) for stage in (tensor.source, tensor.target))
         return " → ".join(f"d{self.plan.ranks[rank]}" for rank in ends)
 
     @cached_property
     def hops_of(self) -> Mapping[str, frozenset[int]]:
         """For each wire or card, the boundaries between stages whose tensors pass it."""
         found: dict[str, set[int]] = {}
-        for ways in (self.pipeline.transfers, self.pipeline.returns):
-            for boundary, entries in enumerate(ways):
+        for routes in (self.pipeline.transfers, self.pipeline.returns):
+            for boundary, entries in enumerate(routes):
                 for name in {name for entry in entries for name in entry.resources}:
                     found.setdefault(name, set()).add(boundary)
         return {name: frozenset(boundaries) for name, boundaries in found.items()}
@@ -74,7 +74,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A resource over one step.
+    """Busy time of a resource over one step.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Use:
     share : float
         ``busy`` as a fraction of the step.
     hops : int
-        For wires and cards: how many boundaries between stages share it. For devices: 0.
+        For wires and cards: the number of stage boundaries that share it. For devices: 0.
     """
 
     name: str
@@ -105,8 +105,8 @@ def uses(setting: Setting) -> tuple[Use, ...]:
 def _devices(setting: Setting) -> Iterator[Use]:
     sending: dict[int, int] = defaultdict(int)
     if setting.pipeline.overlap is Overlap.NONE:
-        for flight in setting.timeline.transfers:
-            sending[setting.pipeline.device_of(flight.source, flight.micro_batch)] += setting.transfer(flight).occupancy
+        for tensor in setting.timeline.transfers:
+            sending[setting.pipeline.device_of(tensor.source, tensor.micro_batch)] += setting.transfer(tensor).occupancy
     for rank in range(setting.pipeline.devices):
         busy = setting.timeline.busy(rank) + sending[rank]
         yield Use(setting.device(rank), "device", busy, _share(busy, setting.step))
@@ -114,8 +114,8 @@ def _devices(setting: Setting) -> Iterator[Use]:
 
 def _wires(setting: Setting) -> Iterator[Use]:
     busy: dict[str, int] = defaultdict(int)
-    for flight in setting.timeline.transfers:
-        way = setting.transfer(flight)
+    for tensor in setting.timeline.transfers:
+        way = setting.transfer(tensor)
         for name in way.resources:
             busy[name] += way.occupancy
     for name, time in busy.items():
@@ -125,7 +125,7 @@ def _wires(setting: Setting) -> Iterator[Use]:
 
 
 def is_card(resource: str) -> bool:
-    """Whether a resource of transfers is a node's network card and not a wire between two devices."""
+    """True for a node's network card, False for a wire between two devices."""
     return " card " in resource
 
 

@@ -1,4 +1,4 @@
-"""Step time against memory, devices or price: every plan that no other one beats in both, each with its bound."""
+"""Pareto frontier of step time against memory, devices or price, each point with its bound."""
 
 from pipeplan.analysis.frontier.curve import Floor, Frontier, Point
 from pipeplan.analysis.frontier.fewest import Fewest, fewest_devices

@@ -1,6 +1,6 @@
-"""Answers to the questions of a frontier, each solved once and kept, in a file where one is named.
+"""Answers for the budgets of a frontier: each is solved once, and saved if a file is named.
 
-The file is written whole after each answer; a second call with the same question goes on where the first stopped.
+The file is written whole after each answer. A second call for the same problem goes on where the first stopped.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ FORMAT = "pipeplan-frontier/1"
 
 
 class Verdict(StrEnum):
-    """``PLAN``: there is one. ``INFEASIBLE``: proved that there is none. ``OPEN``: not decided in the time given."""
+    """Kind of answer. ``PLAN``: found. ``INFEASIBLE``: proved that there is none. ``OPEN``: undecided in time."""
 
     PLAN = "plan"
     INFEASIBLE = "infeasible"
@@ -39,7 +39,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found for one budget: the plan with its value and bound in nanoseconds, or why there is none."""
+    """Answer for one budget: the plan with its value and bound in nanoseconds, or the reason why there is none."""
 
     verdict: Verdict
     value: int = 0
@@ -50,27 +50,27 @@ class Answer:
 
 @dataclass
 class Answers:
-    """Asks, and remembers.
+    """Solver of the problems of a frontier, with a cache of its answers.
 
     Attributes
     ----------
     model, cluster, job
-        The question of the frontier.
+        The problem of the frontier.
     over : str
-        What it is drawn over; part of what a file must agree with.
+        The axis of the frontier; a file must agree in it.
     limits : Limits
         For each answer.
     path : Path or None
-        Where answers are kept.
-    told : callable
-        Hears of every new answer, and what was asked.
-    cut_short : Answer or None
-        What was known when a signal ended the search for an answer.
+        File of the answers.
+    on_progress : callable
+        Called with the key and the answer of every problem that was solved.
+    interrupted : Answer or None
+        The best answer known when a signal ended a search.
 
     Raises
     ------
     InputError
-        If the file belongs to another question.
+        If the file belongs to another problem.
     """
 
     model: Model
@@ -80,20 +80,20 @@ class Answers:
     limits: Limits
     backend: str = "cpsat"
     path: Path | None = None
-    told: Callable[[str, Answer], None] = lambda *_: None
-    cut_short: Answer | None = None
+    on_progress: Callable[[str, Answer], None] = lambda *_: None
+    interrupted: Answer | None = None
     _known: dict[str, Answer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.path is not None and self.path.is_file():  # a device or a FIFO has no answers to go on from
+        if self.path is not None and self.path.is_file():  # a device or a FIFO holds no earlier answers
             self._known = self._read(self.path)
 
     def best(self, key: str, cluster: Cluster, job: Job) -> Answer:
-        """The best plan, up to the gap, within the time."""
+        """Find the best plan, up to the gap, within the time limit."""
         return self._remembered(key, lambda: self._best(cluster, job))
 
     def any(self, key: str, cluster: Cluster, job: Job) -> Answer:
-        """Whether there is a plan at all."""
+        """Find any plan that fits, or prove that there is none."""
         return self._remembered(f"any {key}", lambda: self._any(cluster, job))
 
     def _remembered(self, key: str, find: Callable[[], Answer]) -> Answer:
@@ -101,7 +101,7 @@ class Answers:
             answer = self._known[key] = find()
             if self.path is not None:
                 write_whole(self.path, self._text())
-            self.told(key, answer)
+            self.on_progress(key, answer)
         return self._known[key]
 
     def _best(self, cluster: Cluster, job: Job) -> Answer:
@@ -124,11 +124,11 @@ class Answers:
             if error.stop == Stop.INTERRUPT:
                 raise KeyboardInterrupt from error
             return Answer(Verdict.OPEN, why=str(error))
-        except PipeplanError as error:  # the time was up before there was a plan
+        except PipeplanError as error:  # the time limit was reached before a plan was found
             return Answer(Verdict.OPEN, why=str(error))
         answer = Answer(Verdict.PLAN, result.value, result.bound, result.plan)
-        if result.stop is Stop.INTERRUPT:  # Ctrl-C ends the sweep; what was answered in full is kept
-            self.cut_short = answer
+        if result.stop is Stop.INTERRUPT:  # Ctrl-C ends the sweep; complete answers are kept
+            self.interrupted = answer
             raise KeyboardInterrupt
         return answer
 
@@ -148,7 +148,7 @@ class Answers:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything that the answers depend on, but for how long they were searched."""
+        """Hash of everything that the answers depend on, except the search limits."""
         question = [asdict(self.model), asdict(self.cluster), asdict(self.job), self.over]
         return hashlib.sha256(json.dumps(question, default=dict, sort_keys=True).encode()).hexdigest()[:16]
 

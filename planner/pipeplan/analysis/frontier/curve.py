@@ -1,4 +1,4 @@
-"""Frontiers: their points, which of them no other one beats, and the whole as an object, text, JSON and CSV."""
+"""`Frontier`: its non-dominated points and lower bounds, as an object, text, JSON and CSV."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from pipeplan.costs.sources import Costs
 
 @dataclass(frozen=True)
 class Point:
-    """A plan and what it costs.
+    """A plan and its cost on the axis of the frontier.
 
     Attributes
     ----------
@@ -25,9 +25,9 @@ class Point:
         Nanoseconds: the plan's step time; no plan of this cost or less takes less than ``bound``.
     plan : Plan
     memory, devices : int
-        What the plan needs: bytes of its fullest device, devices that it runs on.
+        Needs of the plan: bytes of its fullest device, number of devices that it runs on.
     counts : tuple of (str, int)
-        The devices that were there to plan for, by kind.
+        The available devices, by kind.
     """
 
     cost: float
@@ -46,7 +46,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """From ``cost`` on, up to the next floor, no plan takes less than ``bound`` nanoseconds; None: there is no plan."""
+    """Lower bound on the step time, in nanoseconds, from ``cost`` up to the next floor; None: there is no plan."""
 
     cost: float
     bound: int | None
@@ -58,7 +58,7 @@ def point(cost: float, answer: Answer, bound: int, plan: Plan, counts: tuple[tup
 
 
 def not_dominated(points: Iterable[Point]) -> tuple[Point, ...]:
-    """Those that no cheaper or equally cheap point beats or equals, cheapest first, so that times fall strictly."""
+    """Non-dominated points, cheapest first, so that times fall strictly."""
     kept: list[Point] = []
     for point in sorted(points, key=lambda point: (point.cost, point.value)):
         if not kept or point.value < kept[-1].value:
@@ -77,7 +77,7 @@ AXES: tuple[Over, ...] = get_args(Over)
 
 @dataclass(frozen=True)
 class Frontier:
-    """Plans of which none is both as cheap and as fast as another one.
+    """Non-dominated plans: none is both as cheap and as fast as another one.
 
     Attributes
     ----------
@@ -87,13 +87,13 @@ class Frontier:
     points : tuple of Point
         Cheapest first, times falling.
     floors : tuple of Floor
-        What is proved: from each cost on, no plan is faster than its bound.
+        The proved lower bounds: from each cost on, no plan is faster than the bound.
     complete : bool
-        Whether every point is optimal and no point is missing: each limit was asked for, and each answer proved.
+        True if every point is optimal and no point is missing: each limit was solved, and each answer proved.
     asked : int
-        Questions solved.
+        Number of problems solved.
     searched, costs
-        The space over which bounds hold, on the whole cluster, and what the times are.
+        The space over which bounds hold, on the whole cluster, and the sources of the times.
     """
 
     model: str
@@ -134,7 +134,7 @@ class Frontier:
         }
 
     def as_csv(self) -> str:
-        """One row a point, under a row of names."""
+        """One row per point, under a row of column names."""
         text = io.StringIO()
         rows = [_flat(point) for point in self.points]
         writer = csv.DictWriter(text, fieldnames=list(_FIELDS), lineterminator="\n")
@@ -178,12 +178,12 @@ class Frontier:
 
     @property
     def nothing_below(self) -> bool:
-        """Whether it is proved that nothing fits for less than the cheapest point costs."""
+        """True if it is proved that nothing fits below the cost of the cheapest point."""
         below = [floor.bound for floor in self.floors if floor.cost < self.points[0].cost]
         return bool(below) and all(bound is None for bound in below)
 
     def _end(self) -> Iterable[str]:
-        """What lies below the cheapest point."""
+        """Line of text about costs below the cheapest point, if nothing fits there."""
         if self.nothing_below:
             cheapest = self.points[0].cost
             shown = f"{format_bytes(int(cheapest))} a device" if self.over == "memory" else f"{cheapest:g}"
@@ -195,7 +195,7 @@ _FIELDS = ("cost", "memory_bytes", "devices", "step_time_s", "bound_s", "gap", "
 
 
 def available(point: Point) -> str:
-    """``'4 v100 + 2 p100'``: the devices that the plan was chosen for."""
+    """Devices that were available to the plan: ``'4 v100 + 2 p100'``."""
     return " + ".join(f"{count} {kind}" for kind, count in point.counts if count)
 
 

@@ -1,11 +1,11 @@
-"""The fewest devices that fit, and the proof that fewer do not."""
+"""Fewest devices on which a job fits, with the proof that it fits on no fewer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
-from pipeplan.analysis.frontier.over_devices import ask, check_pins, passes_over, prices
+from pipeplan.analysis.frontier.over_devices import ask, check_pins, may_leave_out, prices
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, PipeplanError
@@ -28,17 +28,17 @@ class Fewest:
     ----------
     count : int
     plan : Plan
-        The fastest plan found on so many devices.
+        The fastest plan found on ``count`` devices.
     value, bound : int
         Nanoseconds; no plan on these devices beats the bound.
     cluster : Cluster
-        The part of the cluster that it was made for.
+        The part of the cluster for which the plan was made.
     excluded : tuple of str
-        The parts with one device less, on each of which nothing fits; so nothing fits on fewer either.
+        The parts with one device fewer, on each of which nothing fits; so nothing fits on fewer devices either.
     proved : bool
-        Whether all of these are proved.
+        True if all of these are proved.
     searched, costs
-        The space over which that holds, on the whole cluster, and what the times are.
+        The space over which that holds, on the whole cluster, and the sources of the times.
     """
 
     count: int
@@ -92,13 +92,13 @@ def fewest_devices(
     workers: int = WORKERS,
     seed: int = SEED,
     path: str | Path | None = None,
-    told: Callable[[str, Answer], None] = lambda *_: None,
+    on_progress: Callable[[str, Answer], None] = lambda *_: None,
 ) -> Fewest:
-    """The fewest devices of the cluster on which the job has a plan, whatever its step time.
+    """Find the fewest devices of the cluster on which the job has a plan, whatever its step time.
 
-    A part of the cluster is so many devices of each kind, the first of them in the cluster's order. More devices never
-    hurt where a plan may leave some out, so the number is found by bisection (in a given order of devices: from below);
-    every part with one device less is then proved not to fit.
+    A part of the cluster has a number of devices of each kind, the first of them in the cluster's order. More devices
+    never hurt if a plan may leave some out, so the number is found by bisection. If the order of devices is given, it
+    is found by counting up. Every part with one device fewer is then proved not to fit.
 
     Raises
     ------
@@ -107,19 +107,21 @@ def fewest_devices(
     """
     require_question(model, cluster, job)
     limits = asked_limits(time_limit, gap, backend, workers, seed)
-    answers = Answers(model, cluster, job, "devices", limits, backend, None if path is None else Path(path), told)
+    answers = Answers(
+        model, cluster, job, "devices", limits, backend, None if path is None else Path(path), on_progress
+    )
     check_pins(answers)
     every = parts(cluster, prices(answers, by_price=False))
     kinds = kind_counts(cluster)
     memory = {device.kind.name: device.kind.memory for device in cluster.devices}
 
-    def roomiest(part: Part) -> tuple[bool, int]:
+    def by_memory(part: Part) -> tuple[bool, int]:
         sizes = [(memory[kind], n) for (kind, _), n in zip(kinds, part.counts, strict=True) if n]
         unlimited = any(size is None for size, _ in sizes)
         return not unlimited, -sum((size or 0) * n for size, n in sizes)
 
     def on(count: int) -> list[Part]:
-        return sorted((part for part in every if part.devices == count), key=roomiest)
+        return sorted((part for part in every if part.devices == count), key=by_memory)
 
     def first_that_fits(count: int) -> Part | None:
         for part in on(count):
@@ -127,16 +129,18 @@ def fewest_devices(
                 return part
         return None
 
+    # bisection: nothing fits on `low` devices, something fits on `high`
     low, high = 0, len(cluster.devices)
     if first_that_fits(high) is None:
         whole = ask(answers, on(high)[0])
         raise InfeasibleError(whole.why) if whole.verdict is Verdict.INFEASIBLE else PipeplanError(whole.why)
     while high - low > 1:
-        middle = (low + high) // 2 if passes_over(answers) else low + 1
+        middle = (low + high) // 2 if may_leave_out(answers) else low + 1
         if first_that_fits(middle) is None:
             low = middle
         else:
             high = middle
+    # the fastest plan over all parts of `high` devices that fit, and the proofs for those with one device fewer
     solved = [(part, ask(answers, part)) for part in on(high) if ask(answers, part, any_plan=True).plan is not None]
     part, best = min(((p, a) for p, a in solved if a.plan is not None), key=lambda pair: pair[1].value)
     below = [(part, ask(answers, part, any_plan=True)) for part in on(low)] if low else []

@@ -1,12 +1,13 @@
-"""Step time against the number or the price of devices: the best plan for every part of the cluster that can matter.
+"""Step time against the number or the price of devices: the best plan for every relevant part of the cluster.
 
-What a part can do, every larger part of the same node can do too. So a bound for a part holds for all that it holds;
-where a part does not fit, no smaller one is asked for; and one whose bound does not beat a cheaper plan is left out.
+Every plan of a part is also a plan of each larger part of the same node. So a lower bound for a part holds for all
+parts that it contains. If a part does not fit, no smaller one is solved. A part whose lower bound is not below the time
+of a cheaper plan is left out.
 
 ::
 
-    cost  1   2   3   4   5   6   7   8         asked: 8, 4, 2, 1, …; had 4 been as fast as the bound for 8,
-          ●───●───────●───────────────●         5 to 7 would never have been asked for
+    cost  1   2   3   4   5   6   7   8         solved: 8, 4, 2, 1, …; if 4 were as fast as the bound for 8,
+          ●───●───────●───────────────●         5 to 7 would not be solved
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +21,11 @@ from pipeplan.core.job import Order
 from pipeplan.search.space.space import Space
 
 Found = Mapping[Part, Answer]
-"""What is known of the parts that were asked for."""
+"""Answers of the parts that were solved."""
 
 
 def prices(answers: Answers, by_price: bool) -> Mapping[str, float]:
-    """What one device of each kind counts: its price, or 1.
+    """Cost of one device of each kind: its price per hour, or 1.
 
     Raises
     ------
@@ -44,11 +45,11 @@ def prices(answers: Answers, by_price: bool) -> Mapping[str, float]:
 
 
 def sweep(answers: Answers, each: Mapping[str, float], levels: int | None = None) -> Iterator[tuple[Part, Answer]]:
-    """The parts that can matter, each with its answer, in an order that spares as many others as possible."""
+    """Yield the relevant parts with their answers, in an order that rules out as many others as possible."""
     check_pins(answers)
     every, inherit = parts(answers.cluster, each, levels), nested(answers)
     found: dict[Part, Answer] = {}
-    for i in _halving(len(every)):
+    for i in _bisection_order(len(every)):
         part = every[i]
         if not _matters(part, found, inherit):
             continue
@@ -59,13 +60,14 @@ def sweep(answers: Answers, each: Mapping[str, float], levels: int | None = None
 def read(
     answers: Answers, found: Found, each: Mapping[str, float], levels: int | None
 ) -> tuple[tuple[Point, ...], tuple[Floor, ...]]:
-    """All points and floors of what was found."""
+    """All points and lower bounds of the answers found."""
     kinds = [kind for kind, _ in kind_counts(answers.cluster)]
     floors: list[Floor] = []
     least, inherit = None, nested(answers)
+    # best[cost]: the least lower bound of all parts up to this cost; None while nothing fits
     best: dict[float, int | None] = {}
     for part in parts(answers.cluster, each, levels):  # cheapest first
-        low = lower(part, found, inherit)
+        low = lower_bound(part, found, inherit)
         if low is not None:
             least = low if least is None else min(least, low)
         best[part.cost] = least
@@ -80,8 +82,11 @@ def read(
     return tuple(points), tuple(floors)
 
 
-def lower(part: Part, found: Found, inherit: bool) -> int | None:
-    """The best bound known for a part (from larger ones too, if it inherits); None if it is known that nothing fits."""
+def lower_bound(part: Part, found: Found, inherit: bool) -> int | None:
+    """Best lower bound known for a part, in nanoseconds; None if it is known that nothing fits.
+
+    With ``inherit``, bounds of larger parts count too.
+    """
     known = [answer for other, answer in found.items() if other == part or (inherit and other.holds(part))]
     if any(answer.verdict is Verdict.INFEASIBLE for answer in known):
         return None
@@ -89,7 +94,7 @@ def lower(part: Part, found: Found, inherit: bool) -> int | None:
 
 
 def ask(answers: Answers, part: Part, *, any_plan: bool = False) -> Answer:
-    """The best plan on a part of the cluster, or any."""
+    """Answer for a part of the cluster: its best plan, or with ``any_plan`` the first one that fits."""
     absent = {kind for (kind, _), count in zip(kind_counts(answers.cluster), part.counts, strict=True) if not count}
     pinned = {where for _, where in answers.job.pin}
     if pinned & absent:
@@ -98,23 +103,29 @@ def ask(answers: Answers, part: Part, *, any_plan: bool = False) -> Answer:
     return find(f"{part.counts}", sub_cluster(answers.cluster, part), answers.job)
 
 
-def passes_over(answers: Answers) -> bool:
-    """Whether a plan may leave out any devices; in a given order it uses the first ones, whatever their kinds."""
+def may_leave_out(answers: Answers) -> bool:
+    """True if a plan may leave out any devices; in a given order it uses the first ones, whatever their kinds."""
     return answers.job.order is Order.SEARCH or len(kind_counts(answers.cluster)) == 1
 
 
 def nested(answers: Answers) -> bool:
-    """Whether the plans of a part are among those searched for every part that holds it.
+    """True if the plans of a part are among those searched for every part that contains it.
 
-    They are in one node, as long as every shape of a pipeline is looked at. Over several nodes, where the devices of a
-    stage lie depends on how full the nodes are, and then every part is asked for.
+    That holds within one node, as long as all device groups are searched. Over several nodes the devices of a stage
+    depend on the free devices of each node, and then every part is solved.
     """
     space = Space(answers.model, answers.cluster, answers.job)
-    return len(answers.cluster.nodes) == 1 and passes_over(answers) and not space.large
+    return len(answers.cluster.nodes) == 1 and may_leave_out(answers) and not space.large
 
 
 def check_pins(answers: Answers) -> None:
-    """A device that may be taken away is nothing to pin a layer to."""
+    """Refuse layers that are pinned to single devices, as a part may lack these.
+
+    Raises
+    ------
+    InputError
+        Naming the devices.
+    """
     named = [where for _, where in answers.job.pin if pinned_device(where) is not None]
     if named:
         raise InputError(
@@ -123,8 +134,8 @@ def check_pins(answers: Answers) -> None:
 
 
 def _matters(part: Part, found: Found, inherit: bool) -> bool:
-    """Whether a part may have a plan that no plan of a cheaper or equally cheap part beats or equals."""
-    low = lower(part, found, inherit)
+    """True if a part may have a plan that no plan of a cheaper or equally cheap part dominates."""
+    low = lower_bound(part, found, inherit)
     if low is None:
         return False
     return not any(
@@ -132,8 +143,8 @@ def _matters(part: Part, found: Found, inherit: bool) -> bool:
     )
 
 
-def _halving(count: int) -> Iterator[int]:
-    """The last, then the middle, then the middles of the halves, and so on: each of 0 … count − 1 once."""
+def _bisection_order(count: int) -> Iterator[int]:
+    """Order of bisection over 0 … count − 1: the last, the middle, the middles of the halves, and so on, each once."""
     if not count:
         return
     yield count - 1

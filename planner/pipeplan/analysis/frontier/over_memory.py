@@ -1,4 +1,4 @@
-"""Step time against memory: solve, then ask for strictly less memory, until nothing fits.
+"""Step time against memory: solve repeatedly with strictly less memory, until nothing fits.
 
 ::
 
@@ -7,8 +7,8 @@
          │         └───────●─────
          └────┴────┴───────┴───▶ memory of the fullest device
 
-This is the ε-constraint method (Haimes, Lasdon, Wismer, 1971); with an optimal answer at each limit it visits every
-point that no other one beats. A bound proved for a limit holds for every smaller one too.
+This is the ε-constraint method (Haimes, Lasdon, Wismer, 1971). With an optimal answer at each limit it visits every
+non-dominated point. A lower bound proved for a limit holds for every smaller limit too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,14 @@ from pipeplan_formulations.common.bisection import least
 
 @dataclass(frozen=True)
 class Visit:
-    """What was found where a device may use ``limit`` bytes (None: whatever it has)."""
+    """Answer for a limit of ``limit`` bytes per device (None: all memory of the device)."""
 
     limit: int | None
     answer: Answer
 
 
 def sweep(answers: Answers) -> Iterator[Visit]:
-    """Every limit that matters, from none down to where nothing fits."""
+    """Yield every relevant limit with its answer, from no limit down to the first at which nothing fits."""
     limit = answers.job.memory
     while True:
         visit = _visit(answers, limit)
@@ -41,15 +41,15 @@ def sweep(answers: Answers) -> Iterator[Visit]:
 
 
 def sample(answers: Answers, count: int) -> Iterator[Visit]:
-    """So many limits: without one, the least that fits, and each further one where most is open.
+    """Yield ``count`` limits with their answers: no limit, the least that fits, then the middles of unsolved ranges.
 
-    Between two neighbouring plans that is the middle of the memories that none was asked for; the more memory lies
-    there, and the more time between the two, the sooner.
+    The next range is the one with the largest product of its bytes and the difference of the two plans' times.
     """
     first = _visit(answers, answers.job.memory)
     yield first
     if first.answer.plan is None or count < 2:
         return
+    # no limit first, then the least memory that fits and the largest that does not
     most = memory_of(first.answer.plan)
 
     def fits(limit: int) -> tuple[bool | None, int]:
@@ -63,8 +63,9 @@ def sample(answers: Answers, count: int) -> Iterator[Visit]:
     for limit in (found.number, *([found.excluded] if found.excluded >= 0 else [])):
         visits.append(_visit(answers, limit))
         yield visits[-1]
+    # then the middle of the unsolved range with the largest product of bytes and time
     for _ in range(count - 2):
-        untouched = gaps(visits)
+        untouched = unsolved_ranges(visits)
         if not untouched:
             break
         low, high, _ = max(untouched, key=lambda gap: (gap[1] - gap[0] + 1) * gap[2])
@@ -73,8 +74,8 @@ def sample(answers: Answers, count: int) -> Iterator[Visit]:
         visits.sort(key=lambda visit: -visit.limit if visit.limit is not None else -most - 1)
 
 
-def gaps(visits: Sequence[Visit]) -> list[tuple[int, int, int]]:
-    """The limits that no visit speaks of: from, to, and how much time lies between the plans around them."""
+def unsolved_ranges(visits: Sequence[Visit]) -> list[tuple[int, int, int]]:
+    """Unsolved ranges of limits: lowest byte, highest byte, and nanoseconds between the plans on both sides."""
     found = []
     for above, below in pairwise(visits):
         if above.answer.plan is None or below.limit is None:
@@ -87,7 +88,7 @@ def gaps(visits: Sequence[Visit]) -> list[tuple[int, int, int]]:
 
 
 def read(answers: Answers, visits: Sequence[Visit]) -> tuple[tuple[Point, ...], tuple[Floor, ...]]:
-    """All points and floors of what was visited, largest limit first."""
+    """All points and lower bounds of the visits, which come with the largest limit first."""
     counts = kind_counts(answers.cluster)
     points, floors, bound = [], [], 0
     for visit, after in zip(visits, [*visits[1:], None], strict=True):
@@ -96,7 +97,7 @@ def read(answers: Answers, visits: Sequence[Visit]) -> tuple[tuple[Point, ...], 
         if plan is None:
             floors.append(Floor(below, None if visit.answer.verdict is Verdict.INFEASIBLE else bound))
             continue
-        bound = max(bound, visit.answer.bound)  # what less memory allows, more allows too
+        bound = max(bound, visit.answer.bound)  # a bound for more memory holds for less memory too
         if floors and floors[-1].bound == bound:
             floors.pop()
         floors.append(Floor(below, bound))

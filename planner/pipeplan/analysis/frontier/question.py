@@ -1,4 +1,4 @@
-"""`frontier`: step time against memory, devices or price for a question."""
+"""`frontier`: compute step time against memory, devices or price for a model, cluster and job."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -37,33 +37,33 @@ def frontier(
     workers: int = WORKERS,
     seed: int = SEED,
     path: str | Path | None = None,
-    told: Callable[[str, Answer], None] = lambda *_: None,
+    on_progress: Callable[[str, Answer], None] = lambda *_: None,
 ) -> Frontier:
-    """Step time against memory, number of devices or price: the plans of which none beats another in both.
+    """Compute the Pareto frontier of step time against memory, number of devices or price.
 
     Parameters
     ----------
     over : {'memory', 'devices', 'price'}
         Bytes of the fullest device; number of devices; sum of the devices' prices per hour. A part of the cluster has
-        so many devices of each kind, the first of them in the cluster's order.
+        a number of devices of each kind, the first of them in the cluster's order.
     points : int, optional
-        Look at so many limits only, each where most is open; over devices and price, at so many numbers of each kind,
-        evenly spaced.
+        Number of limits to solve, each in the widest unsolved range. Over devices and price: number of different
+        device counts of each kind, evenly spaced.
     time_limit, gap, backend, workers, seed
-        See `pipeplan.solve`. For each point; what stays open is told by its bound.
+        Limits for each point, see `pipeplan.solve`; an open gap shows in the point's bound.
     path : str or Path, optional
-        Where answers are kept as they come. A second call with the same question goes on from there.
-    told : callable
-        Hears what was asked and what was answered.
+        File to which answers are written one by one. A second call for the same problem goes on from there.
+    on_progress : callable
+        Called with the key and the answer of each problem that was solved.
 
     Raises
     ------
     InfeasibleError
         If nothing fits at all. (`PipeplanError`, its base, if that is not decided in the time given.)
     InputError
-        If the question makes no sense, or ``path`` belongs to another one.
+        If the problem makes no sense, or ``path`` belongs to another one.
     KeyboardInterrupt
-        If it was interrupted before there was an answer; later, what was answered is handed back.
+        If it was interrupted before the first answer; after that, the answers so far are returned.
     """
     if over not in AXES:
         raise InputError(f"a frontier over {over!r} is not known; choose from {', '.join(AXES)}")
@@ -72,26 +72,28 @@ def frontier(
     where = None if path is None else Path(path)
     require_question(model, cluster, job)
     limits = asked_limits(time_limit, gap, backend, workers, seed)
-    answers = Answers(model, cluster, job, over, limits, backend, where, told)
+    answers = Answers(model, cluster, job, over, limits, backend, where, on_progress)
+    # solve the budgets one by one; an interrupt keeps those that were solved
     if over == "memory":
         visits: list[over_memory.Visit] = []
         every = _collected(
             over_memory.sweep(answers) if points is None else over_memory.sample(answers, points), visits
         )
-        if not visits and answers.cut_short is not None:
-            visits = [over_memory.Visit(job.memory, answers.cut_short)]
+        if not visits and answers.interrupted is not None:
+            visits = [over_memory.Visit(job.memory, answers.interrupted)]
         visits.sort(key=lambda visit: -math.inf if visit.limit is None else -visit.limit)
-        given, every = [visit.answer for visit in visits], every and not over_memory.gaps(visits)
+        given, every = [visit.answer for visit in visits], every and not over_memory.unsolved_ranges(visits)
         found, floors = over_memory.read(answers, visits)
     else:
         each = over_devices.prices(answers, by_price=over == "price")
         parts: list[tuple[subsets.Part, Answer]] = []
         every = _collected(over_devices.sweep(answers, each, points), parts) and points is None
-        if not parts and answers.cut_short is not None:
-            parts = [(subsets.parts(cluster, each, points)[-1], answers.cut_short)]
+        if not parts and answers.interrupted is not None:
+            parts = [(subsets.parts(cluster, each, points)[-1], answers.interrupted)]
         known = dict(parts)
         given = list(known.values())
         found, floors = over_devices.read(answers, known, each, points)
+    # errors without any plan: interrupted, undecided or infeasible
     if not given:
         raise KeyboardInterrupt
     if not found:
@@ -116,7 +118,7 @@ def frontier(
 
 
 def _collected(answers: Iterator[Item], into: list[Item]) -> bool:
-    """Take what comes until there is no more, or until Ctrl-C: then False, and what came counts."""
+    """Append all items to ``into``; False if Ctrl-C ended that early, with the items so far kept."""
     try:
         for answer in answers:
             into.append(answer)
@@ -126,6 +128,6 @@ def _collected(answers: Iterator[Item], into: list[Item]) -> bool:
 
 
 def _all_proved(given: list[Answer], found: tuple[Point, ...]) -> bool:
-    """No answer is open, and every point that counts meets its bound."""
+    """True if no answer is open, and every non-dominated point meets its bound."""
     decided = all(answer.verdict is not Verdict.OPEN for answer in given)
     return decided and all(point.value == point.bound for point in not_dominated(found))

@@ -1,4 +1,4 @@
-"""Parts of a cluster: so many devices of each kind, the first of them in the cluster's order.
+"""Parts of a cluster: a number of devices of each kind, the first of them in the cluster's order.
 
 ::
 
@@ -17,26 +17,26 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 
 MOST = 2000
-"""Most parts that are looked at one by one."""
+"""Most parts to enumerate."""
 
 Counts = tuple[int, ...]
-"""How many of each kind, in the order of `kind_counts`."""
+"""Number of devices of each kind, in the order of `kind_counts`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of a cluster's devices, and what they cost."""
+    """Devices of a cluster, counted by kind, and their cost."""
 
     counts: Counts
     cost: float
 
     @property
     def devices(self) -> int:
-        """How many."""
+        """Number of devices."""
         return sum(self.counts)
 
     def holds(self, other: "Part") -> bool:
-        """Whether the other part's devices are all here."""
+        """True if this part contains all devices of the other one."""
         return all(a >= b for a, b in zip(self.counts, other.counts, strict=True))
 
 
@@ -46,7 +46,7 @@ def kind_counts(cluster: Cluster) -> tuple[tuple[str, int], ...]:
 
 
 def parts(cluster: Cluster, prices: Mapping[str, float], levels: int | None = None) -> list[Part]:
-    """Every part but the empty one, cheapest first; with ``levels``, at most so many different numbers of each kind.
+    """Every part except the empty one, cheapest first; ``levels`` limits the different device counts of each kind.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def parts(cluster: Cluster, prices: Mapping[str, float], levels: int | None = No
 
 
 def sub_cluster(cluster: Cluster, part: Part) -> Cluster:
-    """The part as a cluster of its own; nodes of which nothing is left are dropped."""
+    """The part as a cluster of its own; empty nodes are dropped."""
     left = dict(zip((kind for kind, _ in kind_counts(cluster)), part.counts, strict=True))
     nodes = []
     for node in cluster.nodes:
@@ -88,7 +88,7 @@ def sub_cluster(cluster: Cluster, part: Part) -> Cluster:
 
 
 def _levels(count: int, levels: int | None) -> list[int]:
-    """0 … count, or so many of them, evenly spaced, the last one kept."""
+    """0 … count, or ``levels`` of these besides 0, evenly spaced, including the last one."""
     if levels is None or count < levels:
         return list(range(count + 1))
     return sorted({0, *(-(-count * (i + 1) // levels) for i in range(levels))})

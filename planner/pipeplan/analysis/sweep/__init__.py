@@ -1,8 +1,8 @@
-"""Experiments over a grid of models, clusters and jobs: every cell through `pipeplan.solve`, every cell a row.
+"""Experiments over a grid of models, clusters and jobs: `pipeplan.solve` for every cell, one table row per cell.
 
 ::
 
-    experiment ─▶ cells ─▶ run ─▶ crew: a process a cell ─▶ work: solve ─▶ record, a file of its own ─▶ table ─▶ formats
+    experiment ─▶ cells ─▶ run ─▶ workers: a process per cell ─▶ work: solve ─▶ record: a file per cell ─▶ table
 
-`pipeplan.analysis.sweep.run.sweep` is the door.
+The entry point is `pipeplan.analysis.sweep.run.sweep`.
 """

@@ -1,4 +1,4 @@
-"""Finished cells of a sweep as JSON, with which a second run goes on where the first one stopped."""
+"""Finished cells of a sweep as JSON files, from which a second run resumes."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -51,7 +51,7 @@ class CellFile(Strict):
 
 
 def read_cell(path: Path) -> Record | None:
-    """The record in a file; None where there is no such file, or it is no cell (it is then asked again)."""
+    """The record in a file; None if there is no such file, or if it is not a cell (which is then solved again)."""
     try:
         file = check(CellFile, parse_data(read_text(path), str(path)), str(path))
     except InputError:
@@ -62,7 +62,7 @@ def read_cell(path: Path) -> Record | None:
 
 
 def write_cell(record: Record, path: Path) -> None:
-    """Write what `read_cell` reads, whole or not at all."""
+    """Write a record for `read_cell`, whole or not at all."""
     plain = {
         name: getattr(record, name) for name in CellFile.model_fields if name not in ("format", "answer", "beside")
     }

@@ -1,4 +1,4 @@
-"""The cells of an experiment: what each asks, and in which order they come."""
+"""Cells of an experiment, in order, and the model, cluster and job of each."""
 
 import hashlib
 import json
@@ -30,17 +30,17 @@ class Cell:
 
     @property
     def labels(self) -> tuple[str, str, str]:
-        """What rows call model, cluster and job."""
+        """Names of model, cluster and job in a row of the table."""
         return self.model.name or _stem(self.model.source), _stem(self.cluster), job_label(self.job)
 
     @property
     def label(self) -> str:
-        """``'vgg-16 on 4-v100-nvlink, batch 256'``."""
+        """Name of the cell: ``'vgg-16 on 4-v100-nvlink, batch 256'``."""
         return "{} on {}, {}".format(*self.labels)
 
     @property
     def file(self) -> str:
-        """A file name that no other cell has and a person can read."""
+        """A unique, readable file name."""
         whole = json.dumps([asdict(self.model), self.cluster, job_data(self.job)], sort_keys=True)
         digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
         return re.sub(r"[^A-Za-z0-9.-]+", "_", "__".join(self.labels))[:100] + f"__{digest}.json"
@@ -55,15 +55,15 @@ class Question:
     job: Job
 
     def fingerprint(self, search: Search) -> str:
-        """A hash of everything that the answer may depend on but the program itself."""
+        """Hash of everything that the answer may depend on, except the program itself."""
         whole = [self.model.as_dict(), asdict(self.cluster), asdict(self.job), asdict(search)]
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def ladders(experiment: Experiment, folders: tuple[Path, ...]) -> list[Iterator[Cell]]:
-    """The cells, each once, without optional models that are not there.
+    """The cells in ladders, each cell once, without optional models whose files are missing.
 
-    Of one ladder a cell follows only if some plan fitted the one before.
+    The next cell of a ladder is solved only if some plan fitted the one before.
     """
     seen: set[str] = set()
 
@@ -74,7 +74,7 @@ def ladders(experiment: Experiment, folders: tuple[Path, ...]) -> list[Iterator[
                 yield cell
 
     return [
-        once(_rungs(model, cluster, job, grid.part))
+        once(_members(model, cluster, job, grid.part))
         for grid in experiment.grids
         for model in grid.models
         if not _absent(model, folders)
@@ -83,7 +83,7 @@ def ladders(experiment: Experiment, folders: tuple[Path, ...]) -> list[Iterator[
     ]
 
 
-def _rungs(model: NamedModel | Series, cluster: str, job: Job, part: str) -> Iterator[Cell]:
+def _members(model: NamedModel | Series, cluster: str, job: Job, part: str) -> Iterator[Cell]:
     if isinstance(model, NamedModel):
         yield Cell(model, cluster, job, part=part)
         return
@@ -97,7 +97,7 @@ def ask(cell: Cell, folders: tuple[Path, ...]) -> Question:
     Raises
     ------
     InputError
-        If a name or file is not there, or something in it is wrong.
+        If a name or file does not exist, or something in it is wrong.
     """
     options = {"merge_misbooked": True} if cell.model.merge_misbooked else {}
     model = load_model(_found(cell.model.source, "models", folders), **options)
@@ -107,7 +107,7 @@ def ask(cell: Cell, folders: tuple[Path, ...]) -> Question:
 
 
 def left_out(experiment: Experiment, folders: tuple[Path, ...]) -> list[str]:
-    """Sources of the optional models whose files are not there."""
+    """Sources of the optional models whose files are missing."""
     models = [model for grid in experiment.grids for model in grid.models if _absent(model, folders)]
     return list(dict.fromkeys(model.source for model in models if isinstance(model, NamedModel)))
 
@@ -119,25 +119,25 @@ def _absent(model: NamedModel | Series, folders: tuple[Path, ...]) -> bool:
 
 
 def _found(source: str, kind: str, folders: tuple[Path, ...]) -> str | Path:
-    """The file in one of the folders; the word itself where it is a name, or nothing was found."""
+    """The file in one of the folders; ``source`` itself if it is a name of a dataset, or if nothing was found."""
     if source in shipped(kind):
         return source
     return next((folder / source for folder in folders if (folder / source).is_file()), source)
 
 
 def _stem(source: str) -> str:
-    """``'vgg16'`` of ``'folder/vgg16.graph.txt'``; a name is itself."""
+    """File name without folder and suffixes (``'vgg16'`` of ``'folder/vgg16.graph.txt'``); a name stays as it is."""
     path = Path(source)
     return path.name.partition(".")[0] if path.suffix in (".yaml", ".yml", ".json", ".txt") else source
 
 
 def timed_as(model: Model, kinds: tuple[str, ...]) -> Model:
-    """The model whose imported profiles count as measured on each of these kinds of device.
+    """The model, with its imported profile taken as measured on each of these kinds of device.
 
     Raises
     ------
     InputError
-        If it has no profile that leaves open what it was measured on.
+        If it has no profile without a device.
     """
     open_ones = [profile for profile in model.profiles if profile.device == PROFILED]
     if not open_ones:
@@ -148,7 +148,7 @@ def timed_as(model: Model, kinds: tuple[str, ...]) -> Model:
 
 
 def job_label(job: Job) -> str:
-    """``'batch 256, adam, 1f1b-so'``: the batch, and what differs from a job of that batch alone."""
+    """The batch, and all options that differ from the defaults: ``'batch 256, adam, 1f1b-so'``."""
     plain, own = job_data(Job(job.batch)), job_data(job)
     words = [f"batch {job.batch}"]
     for field, value in own.items():

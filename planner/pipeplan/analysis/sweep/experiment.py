@@ -1,4 +1,4 @@
-"""`Experiment`: grids of models, clusters and jobs, each a product; and how long to search each cell.
+"""`Experiment`: grids of models, clusters and jobs, and the search limits of each cell. A grid is a product.
 
 ::
 
@@ -6,7 +6,7 @@
               vgg-16        4-v100-nvlink       batch 256          2 x 2 x 1
               resnet-50     4-v100-pcie
 
-A series of models is a ladder: its next rung is tried only if some plan fitted the one before.
+A series of models is a ladder: its next member is solved only if some plan fitted the one before.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ class NamedModel:
     source : str
         A name in the datasets, or a file.
     name : str
-        What rows call it; empty is the model's own name.
+        Name in the table; empty for the model's own name.
     times : tuple of str
-        Kinds of device that the file's only profile times; empty leaves the profile as it is. A published profile often
-        does not say by itself what it was measured on.
+        Kinds of device for which the times of the file's only profile count; empty leaves the profile as it is.
+        A published profile often does not name the device on which it was measured.
     merge_misbooked : bool
         See `pipeplan.io.importers.pipedream`.
     optional : bool
-        Leave the model out, and say so, where the file is not there.
+        Leave the model out, with a note, if its file is missing.
     """
 
     source: str
@@ -84,7 +84,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How each cell is searched; see `pipeplan.solve`."""
+    """Search limits and options of each cell; see `pipeplan.solve`."""
 
     time: float = 60.0
     gap: float = 0.0
@@ -98,7 +98,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole experiment file.
+    """Content of an experiment file.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Experiment:
     grids : tuple of Grid
     search : Search
     beside : tuple of str
-        Balancers and peers that the table shows beside the answer; empty is all of them.
+        Partitioners and baseline planners that the table shows beside the answer; empty for all of them.
     notes : tuple of str
     """
 

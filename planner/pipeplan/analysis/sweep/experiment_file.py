@@ -1,10 +1,10 @@
-"""Experiments as YAML.
+"""Experiment files: read and write `Experiment` as YAML.
 
 ::
 
     name: gpus
     search: {time: 20, gap: 0.01}
-    beside: [data-parallel, bapipe-greedy]       # balancers and peers to show; all if left out
+    beside: [data-parallel, bapipe-greedy]       # partitioners and baseline planners to show; all if left out
     grids:
       - part: estimates                            # grids of one part make one table
         models:
@@ -37,12 +37,12 @@ from pipeplan.io.text import Line, Row, lean, parse_data, read_text, yaml_text
 
 
 def _entry(value: object) -> object:
-    """A plain word is short for a model of that name."""
+    """Expand a plain word to the entry of the model with that name."""
     return {"model": value} if isinstance(value, str) else value
 
 
 class ModelEntry(Strict):
-    """One model, or with ``series`` a row of them."""
+    """One model, or with ``series`` a sequence of models."""
 
     model: str | None = None
     name: str = ""
@@ -66,7 +66,7 @@ class GridEntry(Strict):
 
 
 class SearchEntry(Strict):
-    """How each cell is searched."""
+    """Search limits and options of each cell."""
 
     time: Annotated[Number, Field(gt=0)] = 60.0
     gap: Annotated[Number, Field(ge=0)] = 0.0
@@ -86,7 +86,7 @@ class ExperimentFile(Strict):
 
 
 def find_experiment(name_or_path: str) -> Path:
-    """The experiment's file: its name in the datasets, or the path of a file."""
+    """Path of an experiment's file, by its name in the datasets or by a path."""
     known = shipped("experiments")
     if name_or_path in known:
         return known[name_or_path]
@@ -100,7 +100,7 @@ def find_experiment(name_or_path: str) -> Path:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """The experiment that a YAML file describes.
+    """Read the experiment of a YAML file.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def experiment_from_data(data: Any, where: str) -> Experiment:
-    """The experiment that plain data describes; ``where`` is what errors call it."""
+    """Build an experiment from plain data; ``where`` names the source in errors."""
     file = check(ExperimentFile, data, where)
     complaints = list(_unknown_names(file.beside))
     grids = [_grid(entry, f"grids[{n}]", complaints) for n, entry in enumerate(file.grids)]
@@ -131,7 +131,7 @@ def _unknown_names(beside: Iterable[str]) -> Iterable[str]:
     for n, name in enumerate(beside):
         if name not in known:
             listed = f"; known are {', '.join(known)}"
-            yield f"beside[{n}]: {name!r} is no balancer{hint(name, known) or listed}"
+            yield f"beside[{n}]: {name!r} is no partitioner or baseline planner{hint(name, known) or listed}"
 
 
 def _grid(entry: GridEntry, path: str, complaints: list[str]) -> Grid:
@@ -173,12 +173,12 @@ def _model(entry: ModelEntry) -> NamedModel | Series:
 
 
 def write_experiment(experiment: Experiment, path: Path) -> None:
-    """Write what `read_experiment` reads, whole or not at all."""
+    """Write an experiment for `read_experiment`, whole or not at all."""
     write_whole(path, yaml_text(experiment_data(experiment)))
 
 
 def experiment_data(experiment: Experiment) -> dict[str, Any]:
-    """Plain data of an experiment, as a file shows it."""
+    """Plain data of an experiment, in the layout of its file."""
     search = {name: getattr(experiment.search, name) for name in SearchEntry.model_fields}
     head = {"name": experiment.name} | lean(notes=list(experiment.notes))
     grids = [

@@ -1,4 +1,4 @@
-"""`Record` of one cell of a sweep: the answer in figures, or why there is none."""
+"""`Record` of one cell of a sweep: the figures of the answer, or the reason why there is none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ Outcome = Literal["solved", "infeasible", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One method's plan. Nanoseconds and bytes.
+    """Figures of one method's plan, in nanoseconds and bytes.
 
     Attributes
     ----------
@@ -18,11 +18,11 @@ class Figures:
     peaks : tuple of int
         Peak bytes of each device of the plan.
     plan : str
-        Depth, replicas, micro-batches and schedule, for people.
+        Depth, replicas, micro-batches and schedule, as text.
     why : str
-        Why there is no plan.
+        The reason why there is no plan.
     outside : str
-        Why the plan is none of those that were asked for; it is shown, and counts for nothing.
+        The reason why the plan lies outside the searched space; it is shown, and never counts as best.
     """
 
     value: int | None = None
@@ -44,14 +44,14 @@ class Record:
     Attributes
     ----------
     model, cluster, job : str
-        What rows call them.
+        Names in the table.
     fingerprint : str
-        Of everything that was asked; a record with another one is out of date.
+        Hash of the cell's problem; a record with another one is out of date.
     outcome : {'solved', 'infeasible', 'failed'}
         ``infeasible``: proved that nothing fits. ``failed``: an error, whose text is ``error``.
     answer : Figures
     beside : mapping of str to Figures
-        By balancer or peer.
+        By name of the partitioner or baseline planner.
     bound : int or None
         Nanoseconds.
     status, stop : str
@@ -60,11 +60,11 @@ class Record:
         Seconds.
     error : str
     rung : (str, int) or None
-        Series and number of the model, if it is a member.
+        Series and number of the model, if it is a member of a series.
     version : str
-        Of pipeplan.
+        Version of pipeplan.
     part : str
-        Of the experiment; records of one part make one table.
+        Part of the experiment; records of one part make one table.
     """
 
     model: str
@@ -97,11 +97,11 @@ class Record:
         return self.error.partition("\n")[0]
 
     def ratio(self, method: str) -> float | None:
-        """How many times as long as the answer's the method's step is; None where either has no plan."""
+        """Step time of the method, relative to the answer's; None if either has no plan."""
         other = self.beside.get(method, Figures()).value
         return other / self.answer.value if other is not None and self.answer.value else None
 
     def peak_ratio(self, method: str) -> float | None:
-        """How many times as full as the answer's the method's fullest device is; None where either has no plan."""
+        """Largest peak memory of the method, relative to the answer's; None if either has no plan."""
         other = self.beside.get(method, Figures()).peak
         return other / self.answer.peak if other is not None and self.answer.peak else None

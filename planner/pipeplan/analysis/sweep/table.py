@@ -1,4 +1,4 @@
-"""Tables of records: rows, largest differences between methods, and sheets in several formats."""
+"""Tables of records: rows, largest ratios between methods, and output as text, Markdown, CSV and JSON."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ Value = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """The records, and the methods whose columns are shown."""
+    """The records, and the methods with a column."""
 
     records: tuple[Record, ...]
     methods: tuple[str, ...]
@@ -62,7 +62,7 @@ class Table:
 
 
 def table(records: Iterable[Record], beside: Sequence[str] = ()) -> Table:
-    """The table of some records with the methods ``beside``; without them, with every method that some record has."""
+    """Table of some records with the methods ``beside``; if these are empty, with every method of any record."""
     kept = tuple(records)
     methods = beside or list(dict.fromkeys(name for record in kept for name in record.beside))
     return Table(kept, tuple(methods))
@@ -73,12 +73,12 @@ def _seconds(value: int | None) -> float | None:
 
 
 ANSWER = "pipeplan"
-"""What the answer's own column is called."""
+"""Name of the answer's column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The largest ratio of ``other``'s figure to ``method``'s, and the row where it arises."""
+    """The largest ratio of ``other``'s figure to ``method``'s, and its row."""
 
     method: str
     other: str
@@ -89,9 +89,9 @@ class Largest:
 
 @dataclass(frozen=True, slots=True)
 class Deepest:
-    """The largest member of a series for which a method has a plan on a cluster; 0 if for none.
+    """The largest member of a series for which a method has a plan on a cluster; 0 if there is none.
 
-    ``sure`` is false where a larger one may fit: the time was over, or an error came in between.
+    ``sure`` is false if a larger one may fit, because the time limit or an error ended the series.
     """
 
     series: str
@@ -102,24 +102,24 @@ class Deepest:
     sure: bool
 
 
-def largest(table: Table, heroes: tuple[str, ...]) -> list[Largest]:
-    """For each of the heroes, against every other method but the answer: the largest ratios of time and of memory."""
+def largest(table: Table, highlighted: tuple[str, ...]) -> list[Largest]:
+    """Largest ratios of time and of memory of each highlighted method to every other method except the answer."""
     found = []
-    for hero in heroes:
+    for chosen in highlighted:
         for other in table.methods:
-            if other == hero:
+            if other == chosen:
                 continue
             for figure in ("step time", "peak memory"):
-                ratios = [(ratio, record) for record, ratio in _ratios(table, hero, other, figure)]
+                ratios = [(ratio, record) for record, ratio in _ratios(table, chosen, other, figure)]
                 if ratios:
                     ratio, record = max(ratios, key=lambda pair: pair[0])
-                    found.append(Largest(hero, other, figure, ratio, record))
+                    found.append(Largest(chosen, other, figure, ratio, record))
     return found
 
 
-def _ratios(table: Table, hero: str, other: str, figure: str) -> Iterator[tuple[Record, float]]:
+def _ratios(table: Table, chosen: str, other: str, figure: str) -> Iterator[tuple[Record, float]]:
     for record in table.records:
-        own, against = (_figure(record, method, figure) for method in (hero, other))
+        own, against = (_figure(record, method, figure) for method in (chosen, other))
         if own and against is not None:
             yield record, against / own
 
@@ -132,7 +132,7 @@ def _figure(record: Record, method: str, figure: str) -> int | None:
 
 
 def deepest(table: Table) -> list[Deepest]:
-    """For every series, cluster and job, and every method: the largest member that it has a plan for."""
+    """The largest member with a plan, for every series, cluster, job and method."""
     ladders: dict[tuple[str, str, str], list[tuple[int, Record]]] = {}
     for record in table.records:
         if record.rung is not None:
@@ -149,19 +149,19 @@ def deepest(table: Table) -> list[Deepest]:
 
 
 def _refused(record: Record, method: str) -> bool:
-    """Whether the method is known to have no plan here."""
+    """True if the method is known to have no plan for the record's cell."""
     if record.outcome != "solved" or method == ANSWER:
         return record.outcome == "infeasible"
     return method in record.beside and record.beside[method].why not in NOT_ASKED
 
 
-HEROES = (ANSWER, "bapipe-greedy")
-"""Whose largest advantages are listed under the table."""
+HIGHLIGHTED = (ANSWER, "bapipe-greedy")
+"""Highlighted methods, whose largest advantages are listed under the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A heading, which may be empty, and lines of equally many words."""
+    """A title, which may be empty, a header and rows with one word per column."""
 
     title: str
     heads: list[str]
@@ -169,20 +169,20 @@ class Sheet:
 
 
 def sheets(table: Table) -> list[Sheet]:
-    """For each part the rows and the largest ratios; at last the deepest members of series, where there are any."""
+    """Rows and largest ratios of each part, then the deepest members of series, if there are any."""
     found = [sheet for name, part in table.parts() for sheet in (_main(name, part), _largest(name, part))]
     found = found or [_main("", table)]
     found.append(_deepest(table))
     return [sheet for n, sheet in enumerate(found) if n == 0 or sheet.rows]
 
 
-def heroes(table: Table) -> tuple[str, ...]:
-    """The answer, and the greedy if it has a column."""
-    return tuple(hero for hero in HEROES if hero == ANSWER or hero in table.methods)
+def highlighted(table: Table) -> tuple[str, ...]:
+    """The highlighted methods: the answer, and ``bapipe-greedy`` if it has a column."""
+    return tuple(chosen for chosen in HIGHLIGHTED if chosen == ANSWER or chosen in table.methods)
 
 
 def _main(title: str, table: Table) -> Sheet:
-    """With a column for the job only where model and cluster do not tell rows apart."""
+    """Sheet of all rows, with a job column only if model and cluster do not distinguish them."""
     names = ["model", "cluster", *(["job"] if _jobs_matter(table) else [])]
     rows = [_names(record, names) + _words(record, table.methods) for record in table.records]
     return Sheet(title, [*names, "step time", "gap", "peak", "plan", *table.methods], rows)
@@ -222,7 +222,7 @@ def _largest(title: str, table: Table) -> Sheet:
     names = ["model", "cluster", *(["job"] if _jobs_matter(table) else [])]
     rows = [
         [one.method, one.other, one.figure, f"{one.ratio:.2f}", *_names(one.record, names), *_plans(one)]
-        for one in largest(table, heroes(table))
+        for one in largest(table, highlighted(table))
     ]
     heads = ["method", "against", "largest ratio of", "is", *names, "plan", "against plan"]
     return Sheet(f"{title}: largest ratios" if title else "largest ratios", heads, rows)
@@ -253,7 +253,7 @@ NOTE = (
 
 
 def as_csv(table: Table) -> str:
-    """Comma-separated, with a header; times in seconds, empty where there is no figure."""
+    """The rows as CSV with a header; times in seconds, empty if there is no figure."""
     text = io.StringIO()
     rows = table.rows()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["model"], lineterminator="\n")
@@ -263,7 +263,7 @@ def as_csv(table: Table) -> str:
 
 
 def as_json(table: Table) -> str:
-    """One object: the rows, the largest ratios, the deepest members of series."""
+    """One JSON object: the rows, the largest ratios, the deepest members of series."""
     ratios = [
         {
             "method": one.method,
@@ -274,7 +274,7 @@ def as_json(table: Table) -> str:
             "cluster": one.record.cluster,
             "job": one.record.job,
         }
-        for one in largest(table, heroes(table))
+        for one in largest(table, highlighted(table))
     ]
     depths = [
         {name: getattr(one, name) for name in ("series", "cluster", "job", "method", "number", "sure")}
@@ -284,13 +284,13 @@ def as_json(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """Tables for a page."""
+    """The sheets as Markdown tables."""
     found = [f"**{sheet.title}**\n\n{_markdown(sheet)}" if sheet.title else _markdown(sheet) for sheet in sheets(table)]
     return "\n\n".join([*found, NOTE]) + "\n"
 
 
 def as_text(table: Table) -> str:
-    """Columns for a terminal."""
+    """The sheets as aligned columns for a terminal."""
     found = [f"{sheet.title}\n\n{_columns(sheet)}" if sheet.title else _columns(sheet) for sheet in sheets(table)]
     return "\n\n".join([*found, NOTE]) + "\n"
 
@@ -298,7 +298,7 @@ def as_text(table: Table) -> str:
 FORMATS: Mapping[str, Callable[[Table], str]] = MappingProxyType(
     {"text": as_text, "markdown": as_markdown, "csv": as_csv, "json": as_json}
 )
-"""Every way to write a table by its name."""
+"""Functions that write a table, by the name of the format."""
 
 
 def _markdown(sheet: Sheet) -> str:

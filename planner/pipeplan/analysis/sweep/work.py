@@ -1,4 +1,4 @@
-"""Solution of one cell in a process of its own, which always ends with a record."""
+"""Solution of one cell in a worker process, which always ends with a record."""
 
 import signal
 import sys
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def work(cell: Cell, question: Question, search: Search, path: Path) -> None:
-    """Solve the cell and write its record: the body of a worker process.
+    """Solve the cell and write its record; the main function of a worker process.
 
-    Ctrl-C reaches every process of a terminal; the sweep itself ends its workers, so a worker does not listen.
+    Ctrl-C reaches every process of a terminal. A worker ignores it, because the sweep itself ends its workers.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)  # an answer that is cut short must not be taken for the cell's
+    signal.signal(signal.SIGTERM, _leave)  # an interrupted answer must not become the cell's record
     write_cell(record(cell, question, search), path)
 
 
@@ -36,7 +36,7 @@ def _leave(number: int, _: object) -> None:
 
 
 def record(cell: Cell, question: Question, search: Search) -> Record:
-    """The cell's answer, or why there is none."""
+    """Record of the cell's answer, or of the reason why there is none."""
     from pipeplan.solve import solve
 
     began = time.monotonic()
@@ -45,9 +45,9 @@ def record(cell: Cell, question: Question, search: Search) -> Record:
     try:
         result = solve(question.model, question.cluster, job=question.job, time_limit=search.time, **how)
     except InfeasibleError as error:
-        return blank(cell, fingerprint, "infeasible", str(error), time.monotonic() - began)
+        return without_plan(cell, fingerprint, "infeasible", str(error), time.monotonic() - began)
     except Exception as error:
-        return blank(cell, fingerprint, "failed", told(error), time.monotonic() - began)
+        return without_plan(cell, fingerprint, "failed", error_text(error), time.monotonic() - began)
     return Record(
         *cell.labels,
         fingerprint,
@@ -64,15 +64,15 @@ def record(cell: Cell, question: Question, search: Search) -> Record:
     )
 
 
-def told(error: Exception) -> str:
-    """An error for a row: its text where it was raised on purpose, else also what it is and where it comes from."""
+def error_text(error: Exception) -> str:
+    """Text of an error for a row; for an unexpected one with its class and the line that raised it."""
     if isinstance(error, PipeplanError):
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
-def blank(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: float = 0.0) -> Record:
+def without_plan(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: float = 0.0) -> Record:
     """A record without a plan."""
     return Record(
         *cell.labels,
@@ -87,7 +87,10 @@ def blank(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: floa
 
 
 def plan_label(plan: "Plan") -> str:
-    """``'3-1, 8 micro-batches of 32, 1f1b-so'``: the devices of every stage; equal ones are ``4 stages of 2``."""
+    """Label of a plan: ``'3-1, 8 micro-batches of 32, 1f1b-so'``, with the number of devices of every stage.
+
+    Equal stages are written as ``4 stages of 2``.
+    """
     widths = [stage.replicas for stage in plan.stages]
     shape = f"{counted(len(widths), 'stage')} of {widths[0]}" if len(set(widths)) == 1 else "-".join(map(str, widths))
     again = sum(len(stage.recompute) for stage in plan.stages)

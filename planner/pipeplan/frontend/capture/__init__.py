@@ -1,4 +1,4 @@
-"""Capture of a torch model as a row of layers, which is profiled, cut and run. Torch is loaded when used.
+"""Capture of a torch model as a sequence of layers, to be profiled, cut and run. Torch is loaded when used.
 
 ::
 

@@ -1,4 +1,4 @@
-"""`row_of`: a model as a row of layers, by one of three front ends: the user's stages, a chain, or a captured graph."""
+"""`row_of`: find the layers of a model by one of three front ends: the user's stages, a chain, or a captured graph."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -27,29 +27,29 @@ def row_of(
     front_end: FrontEnd = "auto",
     both_modes: bool = True,
 ) -> Row:
-    """Describe a module as a row of layers.
+    """Describe a module as a sequence of layers.
 
-    Nothing is computed: shapes and types are all that is read of the module and the inputs.
+    Nothing is computed: only shapes and types of the module and the inputs are read.
 
     Parameters
     ----------
     module : torch.nn.Module
-        On any device, ``meta`` included. `Stages` are taken as they stand.
+        On any device, ``meta`` included. `Stages` are used unchanged.
     inputs : tensor, tuple or list of tensors, or dict
         One micro-batch: the module's argument, its arguments, or its keyword arguments.
     group : sequence of str
         Patterns (``'blocks.*'``, ``'Bottleneck'``) of module paths or class names to keep whole, as one layer.
     front_end : {'auto', 'chain', 'graph'}
-        ``'chain'``: submodules that pass one tensor on (see `frontend.profile.layers`). ``'graph'``: what torch.export
-        captures. ``'auto'``: the chain where the module is one, otherwise the graph.
+        ``'chain'``: submodules that pass one tensor on (see `frontend.profile.layers`). ``'graph'``: the graph of
+        torch.export. ``'auto'``: the chain if the module is one, otherwise the graph.
     both_modes : bool
-        Whether captured layers follow ``train()`` and ``eval()``, for which the module is captured twice. Otherwise
-        they know its present mode only.
+        Make captured layers follow ``train()`` and ``eval()``, for which the module is captured twice. Otherwise they
+        run in its present mode only.
 
     Raises
     ------
     InputError
-        If the front end cannot describe the module; the text says why, and what to change.
+        If the front end cannot describe the module; the text has the reason, and what to change.
     """
     if front_end not in ("auto", "chain", "graph"):
         raise InputError(f"front end {front_end!r} is not known; choose auto, chain or graph")
@@ -59,7 +59,7 @@ def row_of(
         return _graph(module, inputs, group, both_modes)
     try:
         return _submodules(module, _chain(module, inputs, group))
-    except Exception as no_chain:  # a module that no chain can be may fail in any way when it is called as one
+    except Exception as no_chain:  # a module that is not a chain may fail in any way when it is called as one
         if front_end == "chain":
             raise
         try:
@@ -69,26 +69,26 @@ def row_of(
 
 
 def graph_of(module: nn.Module, inputs: Batch, *, both_modes: bool = True) -> "CapturedModel":
-    """What torch.export captures of the module, to be cut into rows (see `row_of`)."""
+    """Capture the module with torch.export, to be cut into layers (see `row_of`)."""
     from pipeplan.frontend.capture.graph.captured import CapturedModel
 
     return CapturedModel(module, inputs, both_modes=both_modes)
 
 
 def _graph(module: nn.Module, inputs: Batch, group: Sequence[str], both_modes: bool) -> Row:
-    """The layers that the graph is cut into."""
+    """Layers of the captured graph, cut at the default places."""
     model = graph_of(module, inputs, both_modes=both_modes)
     return model.row(model.module_cuts(group))
 
 
 def _chain(module: nn.Module, inputs: Batch, group: Sequence[str]) -> tuple[str, ...]:
-    """The layers of a chain, found on the meta device, where nothing is computed or written to."""
+    """Module paths of a chain's layers, found on the meta device, where nothing is computed or written."""
     start = mapped(inputs, lambda tensor: torch.empty_like(tensor, device="meta"))
     return find_layers(on_meta(module), tensors(start), group=group)
 
 
 def _submodules(module: nn.Module, names: tuple[str, ...]) -> Row:
-    """The row whose layers are these submodules."""
+    """The sequence of these submodules as layers."""
     layers = tuple(module.get_submodule(name) for name in names)
     return Row(
         names,

@@ -1,4 +1,4 @@
-"""All uses of parts of torch that are not public, which a new release may move; and modules without values.
+"""Uses of torch's private parts, which a new release may move, and copies of modules without values.
 
 `torch.export` hands out fake tensors, trees and operators, but their modules have names with underscores.
 """
@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 
 def memory_of(tensor: Tensor) -> Any:
-    """A key of the memory that a tensor lies in, with or without values; the same for views of one another."""
+    """Key of a tensor's memory, with or without values; the same for views of one another."""
     return tensor.untyped_storage()._cdata
 
 
@@ -23,20 +23,20 @@ __all__ = ["FakeTensor", "FakeTensorMode", "OpOverload", "memory_of", "pytree"]
 
 
 def on_meta(module: nn.Module) -> nn.Module:
-    """A copy on the meta device; the original's weights are not copied even for a moment."""
+    """Copy of a module on the meta device; its weights are never copied."""
     return _with(module, lambda tensor: tensor.detach().to("meta"))
 
 
 def on_fake(module: nn.Module, mode: FakeTensorMode, device: torch.device | str) -> nn.Module:
-    """A copy whose tensors say that they lie on the device, which need not be there, and have no values.
+    """Copy of a module with fake tensors on the device, which need not exist.
 
-    On the meta device some models compute something else, or nothing; so captured models are on a fake CPU.
+    On the meta device some models compute something else, or nothing, so captured models are on a fake CPU.
     """
     return _with(module, lambda tensor: fake(tensor, mode, device))
 
 
 def fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device | str) -> Tensor:
-    """A stand-in of the same shape, strides and type."""
+    """A fake tensor of the same shape, strides and type."""
     with mode:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 

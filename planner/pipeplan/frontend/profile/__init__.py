@@ -2,7 +2,7 @@
 
 ::
 
-    module ──capture──▶ row of layers ──segments──▶ what is in memory at once ──measure──▶ times, bytes ──▶ Model
+    module ──capture──▶ sequence of layers ──▶ segments in memory at once ──measure──▶ times, bytes ──▶ Model
 """
 
 from pipeplan.frontend.profile.profiling import profile, profile_workload

@@ -1,4 +1,4 @@
-"""Example inputs at every micro-batch size; layers brought to the measured device, and left as they were found."""
+"""Example inputs at every micro-batch size, and layers moved to the measured device and restored afterwards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ def _on(batch: Batch, device: torch.device) -> Batch:
 
 
 def _fitted(batch: Batch, size: int) -> Batch:
-    """The first ``size`` samples, starting again from the first where there are too few."""
+    """The first ``size`` samples, repeated from the first if there are too few."""
     count = samples(batch)
     if count == 0:
         raise InputError("example_inputs and targets need at least one sample; their first axis is empty")
@@ -47,17 +47,18 @@ def _fitted(batch: Batch, size: int) -> Batch:
     return mapped(batch, lambda tensor: torch.cat([tensor] * rounds)[:size] if rounds > 1 else tensor[:size])
 
 
-def lies_on(module: nn.Module, device: torch.device) -> bool:
-    """Whether every parameter and buffer is on the device (a module without any is everywhere)."""
+def is_on(module: nn.Module, device: torch.device) -> bool:
+    """True if every parameter and buffer is on the device (and for a module without any)."""
     return all(tensor.device.type == device.type for tensor in (*module.parameters(), *module.buffers()))
 
 
 @contextmanager
-def present(layer: nn.Module, device: torch.device) -> Iterator[None]:
-    """Bring one layer's parameters and buffers to the device; afterwards the layer has its own back.
+def on_device(layer: nn.Module, device: torch.device) -> Iterator[None]:
+    """Context in which one layer's parameters and buffers are on the device; the layer's own return afterwards.
 
-    Tensors on ``meta`` have no values. Modules then draw their own with ``reset_parameters``; what no such method
-    covers is filled: parameters with small random numbers, buffers with zeros (a mask that masks nothing, position 0).
+    Tensors on ``meta`` have no values. Modules then draw their own with ``reset_parameters``. Tensors that no such
+    method covers are filled: parameters with small random numbers, buffers with zeros (a mask that masks nothing,
+    position 0).
     """
     kept: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
     twins: dict[int, torch.Tensor] = {}
@@ -71,7 +72,7 @@ def present(layer: nn.Module, device: torch.device) -> Iterator[None]:
                     kept.append((store, name, tensor))
                     bare |= tensor.is_meta
                     if id(tensor) not in twins:
-                        twins[id(tensor)] = _twin(tensor, device)
+                        twins[id(tensor)] = _copy_on(tensor, device)
                     store[name] = twins[id(tensor)]
             if bare:
                 _draw(module)
@@ -81,8 +82,8 @@ def present(layer: nn.Module, device: torch.device) -> Iterator[None]:
             store[name] = tensor
 
 
-def _twin(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on the device: its values, or a harmless filling where it has none."""
+def _copy_on(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy of the tensor on the device: its values, or small random numbers or zeros if it has none."""
     if not tensor.is_meta:
         twin = tensor.detach().to(device)
     else:
@@ -103,7 +104,7 @@ def _draw(module: nn.Module) -> None:
 
 @contextmanager
 def preserved(module: nn.Module) -> Iterator[None]:
-    """Afterwards gradients, buffers and random numbers are what they were."""
+    """Context that restores gradients, buffers and the random state of a module afterwards."""
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if not buffer.is_meta]
     for parameter, _ in gradients:

@@ -1,4 +1,4 @@
-"""Chain of layers in a module, found by watching one forward pass.
+"""Chain of layers in a module, found by recording one forward pass.
 
 ::
 
@@ -9,9 +9,9 @@
     ├─ flat: Flatten                      └─ block ─── (a residual)    block
     └─ block: Residual
 
-A module is opened when it does nothing but call its children one after another: the first gets the very tensor that
-the module got, each next one gets the very tensor that the one before returned, and the last one's is returned.
-Otherwise it is a layer.
+A module is opened if it only calls its children in sequence. The first child takes the very tensor that the module
+took, each next one takes the very tensor that the one before returned, and the module returns the last one's. Any
+other module is a layer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from pipeplan.core.errors import InputError
 
 @dataclass(eq=False)
 class Call:
-    """One call of a module: its path, what went in and out (with the tensor's version then), the calls inside it."""
+    """One call of a module: its path, its input and output (with the tensors' versions then), the calls inside it."""
 
     path: str
     module: nn.Module
@@ -55,7 +55,7 @@ def find_layers(module: nn.Module, inputs: Any, *, group: Sequence[str] = ()) ->
     Raises
     ------
     InputError
-        If the module is not a chain of at least two layers; the text says where the chain breaks.
+        If the module is not a chain of at least two layers; the text names the place where the chain breaks.
     """
     top = _watch(module, one_tensor(inputs))
     trouble = _trouble(top)
@@ -68,7 +68,13 @@ def find_layers(module: nn.Module, inputs: Any, *, group: Sequence[str] = ()) ->
 
 
 def one_tensor(inputs: Any) -> torch.Tensor:
-    """The one tensor that a chain takes, or an error that says why there must be one."""
+    """Return the single tensor of a chain's inputs.
+
+    Raises
+    ------
+    InputError
+        If the inputs are not one tensor.
+    """
     if isinstance(inputs, tuple | list) and len(inputs) == 1:
         inputs = inputs[0]
     if isinstance(inputs, torch.Tensor):
@@ -122,12 +128,12 @@ def _version(value: Any) -> int:
 
 
 def _same(value: Any, version: int, other: Any, other_version: int) -> bool:
-    """The same tensor, and nobody wrote into it in between."""
+    """True if both are the same tensor, without a write in between."""
     return isinstance(value, torch.Tensor) and value is other and version == other_version
 
 
 def _trouble(call: Call) -> str:
-    """Why the call does not merely chain its children; empty if it does."""
+    """Reason why the call does not merely chain its children; empty if it does."""
     calls = call.inside
     if not calls:
         return "it has no modules inside to cut between; put its layers into an nn.Sequential"
@@ -159,7 +165,7 @@ def _gap(before: str, after: str, made: Any, taken: Any) -> str:
 
 
 def _leftover(call: Call) -> str:
-    """A parameter, buffer or hook that would be lost if only the children ran."""
+    """Description of a parameter, buffer or hook that would be lost if only the children ran."""
     inside = {id(tensor) for child in call.inside for tensor in _tensors(child.module)}
     for name, tensor in (*call.module.named_parameters(), *call.module.named_buffers()):
         if id(tensor) not in inside:

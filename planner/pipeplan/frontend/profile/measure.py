@@ -1,8 +1,8 @@
 """Measurement of the layers that are in memory at once (all of them, or one), with their optimiser steps.
 
-Other workers of a machine compete for its memory and caches, so a layer may be measured beside `busy_siblings`. On a
-2-core machine a second process that runs the same passes was seen to slow forward by 3 to 7 % and backward by 2 to
-20 %, most where gradients are large: both processes then stream them through one memory.
+Other workers of a machine compete for its memory and caches, so a layer may be measured beside background workers
+(`background_workers`). On a 2-core machine a second process with the same passes slowed forward by 3 to 7 % and
+backward by 2 to 20 %, most if gradients are large: both processes then stream them through one memory.
 """
 
 import gc
@@ -35,10 +35,11 @@ def update_times(
     repeats: int,
     warmup: int,
 ) -> list[int]:
-    """Median nanoseconds of a step on each layer, but for parameters named in ``elsewhere``, and of clearing gradients.
+    """Median nanoseconds of each layer's optimiser step and clearing of gradients.
 
-    All layers take their step in turn, on their own parameters, so that these come from memory as they do in training.
-    The learning rate is zero and the gradients are finite: it is the arithmetic of a step, and no weight changes.
+    Parameters named in ``elsewhere`` are left out. All layers take their step in turn, on their own parameters, so that
+    these come from memory as in training. The learning rate is zero and the gradients are finite: the arithmetic is
+    that of a step, and no weight changes.
     """
     steppers: list[Any] = []
     for layer, left_out in zip(layers, elsewhere, strict=True):
@@ -75,14 +76,14 @@ def build_optimizer(name: str, parameters: list[nn.Parameter]) -> Any:
 
 
 PATIENCE = 120.0
-"""Seconds to wait for a sibling's first pass."""
+"""Seconds to wait for the first pass of a background worker."""
 
 
 @contextmanager
-def busy_siblings(count: int, layers: Sequence[nn.Module], feed: Feed) -> Iterator[None]:
-    """While the context is open, ``count`` other processes pass over the same layers, over and over.
+def background_workers(count: int, layers: Sequence[nn.Module], feed: Feed) -> Iterator[None]:
+    """Context in which ``count`` background workers run the same layers repeatedly.
 
-    They are forked, so that they share the parameters; each has gradients and activations of its own.
+    They are forked, so that they share the parameters; each has its own gradients and activations.
     """
     if count == 0:
         yield
@@ -105,8 +106,8 @@ def busy_siblings(count: int, layers: Sequence[nn.Module], feed: Feed) -> Iterat
 
 
 def _work(layers: Sequence[nn.Module], feed: Feed, started: Any, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the measuring process's to answer
-    while os.getppid() == parent:  # an orphan stops
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the measuring process handles Ctrl-C
+    while os.getppid() == parent:  # a worker without its parent stops
         run_pass(layers, feed, _ignore, _ignore)
         started.set()
 
@@ -117,10 +118,10 @@ def _ignore(_number: int) -> None:
 
 @dataclass(frozen=True)
 class Segment:
-    """Layers in memory, and what feeds them, at each micro-batch size.
+    """Layers in memory, and their inputs, at each micro-batch size.
 
-    A captured graph is one for its size; its layers hold the same parameters at every size. ``elsewhere`` names, for
-    each layer, parameters that count with an earlier one.
+    A captured graph holds for one size only; its layers share the same parameters at every size. ``elsewhere`` names,
+    for each layer, the parameters that count with an earlier one.
     """
 
     rows: Mapping[int, tuple[nn.Module, ...]]
@@ -130,7 +131,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Measured:
-    """Per micro-batch size: one cost a layer, and the bytes behind it."""
+    """Costs and saved bytes of every layer, per micro-batch size."""
 
     costs: Mapping[int, tuple[LayerCost, ...]]
     bytes: Mapping[int, SavedBytes]
@@ -147,14 +148,15 @@ def measure(
     crowd: int,
     tick: Callable[[str], None],
 ) -> Measured:
-    """Times are medians over ``repeats`` rounds; each round passes once over every size, so that drift hits all alike.
+    """Measure the costs of the segment's layers at every size.
 
-    Gradients are there from the first round on: as in every micro-batch of a step but the first, backward adds.
+    Times are medians over ``repeats`` rounds. Each round runs every size once, so that drift affects all sizes equally.
+    Gradients exist from the first round on: backward adds to them, as in every micro-batch of a step except the first.
     """
     sizes = tuple(segment.feeds)
     times: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     largest = max(sizes)
-    with busy_siblings(crowd - 1, segment.rows[largest], segment.feeds[largest]), _no_collection():
+    with background_workers(crowd - 1, segment.rows[largest], segment.feeds[largest]), _no_collection():
         for round_number in range(warmup + repeats):
             for size in sizes:
                 for what, row in _round(segment.rows[size], segment.feeds[size], clock):
@@ -163,6 +165,7 @@ def measure(
                             times[size, what, number].append(value)
                 tick(f"round {round_number + 1} of {warmup + repeats}, {size} samples")
         updates = update_times(segment.rows[largest], segment.elsewhere, optimizer, clock, repeats, warmup)
+    # bytes are measured after all timed rounds, in passes of their own
     held = {size: saved_bytes(segment.rows[size], segment.feeds[size]) for size in sizes}
     spaces = {
         size: workspace_bytes(segment.rows[size], segment.feeds[size], held[size].saved, device) for size in sizes
@@ -170,7 +173,7 @@ def measure(
     costs = {
         size: tuple(
             LayerCost(
-                **{what: _middle(times[size, what, number]) for what in _TIMES},
+                **{what: _median(times[size, what, number]) for what in _TIMES},
                 saved=held[size].saved[number],
                 output=held[size].output[number],
                 workspace=spaces[size][number],
@@ -187,17 +190,17 @@ _TIMES = ("forward", "backward", "input_gradient", "weight_gradient")
 
 
 def _round(layers: Sequence[nn.Module], feed: Feed, clock: Clock) -> Iterator[tuple[str, Sequence[int]]]:
-    """A joined pass and a split one."""
+    """Time a joined pass and a split pass; yield names of times with their nanoseconds per layer."""
     yield from zip(_TIMES, (*time_joined(layers, feed, clock), *time_split(layers, feed, clock)), strict=True)
 
 
-def _middle(values: Sequence[int]) -> int:
+def _median(values: Sequence[int]) -> int:
     return round(median(values))
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Python's garbage collector must not run inside a measured pass."""
+    """Context without Python's garbage collector, which must not run inside a measured pass."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -1,9 +1,9 @@
 """Clocks and memory meters of a device, both read at marks.
 
-A clock's marks cost little; the times between them are read later. A meter gives the bytes alive at each mark, and the
-most since the mark before. On CUDA the allocator keeps that peak itself. On a CPU torch's profiler records every
-allocation, with those inside the kernels (a convolution's reordered copies); only buffers that a library takes past
-torch's allocator stay unseen.
+A clock's marks cost little; the times between them are read later. A meter gives the bytes allocated at each mark, and
+the peak since the mark before. On CUDA the allocator keeps that peak itself. On a CPU torch's profiler records every
+allocation, including those inside the kernels (a convolution's reordered copies). Only buffers that a library allocates
+without torch's allocator are missed.
 """
 
 import os
@@ -15,71 +15,71 @@ import torch
 
 
 class Clock(Protocol):
-    """Sets marks on a device's time line."""
+    """Clock that sets marks on a device's time line."""
 
     def mark(self) -> Any:
-        """A mark at this point of the work handed to the device."""
+        """Set a mark behind the work submitted to the device so far."""
 
     def settle(self) -> None:
         """Wait until the device has passed every mark."""
 
     def between(self, start: Any, end: Any) -> int:
-        """Nanoseconds from one mark to a later one, after `settle`."""
+        """Nanoseconds between one mark and a later one, after `settle`."""
 
 
 class CpuClock:
-    """On a CPU the work is done when the call returns.
+    """Clock of a CPU, where the work is done when the call returns.
 
-    With several threads this is wall time. With one thread it is that thread's own time, which on an idle core is the
-    same, and which does not count what other programs do on a busy machine (page faults do count). Both passes run in
-    the calling thread.
+    With several threads it measures wall time. With one thread it measures that thread's processor time. This is the
+    same on an idle core, and excludes other programs on a busy machine (page faults do count). Both passes run in the
+    calling thread.
     """
 
     def __init__(self, threads: int = 1) -> None:
         self._now = time.thread_time_ns if threads == 1 else time.perf_counter_ns
 
     def mark(self) -> int:
-        """Nanoseconds."""
+        """Current time in nanoseconds."""
         return self._now()
 
     def settle(self) -> None:
-        """Nothing is ever under way."""
+        """Return at once, as no work is pending on a CPU."""
 
     def between(self, start: int, end: int) -> int:
-        """Their difference."""
+        """Difference of the marks in nanoseconds."""
         return end - start
 
 
 class CudaClock:
-    """CUDA events in the current stream, so that nothing waits while it is measured."""
+    """Clock of CUDA events in the current stream, which does not synchronise during the measurement."""
 
     def mark(self) -> Any:
-        """An event behind everything launched so far."""
+        """Record an event behind all launched work."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def settle(self) -> None:
-        """Wait for the device."""
+        """Wait until the device is idle."""
         torch.cuda.synchronize()
 
     def between(self, start: Any, end: Any) -> int:
-        """CUDA tells milliseconds, to about half a microsecond."""
+        """Nanoseconds between two events, to about half a microsecond (CUDA's resolution)."""
         milliseconds = float(start.elapsed_time(end))
         return max(0, round(milliseconds * 1e6))
 
 
 def clock_for(device: torch.device, threads: int) -> Clock:
-    """The clock of a device; ``threads`` are those that a CPU computes with."""
+    """The clock of a device; ``threads`` is the number of threads on a CPU."""
     return CudaClock() if device.type == "cuda" else CpuClock(threads)
 
 
 Reading = tuple[int, int]
-"""Bytes alive at a mark, and the most alive since the mark before; both above the bytes alive at the start."""
+"""Bytes allocated at a mark, and the peak since the mark before; both beyond the bytes allocated at the start."""
 
 
 class Meter(Protocol):
-    """A context; within it, `mark` what happens; after it, read."""
+    """Context that measures memory: set marks within it, then read them."""
 
     def __enter__(self) -> "Meter": ...
 
@@ -91,11 +91,11 @@ class Meter(Protocol):
         """Set the next mark."""
 
     def readings(self) -> list[Reading]:
-        """One for each mark, in order."""
+        """One reading per mark, in order."""
 
 
 class CudaMeter:
-    """Reads the caching allocator's counters; nothing has to wait, since they move when work is launched."""
+    """Meter by the caching allocator's counters, which change at launch, so that no synchronisation is needed."""
 
     def __init__(self) -> None:
         self._readings: list[Reading] = []
@@ -110,7 +110,7 @@ class CudaMeter:
         torch.cuda.synchronize()
 
     def mark(self) -> None:
-        """Read the counters, and start the peak anew."""
+        """Read the counters, and reset the peak."""
         level, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
         self._readings.append((int(level) - self._base, int(peak) - self._base))
         torch.cuda.reset_peak_memory_stats()
@@ -121,7 +121,7 @@ class CudaMeter:
 
 
 class CpuMeter:
-    """Lets torch's profiler record allocations, with empty ranges as marks among them."""
+    """Meter by torch's profiler, which records allocations, with empty ranges as marks among them."""
 
     _MARK = "pipeplan mark"
 
@@ -139,7 +139,7 @@ class CpuMeter:
         self._profiler.__exit__(None, None, None)
 
     def mark(self) -> None:
-        """Leave an empty range in the record."""
+        """Record an empty range."""
         with torch.profiler.record_function(self._MARK):
             pass
 

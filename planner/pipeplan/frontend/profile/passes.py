@@ -1,14 +1,14 @@
-"""One timed pass over a row of layers, as a pipeline stage makes it: joined backward, or split backward.
+"""One timed pass over a sequence of layers, as in a pipeline stage: with joined backward, or split backward.
 
 ::
 
     mark  0        1        2        3        forward: layer i lies between mark i and mark i + 1
           │ layer0 │ layer1 │ layer2 │ loss
           ▼        ▼        ▼        ▼
-    back  3        2        1        0        backward runs the other way; a hook on what each layer makes marks the
+    back  3        2        1        0        backward runs the other way; a hook on each layer's outputs marks the
                                               moment its backward begins, inside one call of autograd
 
-In mixed precision (`autocast`) weights stay as they are, and matrix products run in 16 bits.
+In mixed precision (`autocast`) weights keep their format, and matrix products run in 16 bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import tensors
 from pipeplan.frontend.profile.meter import Clock
 from pipeplan.frontend.split_backward.attach import attached
-from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""By the name that users give. Only the gradients of fp16 have to be scaled."""
+"""16-bit formats by their names in options. Only gradients in fp16 have to be scaled."""
 
 
 def autocast(precision: str | None, device: torch.device) -> AbstractContextManager[object]:
-    """Around a forward and its loss; None changes nothing.
+    """Context of mixed precision for a forward and its loss; None changes nothing.
 
     Raises
     ------
@@ -51,9 +51,9 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Feed:
-    """What goes into a row of layers, for which of these tensors a gradient must come back, and the loss behind it.
+    """Inputs of a sequence of layers, with flags for the tensors that need a gradient, and the loss.
 
-    ``loss`` gets what the last layer returns, and ``targets``. It is None where other layers follow; backward then
+    ``loss`` takes the outputs of the last layer, and ``targets``. It is None if other layers follow; backward then
     starts from gradients of ones. ``precision`` is that of forward and loss (see `autocast`).
     """
 
@@ -64,16 +64,16 @@ class Feed:
     precision: str | None = None
 
     def cast(self) -> AbstractContextManager[object]:
-        """Around a forward and the loss."""
+        """Context of mixed precision for a forward and the loss."""
         return autocast(self.precision, self.inputs[0].device)
 
     def leaves(self) -> tuple[Tensor, ...]:
-        """The batch as the start of a graph of its own, sharing its memory."""
+        """The batch as leaves of a new graph, sharing its memory."""
         return leaves(self.inputs, self.wanted)
 
 
 def leaves(values: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor, ...]:
-    """The same tensors where a graph begins; a gradient can be wanted of floating-point ones."""
+    """The tensors as leaves of a new graph; those wanted and of floating point require a gradient."""
     found = tuple(value.detach() for value in values)
     return tuple(v.requires_grad_(want and v.is_floating_point()) for v, want in zip(found, wanted, strict=True))
 
@@ -84,11 +84,11 @@ def run_pass(
     mark_forward: Callable[[int], None],
     mark_backward: Callable[[int], None],
 ) -> None:
-    """All layers forward, the loss, and the backward.
+    """Run all layers forward, the loss, and the backward.
 
-    ``mark_forward(i)`` is called when layer i ends (−1 before the first); the loss belongs to the last layer.
+    ``mark_forward(i)`` is called when layer i ends (−1 before the first); the loss counts with the last layer.
     ``mark_backward(i)`` is called when the backward of layer i begins, ``mark_backward(-1)`` when all is done. A layer
-    that makes nothing which needs a gradient gets no mark. Autograd goes back through what was made last first, so
+    without outputs that need a gradient gets no mark. Autograd runs backward in the reverse order of creation, so that
     the backwards of two layers do not mix.
     """
     last = len(layers) - 1
@@ -99,6 +99,7 @@ def run_pass(
             begun.add(number)
             mark_backward(number)
 
+    # forward: hooks on each layer's outputs will mark the moment at which its backward begins
     values, returned = feed.leaves(), None
     with feed.cast():
         mark_forward(-1)
@@ -112,6 +113,7 @@ def run_pass(
         if feed.loss is not None:
             values, returned = (feed.loss(returned, feed.targets),), None
         mark_forward(last)
+    # backward: from the loss, or from gradients of ones
     roots = [value for value in values if value.requires_grad]
     if roots:
         mark_backward(last)
@@ -120,12 +122,12 @@ def run_pass(
 
 
 def _made_by(values: Sequence[Tensor]) -> list[tuple[Any, int]]:
-    """Which node of the graph each tensor comes from, and as which of its results."""
+    """For each tensor, the graph node that made it and the number of the result."""
     return [(value.grad_fn, value.output_nr) for value in values]
 
 
 def _on_gradient(values: Sequence[Tensor], given: Sequence[tuple[Any, int]], call: Callable[[], None]) -> None:
-    """Call when the gradient of one of these tensors is there, of those that were not given to the layer already."""
+    """Call ``call`` when the gradient of one of a layer's outputs exists, except outputs that the layer was given."""
     for value, made in zip(values, _made_by(values), strict=True):
         if value.grad_fn is not None and made not in given:
             value.register_hook(lambda _gradient: call())
@@ -146,7 +148,7 @@ def time_joined(layers: Sequence[nn.Module], feed: Feed, clock: Clock) -> tuple[
 
 
 def time_split(layers: Sequence[nn.Module], feed: Feed, clock: Clock) -> tuple[list[int], list[int]]:
-    """Nanoseconds of each layer's I and W, by the very code that a pipeline runs (see `frontend.split_backward`)."""
+    """Nanoseconds of each layer's I and W, by the same code that a pipeline runs (see `frontend.split_backward`)."""
     queue = WeightQueue()
     backward: dict[int, Any] = {}
     left: dict[int, int] = {}
@@ -164,7 +166,7 @@ def time_split(layers: Sequence[nn.Module], feed: Feed, clock: Clock) -> tuple[l
     for number, after in pairwise(sorted(left, reverse=True)):
         if left[number] < left[after]:
             start = clock.mark()
-            work_off(works[left[number] : left[after]])
+            run_delayed(works[left[number] : left[after]])
             marks[number] = start, clock.mark()
     clock.settle()
     for number, pair in marks.items():
@@ -173,7 +175,7 @@ def time_split(layers: Sequence[nn.Module], feed: Feed, clock: Clock) -> tuple[l
 
 
 def _between(marks: dict[int, Any], count: int, clock: Clock) -> list[int]:
-    """How long after its mark the next one came, for each layer that has one."""
+    """Nanoseconds between the mark of each layer and the next mark; 0 for layers without a mark."""
     times = [0] * count
     for number, after in pairwise(sorted(marks, reverse=True)):
         times[number] = clock.between(marks[number], marks[after])
@@ -181,7 +183,7 @@ def _between(marks: dict[int, Any], count: int, clock: Clock) -> list[int]:
 
 
 def run_layer(layer: nn.Module, values: Sequence[Tensor]) -> Any:
-    """What the layer returns. The start of a graph is copied for a layer that writes into it, as a stage must do."""
+    """Result of the layer. Leaves of a graph are copied if the layer writes into them, as a stage must do."""
     try:
         return layer(*values)
     except RuntimeError:

@@ -1,8 +1,8 @@
-"""`profile` of a torch module in this process, and `profile_workload` in one with a local worker's allocator.
+"""`profile` measures a torch module in this process, `profile_workload` in one with a local worker's allocator.
 
 ::
 
-    this process ──build, arguments──▶ measuring process ──fork──▶ busy siblings
+    this process ──build, arguments──▶ measuring process ──fork──▶ background workers
                  ◀──progress, model, error──
 """
 
@@ -40,26 +40,26 @@ def profile(
     group: Sequence[str] = (),
     front_end: Literal["auto", "chain", "graph"] = "auto",
     precision: Literal["bf16", "fp16"] | None = None,
-    progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Model:
-    """Measure what every layer of a torch module costs on this machine, in this process.
+    """Measure the costs of every layer of a torch module on this machine, in this process.
 
-    On a CPU times depend on how the process hands out memory, which the provenance tells; `profile_workload` measures
-    in a process that does it as a local worker does.
+    On a CPU times depend on the allocator settings of the process, which the provenance records; `profile_workload`
+    measures in a process with the settings of a local worker.
 
-    The layers run as a pipeline stage runs them: all forward in order, keeping what backward needs, then backward in
-    reverse order into gradients that are already there. So caches are as cold, and memory as fresh, as in training.
-    The backward pass is joined, and split as a pipeline splits it (see `pipeplan.frontend.split_backward`).
+    The layers run as in a pipeline stage: all forward in order, keeping the tensors that backward needs, then backward
+    in reverse order into existing gradients. So caches are as cold, and memory as fresh, as in training. The backward
+    pass is joined, and split as a pipeline splits it (see `pipeplan.frontend.split_backward`).
 
-    A module that lies on the device it is measured on is measured in place: its parameters, buffers and gradients
-    are afterwards what they were. From any other device, ``meta`` included, each layer comes to the measured device
-    alone (parameters without values are drawn with ``reset_parameters``) and goes before the next one comes, so the
-    whole module never exists there.
+    A module on the measured device is measured in place, and its parameters, buffers and gradients are restored
+    afterwards. From any other device, ``meta`` included, each layer is moved to the measured device alone (parameters
+    without values are drawn with ``reset_parameters``) and dropped before the next one. So the whole module never
+    exists there.
 
     Parameters
     ----------
     module : torch.nn.Module
-        It becomes a row of layers (see `pipeplan.frontend.capture`). It is neither copied nor changed.
+        The module to split into layers (see `pipeplan.frontend.capture`). It is neither copied nor changed.
     example_inputs : batch or callable
         The module's argument, a tuple of its arguments, or a dict of its keyword arguments: tensors whose first axis
         counts samples, cut or repeated to every micro-batch size. Or ``draw(samples)``, which returns such a batch, or
@@ -67,32 +67,32 @@ def profile(
     micro_batches : sequence of int
         Sizes to measure, in samples.
     repeats, warmup : int
-        Rounds over all layers and sizes that count (their median is kept), and rounds before them that do not.
+        Measured rounds over all layers and sizes (their median is kept), and rounds before them that do not count.
     optimizer : {'sgd', 'momentum', 'adam'}
-        Whose step is timed, layer by layer, with a learning rate of zero.
+        Optimiser whose step is timed, layer by layer, with a learning rate of zero.
     device : {'cpu', 'cuda'}
     device_name : str, optional
-        Name of the kind of device in the profile: ``'cpu-worker'``, or the name that CUDA gives the card.
+        Name of the kind of device in the profile; by default ``'cpu-worker'``, or CUDA's name of the card.
     threads : int
-        Threads that torch may use on a CPU. With one, what other programs do on a busy machine is not counted.
+        Threads that torch may use on a CPU. With one, the time of other programs on a busy machine is not counted.
     crowd : int
-        Workers that are busy on this machine at once, the measured one included: give the number of processes that
-        will train here. The others pass over the same layers meanwhile, each with gradients of its own.
+        Number of workers that run on this machine at once, the measured one included: the number of processes that
+        will train here. The others run the same layers in the background, each with its own gradients.
     name : str, optional
         Name of the model; otherwise the module's class.
     loss : callable, optional
-        ``loss(outputs, targets) -> scalar tensor``. What it costs is added to the last layer, because the last stage
+        ``loss(outputs, targets) -> scalar tensor``. Its costs are added to the last layer, because the last stage
         computes it. Without it, backward starts from a gradient of ones.
     targets : batch, optional
         The targets of ``example_inputs``.
     group : sequence of str
         Patterns (``'blocks.*'``, ``'Bottleneck'``) of module paths or class names to keep whole, as one layer.
     front_end : {'auto', 'chain', 'graph'}
-        How the layers are found: as submodules that pass one tensor on, in the graph that torch.export captures, or as
-        a chain where the module is one.
+        Source of the layers. ``'chain'``: submodules that pass one tensor on. ``'graph'``: the graph that torch.export
+        captures. ``'auto'``: the chain if the module is one, otherwise the graph.
     precision : {'bf16', 'fp16'}, optional
         Measure forward and loss under autocast, as ``Pipeline(..., precision=)`` runs them.
-    progress : callable, optional
+    on_progress : callable, optional
         Called with a line of text as the measurement goes on.
 
     Returns
@@ -104,7 +104,7 @@ def profile(
     Raises
     ------
     InputError
-        If the module is no row of layers, or an argument makes no sense.
+        If the module is not a sequence of layers, or an argument makes no sense.
     """
     from pipeplan.frontend.profile.run import Request, run
 
@@ -123,7 +123,7 @@ def profile(
         front_end=front_end,
         precision=precision,
     )
-    return run(module, example_inputs, targets, request, progress or (lambda _: None))
+    return run(module, example_inputs, targets, request, on_progress or (lambda _: None))
 
 
 def profile_workload(
@@ -131,13 +131,14 @@ def profile_workload(
     *,
     input_spec: str | None = None,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] | None = None,
     **how: Any,
 ) -> Model:
-    """Measure a workload's layers where its plan will run: on a CPU, in a new process with a worker's allocator.
+    """Measure a workload's layers under the conditions of its workers.
 
-    `pipeplan.profile.profile` measures in the calling process, whose C library may hand out memory otherwise (see
-    `pipeplan.frontend.profile.allocator`); on a GPU that makes no difference, and nothing is started.
+    On a CPU, a new process with a worker's allocator settings measures. `pipeplan.profile` measures in the calling
+    process, whose C library may have other settings (see `pipeplan.frontend.profile.allocator`). On a GPU these make no
+    difference, and no process is started.
 
     Parameters
     ----------
@@ -145,23 +146,23 @@ def profile_workload(
         ``'module:function'``, a function that returns a workload, or the workload itself. A function must be importable
         by name, and a workload's parts too.
     input_spec : str, optional
-        What a sample looks like, where ``'module:function'`` returns a plain module.
+        Type and shape of a sample, if ``'module:function'`` returns a plain module.
     seed : int
-        Of the random batches.
-    progress : callable, optional
+        Seed of the random batches.
+    on_progress : callable, optional
         Called here with a line of text as the measurement goes on.
     **how
-        Any of `pipeplan.profile.profile`'s ``micro_batches``, ``repeats``, ``warmup``, ``optimizer``, ``device``,
+        Any of `pipeplan.profile`'s ``micro_batches``, ``repeats``, ``warmup``, ``optimizer``, ``device``,
         ``device_name``, ``threads``, ``crowd``, ``name``, ``group``, ``front_end`` and ``precision``.
 
     Raises
     ------
     InputError
-        If the workload cannot be built, is no row of layers, or cannot be sent to another process.
+        If the workload cannot be built, is not a sequence of layers, or cannot be sent to another process.
     PipeplanError
         If the measuring process fails or is killed.
     """
-    tell = progress or _ignore
+    tell = on_progress or _ignore
     if isinstance(source, str):
         source = partial(load_workload, source, input_spec)
     if how.get("device", "cpu") != "cpu":
@@ -176,19 +177,19 @@ def profile_workload(
     return _ask_process(task, tell)
 
 
-def _ask_process(task: bytes, progress: Callable[[str], None]) -> Model:
-    """Start the measuring process and listen to it; it is gone when this returns, whatever happens."""
+def _ask_process(task: bytes, on_progress: Callable[[str], None]) -> Model:
+    """Start the measuring process, pass its progress on, and return its model; the process always ends first."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(theirs, task))
     try:
         with inherited(allocator_settings()):
             process.start()
-        theirs.close()  # so that the end of the process is the end of what can be read
+        theirs.close()  # so that reading ends when the process ends
         while True:
             what, value = ours.recv()
             if what == "progress":
-                progress(value)
+                on_progress(value)
             elif what == "model":
                 return value  # type: ignore[no-any-return]
             else:
@@ -210,7 +211,7 @@ def _end(code: int | None) -> str:
 
 
 def _serve(pipe: Connection, task: bytes) -> None:
-    """What the measuring process does. Ctrl-C reaches the parent too, which then ends this process."""
+    """Main function of the measuring process. Ctrl-C reaches the parent too, which then ends this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         source, seed, how = pickle.loads(task)
@@ -225,14 +226,18 @@ def _serve(pipe: Connection, task: bytes) -> None:
 
 
 def _measure(
-    source: Callable[[], Workload] | Workload, seed: int, progress: Callable[[str], None], how: dict[str, Any]
+    source: Callable[[], Workload] | Workload, seed: int, on_progress: Callable[[str], None], how: dict[str, Any]
 ) -> Model:
     import torch
 
     workload = source if isinstance(source, Workload) else source()
     generator = torch.Generator().manual_seed(seed)
     return profile(
-        workload.module, lambda samples: workload.draw(samples, generator), loss=workload.loss, progress=progress, **how
+        workload.module,
+        lambda samples: workload.draw(samples, generator),
+        loss=workload.loss,
+        on_progress=on_progress,
+        **how,
     )
 
 

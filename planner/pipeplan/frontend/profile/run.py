@@ -1,4 +1,4 @@
-"""Wiring of a profile: find the layers, measure them segment by segment, put the model and its provenance together."""
+"""Wiring of a profile: find the layers, measure them segment by segment, build the model with its provenance."""
 
 import platform
 from collections.abc import Callable
@@ -19,17 +19,17 @@ from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.front_ends import FrontEnd, row_of
 from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.allocator import allocator_here
-from pipeplan.frontend.profile.feed import batch_of, lies_on, present, preserved
+from pipeplan.frontend.profile.feed import batch_of, is_on, on_device, preserved
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
 from pipeplan.frontend.profile.meter import clock_for
 from pipeplan.frontend.profile.passes import Feed, Loss, autocast
-from pipeplan.frontend.profile.saved import Joints
+from pipeplan.frontend.profile.saved import PassedTensors
 from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.frontend.profile.work import work_of
 
 
 def provenance(device: torch.device, threads: int, crowd: int = 1, precision: str | None = None) -> Provenance:
-    """The account that goes with every measured number."""
+    """Provenance of the measured numbers: machine, device, versions and settings."""
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     if device.type == "cuda":
         source = str(torch.cuda.get_device_name())
@@ -42,14 +42,14 @@ def provenance(device: torch.device, threads: int, crowd: int = 1, precision: st
 
 
 def device_label(device: torch.device) -> str:
-    """The name of the kind of device, where the user gives none."""
+    """Default name of the kind of device."""
     if device.type == "cpu":
         return "cpu-worker"
     return str(torch.cuda.get_device_name()).lower().replace("nvidia ", "").replace(" ", "-")
 
 
 def cpu_name() -> str:
-    """What the operating system calls the processor."""
+    """Name of the processor, as the operating system reports it."""
     listing = Path("/proc/cpuinfo")
     if listing.exists():
         for line in listing.read_text().splitlines():
@@ -58,13 +58,13 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-Progress = Callable[[str], None]
+OnProgress = Callable[[str], None]
 """Called with a line of text as the measurement goes on."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """How to measure; the fields are the arguments of `pipeplan.profile.profile`."""
+    """Settings of a measurement; the fields are the arguments of `pipeplan.profile`."""
 
     micro_batches: tuple[int, ...]
     repeats: int
@@ -97,11 +97,11 @@ class Request:
         if self.crowd < 1 or (self.crowd > 1 and self.device != "cpu"):
             raise InputError(f"crowd counts the workers of a CPU, this one included; {self.crowd} makes no sense here")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise InputError("no CUDA device is at hand; measure on cpu, or use a catalogued device's estimate")
+            raise InputError("no CUDA device is available; measure on cpu, or use a catalogued device's estimate")
 
 
-def run(module: nn.Module, example_inputs: Any, targets: Any, request: Request, progress: Progress) -> Model:
-    """See `pipeplan.profile.profile`."""
+def run(module: nn.Module, example_inputs: Any, targets: Any, request: Request, on_progress: OnProgress) -> Model:
+    """Measure the module; see `pipeplan.profile`."""
     device = torch.device(request.device)
     sizes = tuple(sorted(set(request.micro_batches)))
     batches = {size: batch_of(example_inputs, targets, size, device) for size in sizes}
@@ -109,25 +109,31 @@ def run(module: nn.Module, example_inputs: Any, targets: Any, request: Request, 
     torch.set_num_threads(request.threads)
     try:
         with preserved(module):
-            return _profile(module, batches, device, request, progress)
+            return _profile(module, batches, device, request, on_progress)
     finally:
         torch.set_num_threads(threads)
 
 
 def _profile(
-    module: nn.Module, batches: dict[int, tuple[Any, Any]], device: torch.device, request: Request, progress: Progress
+    module: nn.Module,
+    batches: dict[int, tuple[Any, Any]],
+    device: torch.device,
+    request: Request,
+    on_progress: OnProgress,
 ) -> Model:
+    # the layers at every size, and the segments to measure: all layers at once, or each alone
     smallest = min(batches)
     rows = _rows(module, {size: inputs for size, (inputs, _) in batches.items()}, request)
     row = rows[smallest]
-    whole = lies_on(module, device)
+    whole = is_on(module, device)
     elsewhere = _counted_elsewhere(module, row)
     segments = [range(len(row.names))] if whole else [range(n, n + 1) for n in range(len(row.names))]
     total = len(segments) * len(batches) * (request.repeats + request.warmup)
     done = 0
+    # flowing: the input tensors of the next segment at every size
     clock = clock_for(device, request.threads)
     flowing = {size: tensors(inputs) for size, (inputs, _) in batches.items()}
-    joints = {size: Joints(given) for size, given in flowing.items()}
+    joints = {size: PassedTensors(given) for size, given in flowing.items()}
     parts: list[Measured] = []
     work = []
     for numbers in segments:
@@ -136,7 +142,7 @@ def _profile(
         def tick(detail: str, text: str = text) -> None:
             nonlocal done
             done += 1
-            progress(f"{done}/{total}  {text}: {detail}")
+            on_progress(f"{done}/{total}  {text}: {detail}")
 
         segment = Segment(
             {size: tuple(rows[size].layers[n] for n in numbers) for size in batches},
@@ -152,7 +158,7 @@ def _profile(
             },
             tuple(elsewhere[n] for n in numbers),
         )
-        with present(nn.ModuleList(layer for layers in segment.rows.values() for layer in layers), device):
+        with on_device(nn.ModuleList(layer for layers in segment.rows.values() for layer in layers), device):
             measured = measure(
                 segment,
                 clock=clock,
@@ -169,6 +175,7 @@ def _profile(
             flowing[size] = held.outputs
         parts.append(measured)
 
+    # costs of all layers at every size, with the bytes that pass between segments
     costs = {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}
     kind = request.device_name or device_label(device)
     origin = provenance(device, request.threads, request.crowd, request.precision)
@@ -193,22 +200,22 @@ def _profile(
 
 
 def _rows(module: nn.Module, batches: dict[int, Batch], request: Request) -> dict[int, Row]:
-    """The module as a row of layers, at every size; a chain is the same at all of them."""
+    """The module as a sequence of layers, at every size; a chain is the same at all of them."""
     rows: dict[int, Row] = {}
     for size, inputs in batches.items():
         row = row_of(module, inputs, group=request.group, front_end=request.front_end, both_modes=False)
         for other, known in rows.items():
             if known.names != row.names:
                 raise InputError(
-                    f"with {other} samples the model is a row of {len(known.names)} layers, with {size} samples it is "
-                    f"one of {len(row.names)}, or their names differ; a model must compute alike at every size"
+                    f"with {other} samples the model has {len(known.names)} layers, with {size} samples it has "
+                    f"{len(row.names)}, or their names differ; a model must compute alike at every size"
                 )
         rows[size] = row
     return rows
 
 
 def _counted_elsewhere(module: nn.Module, row: Row) -> list[frozenset[str]]:
-    """For each layer the parameters, by their names in it, that an earlier layer holds too."""
+    """For each layer the names, in the layer, of parameters that an earlier layer holds too."""
     found: list[set[str]] = [set() for _ in row.names]
     for holders in shared_parameters(module, row.parameters):
         first = module.get_parameter(holders[0][1])
@@ -219,7 +226,7 @@ def _counted_elsewhere(module: nn.Module, row: Row) -> list[frozenset[str]]:
 
 
 def _loss(loss: Loss | None, row: Row) -> Loss | None:
-    """The loss, called with what the unsplit module would return."""
+    """The loss as a function of the last layer's outputs, restored to the structure of the unsplit module's."""
     return None if loss is None else lambda returned, targets: loss(row.restore(returned), targets)
 
 

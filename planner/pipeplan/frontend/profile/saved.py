@@ -1,25 +1,24 @@
-"""Bytes that a layer keeps until backward (saved), and bytes that live only while it computes (workspace).
+"""Saved bytes, which a layer keeps until backward, and workspace bytes, which exist only while it computes.
 
-Autograd tells every tensor that it saves. Each storage is counted once, whole, and belongs to the layer that made it:
+Hooks of autograd report every saved tensor. Each storage is counted once, whole, and with the layer that made it:
 
-* what layer i saves of its inputs is output of an earlier layer, and counts there;
-* an output that nobody saves (a linear layer's before a ReLU) is gone once its last reader has read it, and counts
-  nowhere;
+* an input that layer i saves is an output of an earlier layer, and counts there;
+* an output that no layer saves (a linear layer's before a ReLU) is freed after its last reader, and counts nowhere;
 * parameters, buffers and the batch itself do not count;
 * a weight that mixed precision converts counts with its layer, though all micro-batches of a step share it.
 
-So the saved bytes of layers a … b − 1, and what stage [a, b) received, are what a stage holds for one micro-batch.
+So stage [a, b) holds, for one micro-batch, the saved bytes of layers a … b − 1 and the tensors that it received.
 
-Layers that are measured one at a time (`Joints`): whose bytes are the tensors that pass between them?
+For layers that are measured one at a time, `PassedTensors` assigns the tensors that pass between them:
 
 ::
 
-    layer0 ──a──▶ layer1 ──b──▶ layer2        b is saved by layer2 alone: it counts as layer1's all the same
-             ╰────a────╯                      a is saved by nobody: it is there while layer1 runs, and then gone
+    layer0 ──a──▶ layer1 ──b──▶ layer2        b is saved by layer2 alone: it still counts with layer1
+             ╰────a────╯                      a is saved by no layer: it exists while layer1 runs, then is freed
 
-Workspace is temporaries, gradients on their way, and inputs that nobody saves. While layer i runs, forward or backward,
-a stage holds what layers 0 … i saved. All it has beyond that, at its peak, is layer i's workspace. That includes the
-row's last output and its gradient, which the engine holds throughout, as it does for each stage.
+Workspace is temporaries, gradients in transit, and inputs that no layer saves. While layer i runs, forward or backward,
+a stage holds the saved bytes of layers 0 … i. All bytes beyond these, at the peak, are layer i's workspace. They
+include the last output of the sequence and its gradient, which the engine holds throughout, as for each stage.
 """
 
 from collections.abc import Sequence
@@ -38,18 +37,18 @@ from pipeplan.frontend.profile.ties import bytes_of
 
 @dataclass(frozen=True)
 class SavedBytes:
-    """One entry a layer, in bytes, and what became of the tensors at both ends.
+    """Saved and output bytes per layer, and the tensors at both ends.
 
     Attributes
     ----------
     saved : tuple of int
-        Made by the layer and kept until backward.
+        Bytes made by the layer and kept until backward.
     output : tuple of int
-        What the layer passes on, also what it was given itself.
+        Bytes that the layer passes on, including tensors that it was given.
     outputs : tuple of Tensor
-        Of the last layer; ``requires_grad`` tells whether a gradient comes back.
+        Outputs of the last layer; ``requires_grad`` is true if a gradient comes back.
     kept : frozenset of int
-        The storages that are kept, by address. Those of inputs and last outputs are still there.
+        Addresses of the storages that are kept. Those of inputs and last outputs still exist.
     """
 
     saved: tuple[int, ...]
@@ -59,7 +58,8 @@ class SavedBytes:
 
 
 def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
-    """Watch one forward pass, the loss included."""
+    """Measure the saved bytes of one forward pass, the loss included."""
+    # by address of the storage: the layer that made it (below 0: parameters, buffers, inputs), and its bytes
     owner: dict[int, int] = {}
     size: dict[int, int] = {}
     kept: set[int] = set()
@@ -80,7 +80,7 @@ def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
 
     passed: list[tuple[Tensor, ...]] = []  # held until the end, so that no address is used twice
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), feed.cast():
-        for current, layer in enumerate(layers):  # pack reads it
+        for current, layer in enumerate(layers):  # `pack` reads `current`
             returned = run_layer(layer, values)
             values = tensors(returned)
             passed.append(tuple(value.detach().requires_grad_(value.requires_grad) for value in values))
@@ -89,6 +89,7 @@ def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
         if feed.loss is not None:
             feed.loss(returned, feed.targets)
 
+    # a kept storage counts with the layer that made it
     saved = [0] * len(layers)
     for key in kept:
         if owner[key] >= 0:
@@ -100,13 +101,13 @@ _LASTING, _INPUT = -1, -2
 
 
 def address(tensor: Tensor) -> int:
-    """Where the tensor's storage lies, while there is one."""
+    """Address of the tensor's storage, valid while the storage exists."""
     return int(tensor.untyped_storage().data_ptr())
 
 
 @dataclass(eq=False)
-class _Parcel:
-    """One storage on its way: the segment that made it, and whether its last layer's saved bytes contain it."""
+class _PassedTensor:
+    """One storage passed between segments: the segment that made it, and if its last layer's saved bytes contain it."""
 
     made_by: int
     size: int
@@ -114,20 +115,22 @@ class _Parcel:
     kept: bool
 
 
-class Joints:
-    """Follows the tensors from segment to segment, for one micro-batch size."""
+class PassedTensors:
+    """Accounting of the tensors passed from segment to segment, for one micro-batch size."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        self._passing = {address(tensor): _Parcel(-1, 0, True, True) for tensor in inputs}
-        self._read: list[tuple[_Parcel, ...]] = []
-        self._all: list[_Parcel] = []
+        self._passing = {address(tensor): _PassedTensor(-1, 0, True, True) for tensor in inputs}
+        self._read: list[tuple[_PassedTensor, ...]] = []
+        self._all: list[_PassedTensor] = []
 
     def follow(self, held: SavedBytes) -> None:
-        """One more segment, while what entered it is still there."""
+        """Add the next segment, while its inputs still exist."""
+        # the segment reads all storages that pass, and may save some of them
         number = len(self._read)
         self._read.append(tuple(self._passing.values()))
         for key, parcel in self._passing.items():
             parcel.kept |= key in held.kept
+        # its outputs pass next: those that it relays, and those that it made
         passing = {}
         for tensor in held.outputs:
             key = address(tensor)
@@ -135,17 +138,19 @@ class Joints:
                 passing[key] = self._passing[key]
             elif key not in passing:
                 kept = key in held.kept
-                passing[key] = _Parcel(number, tensor.untyped_storage().nbytes(), kept, kept)
+                passing[key] = _PassedTensor(number, tensor.untyped_storage().nbytes(), kept, kept)
         self._all += [parcel for key, parcel in passing.items() if key not in self._passing]
         self._passing = passing
 
     def settle(self, segments: Sequence[Sequence[LayerCost]]) -> tuple[LayerCost, ...]:
-        """All layers' costs in a row, with the bytes where they belong."""
+        """Costs of all layers in order, with passed bytes assigned to the layers that made them."""
+        # a storage saved by a later segment only counts with the last layer of the segment that made it
         rows = [list(segment) for segment in segments]
         for parcel in self._all:
             if parcel.kept and not parcel.counted:
                 maker = rows[parcel.made_by]
                 maker[-1] = replace(maker[-1], saved=maker[-1].saved + parcel.size)
+        # a storage saved by no segment is workspace of every segment that reads it
         for row, read in zip(rows, self._read, strict=True):
             gone = sum(parcel.size for parcel in read if not parcel.kept)
             row[0] = replace(row[0], workspace=row[0].workspace + gone)
@@ -153,7 +158,7 @@ class Joints:
 
 
 def workspace_bytes(layers: Sequence[nn.Module], feed: Feed, saved: Sequence[int], device: torch.device) -> list[int]:
-    """Measure one joined pass, into gradients that are there already.
+    """Measure the workspace bytes of each layer in one joined pass, into existing gradients.
 
     Parameters
     ----------
@@ -163,7 +168,7 @@ def workspace_bytes(layers: Sequence[nn.Module], feed: Feed, saved: Sequence[int
     Returns
     -------
     list of int
-        One entry a layer.
+        One entry per layer.
     """
     order: list[tuple[bool, int]] = []
     meter = meter_for(device)
@@ -174,6 +179,7 @@ def workspace_bytes(layers: Sequence[nn.Module], feed: Feed, saved: Sequence[int
 
     with meter:
         run_pass(layers, feed, lambda number: note(True, number), lambda number: note(False, number))
+    # held[i]: saved bytes of layers 0 … i; a reading's peak beyond them is workspace of the layer that ran until it
     readings = meter.readings()
     held = list(accumulate(saved))
     workspace = [0] * len(layers)

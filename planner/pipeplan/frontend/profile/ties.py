@@ -1,4 +1,4 @@
-"""Parameters that several layers of a model hold, and the layer with which each counts.
+"""Shared parameters: those that several layers of a model hold, and the layer with which each counts.
 
 ::
 
@@ -15,31 +15,31 @@ from torch import Tensor, nn
 from pipeplan.core.model import Tie
 
 Held: TypeAlias = Sequence[Mapping[str, str]]
-"""For each layer, what each parameter and buffer in it is called in the unsplit model, by its name in the layer."""
+"""For each layer, the names of its parameters and buffers in the unsplit model, by their names in the layer."""
 
 
 def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """All parameters and buffers, under all their names."""
+    """All parameters and buffers of a module, under all their names."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
 
 
 def held_by(module: nn.Module, layers: Sequence[str]) -> tuple[dict[str, str], ...]:
-    """What layers hold that are submodules, from their paths."""
+    """Names of the parameters and buffers of layers that are submodules, given by their paths."""
     return tuple(
         {local: f"{path}.{local}" for local, _ in named_tensors(module.get_submodule(path))} for path in layers
     )
 
 
 def shared_parameters(module: nn.Module, held: Held) -> tuple[tuple[tuple[int, str], ...], ...]:
-    """For each parameter that several layers hold, the numbers of these layers in order, each with its name there.
+    """For each parameter that several layers hold, these layers' numbers in order, each with its name there.
 
     Parameters
     ----------
     module : torch.nn.Module
         The unsplit model, on any device, ``meta`` included.
     held : sequence of mapping
-        In the model's order. The names that are returned are names of the unsplit model.
+        Names by layer, in the model's order. The returned names are those of the unsplit model.
     """
     known = dict(module.named_parameters(remove_duplicate=False))
     holders: dict[int, dict[int, str]] = {}
@@ -51,7 +51,7 @@ def shared_parameters(module: nn.Module, held: Held) -> tuple[tuple[tuple[int, s
 
 
 def own_parameters(module: nn.Module, held: Held) -> tuple[tuple[nn.Parameter, ...], ...]:
-    """For each layer its trainable parameters that no earlier layer holds."""
+    """For each layer, its trainable parameters that no earlier layer holds."""
     known = dict(module.named_parameters(remove_duplicate=False))
     found, seen = [], set[int]()
     for names in held:
@@ -67,7 +67,7 @@ def find_ties(module: nn.Module, layers: Sequence[str], held: Held) -> tuple[Tie
     Parameters
     ----------
     layers : sequence of str
-        What the layers are called.
+        Names of the layers.
     """
     sizes: dict[tuple[str, ...], int] = {}
     for holders in shared_parameters(module, held):
@@ -79,5 +79,5 @@ def find_ties(module: nn.Module, layers: Sequence[str], held: Held) -> tuple[Tie
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of all of them."""
+    """Total bytes of the tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

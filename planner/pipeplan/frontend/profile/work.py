@@ -1,4 +1,4 @@
-"""Floating-point operations of each layer, with which a measured model is estimated on other kinds of device."""
+"""Floating-point operations of each layer, for estimates of a measured model on other kinds of device."""
 
 from collections.abc import Sequence
 from math import prod
@@ -15,10 +15,10 @@ from pipeplan.frontend.profile.ties import bytes_of
 
 
 def work_of(segment: Segment, size: int) -> list[Work]:
-    """Per sample, counted by torch at ``size`` samples: matrix products and convolutions, a multiply-add as two.
+    """Operations of each layer per sample: matrix products and convolutions, a multiply-add as two.
 
-    The weight gradient is what a whole backward pass does beyond the input gradient. ``saved`` is left 0: the measured
-    bytes say it better.
+    Torch counts them at ``size`` samples. The weight gradient is the whole backward pass less the input gradient.
+    ``saved`` is left 0, as the measured bytes are more exact.
     """
     feed = segment.feeds[size]
     values = feed.leaves()
@@ -53,7 +53,7 @@ def _gradient_flops(outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tens
 
 
 def _counter() -> Any:
-    """Torch's counter, taught the attention and the recurrent layers that run on a CPU."""
+    """Torch's counter of operations, extended by attention and recurrent layers on a CPU."""
     aten = torch.ops.aten
     return FlopCounterMode(
         display=False,
@@ -75,12 +75,15 @@ def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any
 
 
 def _recurrence(inputs: Any, input_weight: Any, state_weight: Any, *_: Any, **__: Any) -> int:
-    """One layer in one direction: shapes (length, samples, in), (gates · width, in), (gates · width, width)."""
+    """Operations of one recurrent layer in one direction.
+
+    Shapes: (length, samples, in), (gates · width, in), (gates · width, width).
+    """
     return int(2 * prod(inputs[:2]) * (prod(input_weight) + prod(state_weight)))
 
 
 def _recurrence_backward(*shapes: Any, **_: Any) -> int:
-    """Gradients of inputs and weights come together."""
+    """Operations of a recurrent layer's backward, with the gradients of inputs and weights together."""
     return 2 * _recurrence(*shapes)
 
 

@@ -1,4 +1,4 @@
-"""Switch of a stage's layers to split backward, and back: weight gradients go into a queue."""
+"""Switch of a stage's layers between split and joined backward."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -6,23 +6,23 @@ from functools import partial
 
 from torch import fx, nn
 
-from pipeplan.frontend.split_backward.graphs import Exchange, exchanges
-from pipeplan.frontend.split_backward.layers import waiting_class
+from pipeplan.frontend.split_backward.graphs import Replacement, replacements
+from pipeplan.frontend.split_backward.layers import delayed_class
 from pipeplan.frontend.split_backward.queue import WeightQueue
 
 _ATTRIBUTE = "weight_queue"
 
 
 def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], None]:
-    """From now on these modules, and all inside them, leave weight gradients in the queue while it is open.
+    """Make these modules, and all inside them, put weight gradients into the queue while it is open.
 
-    Linear, convolving and embedding modules change their class, captured graphs some of their operations. All else is
-    as before. A module that has a queue already uses the new one.
+    Linear, convolution and embedding modules change their class, captured graphs some of their operations. All else
+    stays unchanged. A module that has a queue already uses the new one.
 
     Returns
     -------
     callable
-        Undoes it.
+        Function that undoes the change.
     """
     undo: list[Callable[[], None]] = []
     for part in dict.fromkeys(part for module in modules for part in module.modules()):
@@ -31,7 +31,7 @@ def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], Non
             setattr(part, _ATTRIBUTE, queue)
         elif isinstance(part, fx.GraphModule):
             undo += _rewrite(part, queue)
-        elif (waiting := waiting_class(type(part))) is not None:  # type: ignore[arg-type]
+        elif (waiting := delayed_class(type(part))) is not None:  # type: ignore[arg-type]
             undo.append(partial(_restore_class, part, type(part)))
             setattr(part, _ATTRIBUTE, queue)
             part.__class__ = waiting
@@ -45,7 +45,7 @@ def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], Non
 
 @contextmanager
 def attached(queue: WeightQueue, modules: Iterable[nn.Module]) -> Iterator[None]:
-    """The same within a context."""
+    """Context in which the modules use the queue, as by `attach`."""
     restore = attach(queue, modules)
     try:
         yield
@@ -59,13 +59,13 @@ def _restore_class(part: nn.Module, kind: type[nn.Module]) -> None:
 
 
 def _rewrite(part: fx.GraphModule, queue: WeightQueue) -> Iterator[Callable[[], None]]:
-    changes = exchanges(part)
+    changes = replacements(part)
     if not changes:
         return
     setattr(part, _ATTRIBUTE, queue)
     with part.graph.inserting_before(next(iter(part.graph.nodes))):
         source = part.graph.create_node("get_attr", _ATTRIBUTE)
-    before = [Exchange(change.node, change.node.target, change.node.args) for change in changes]
+    before = [Replacement(change.node, change.node.target, change.node.args) for change in changes]
     for node, target, arguments in changes:
         node.target, node.args, node.kwargs = target, arguments, {**node.kwargs, "queue": source}
     part.recompile()

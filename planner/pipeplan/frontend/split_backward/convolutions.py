@@ -1,4 +1,4 @@
-"""Convolutions whose weight gradients wait: one to three dimensions, strided, padded, dilated, grouped, transposed."""
+"""Convolutions with delayed weight gradients: in 1 to 3 dimensions, strided, padded, dilated, grouped, transposed."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, lowered
+from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, autocast_operands
 
 Numbers = int | Sequence[int]
-"""The same for all axes, or one an axis."""
+"""One number for all axes, or one per axis."""
 
 
 class Shape(NamedTuple):
-    """How a convolution walks over its input: what ``aten::convolution`` takes behind input, weight and bias."""
+    """Geometry of a convolution: the arguments of ``aten::convolution`` after input, weight and bias."""
 
     stride: Sequence[int]
     padding: Sequence[int]
@@ -36,16 +36,19 @@ def convolve(
     *,
     queue: WeightQueue,
 ) -> Tensor:
-    """`torch.conv2d` and its like: x of shape (samples, channels, …), weight of shape (out, in / groups, …)."""
+    """Convolution like `torch.conv2d`, in one to three dimensions.
+
+    ``x`` has shape (samples, channels, …), ``weight`` (out, in / groups, …).
+    """
     axes = weight.ndim - 2
     sides = _sides(padding, _each(dilation, axes), weight.shape[2:])
-    if sides is None or x.ndim != weight.ndim or not queue.waits_for(weight, bias):
+    if sides is None or x.ndim != weight.ndim or not queue.takes(weight, bias):
         return _PLAIN[axes](x, weight, bias, stride, padding, dilation, groups)
     shape = Shape(_each(stride, axes), sides, _each(dilation, axes), False, (0,) * axes, groups)
     return _Convolution.apply(x, weight, bias, shape, queue)
 
 
-def spread(
+def convolve_transposed(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -57,9 +60,9 @@ def spread(
     *,
     queue: WeightQueue,
 ) -> Tensor:
-    """`torch.conv_transpose2d` and its like: weight of shape (in, out / groups, …)."""
+    """Transposed convolution like `torch.conv_transpose2d`; ``weight`` has shape (in, out / groups, …)."""
     axes = weight.ndim - 2
-    if x.ndim != weight.ndim or not queue.waits_for(weight, bias):
+    if x.ndim != weight.ndim or not queue.takes(weight, bias):
         return _PLAIN_TRANSPOSED[axes](x, weight, bias, stride, padding, output_padding, groups, dilation)
     steps, sides, apart, more = (_each(value, axes) for value in (stride, padding, dilation, output_padding))
     return _Convolution.apply(x, weight, bias, Shape(steps, sides, apart, True, more, groups), queue)
@@ -70,14 +73,14 @@ _PLAIN_TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: to
 
 
 def _each(value: Numbers, axes: int) -> Sequence[int]:
-    """One number an axis."""
+    """Expand to one number per axis."""
     if isinstance(value, int):
         return (value,) * axes
     return value if len(value) == axes else tuple(value) * axes
 
 
 def _sides(padding: Numbers | str, dilation: Sequence[int], kernel: Sequence[int]) -> Sequence[int] | None:
-    """What is added on either side of each axis; None where the two sides differ."""
+    """Padding on either side of each axis; None if the two sides differ."""
     if padding == "valid":
         return (0,) * len(kernel)
     if not isinstance(padding, str):
@@ -89,7 +92,7 @@ def _sides(padding: Numbers | str, dilation: Sequence[int], kernel: Sequence[int
 class _Convolution(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape, queue: WeightQueue) -> Tensor:
-        low, low_weight, low_bias = lowered(x, weight, bias)
+        low, low_weight, low_bias = autocast_operands(x, weight, bias)
         ctx.save_for_backward(low, weight)
         ctx.kind, ctx.shape, ctx.queue, ctx.owners = x.dtype, shape, queue, (weight, bias)
         return torch.convolution(low, low_weight, low_bias, *shape)
@@ -116,7 +119,7 @@ def _add_gradients(weight: nn.Parameter, bias: nn.Parameter | None, x: Tensor, g
 def _gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, shape: Shape, wanted: tuple[bool, bool, bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of input, weight and bias: those that are wanted."""
+    """Gradients of input, weight and bias, as far as ``wanted``."""
     channels = [gradient.shape[1]]
     return torch.ops.aten.convolution_backward(  # type: ignore[no-any-return]
         gradient, x, weight.to(gradient.dtype), channels, *shape, wanted

@@ -1,4 +1,4 @@
-"""Captured graphs: their operations on parameters, and those that stand for them while weight gradients wait.
+"""Captured graphs: their operations on parameters, and the replacements with delayed weight gradients.
 
 ::
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from pipeplan.frontend.split_backward.convolutions import convolve, spread
+from pipeplan.frontend.split_backward.convolutions import convolve, convolve_transposed
 from pipeplan.frontend.split_backward.products import addmm, embedding, linear, matmul
 
 _ATEN = torch.ops.aten
@@ -29,35 +29,35 @@ OPERATIONS: dict[Callable[..., object], Callable[..., Tensor]] = {
     _ATEN.conv1d.padding: convolve,
     _ATEN.conv2d.padding: convolve,
     _ATEN.conv3d.padding: convolve,
-    _ATEN.conv_transpose1d.default: spread,
-    _ATEN.conv_transpose2d.input: spread,
-    _ATEN.conv_transpose3d.input: spread,
+    _ATEN.conv_transpose1d.default: convolve_transposed,
+    _ATEN.conv_transpose2d.input: convolve_transposed,
+    _ATEN.conv_transpose3d.input: convolve_transposed,
 }
-"""Operations that change, with the same arguments."""
+"""Replaced operations, with the same arguments."""
 _WEIGHT = {_ATEN.embedding.default: 0, _ATEN.addmm.default: 2}
-"""At which place an operation reads its weight, where that is not 1."""
+"""Position of the weight among an operation's arguments, if it is not 1."""
 
 
-class Exchange(NamedTuple):
-    """A node, and what it calls instead, with what arguments."""
+class Replacement(NamedTuple):
+    """A node, the function that it calls instead, and the arguments."""
 
     node: fx.Node
     target: Callable[..., Tensor]
     arguments: tuple[Any, ...]
 
 
-def exchanges(part: fx.GraphModule) -> list[Exchange]:
-    """One for each node that multiplies by something that the graph's module holds; what else it reads matters not."""
+def replacements(part: fx.GraphModule) -> list[Replacement]:
+    """One exchange for each node that multiplies by a parameter of the graph's module."""
     found = []
     for node in part.graph.nodes:
         if node.op == "call_function" and node.target in OPERATIONS and not {"alpha", "beta"} & set(node.kwargs):
             place = _WEIGHT.get(node.target, 1)
             weight = node.args[place] if place < len(node.args) else None
             if _is_held(weight):
-                found.append(Exchange(node, OPERATIONS[node.target], node.args))
-            elif node.target in _MATRIX and (turned := _turned(weight, part)) is not None:
+                found.append(Replacement(node, OPERATIONS[node.target], node.args))
+            elif node.target in _MATRIX and (turned := _transposed_parameter(weight, part)) is not None:
                 *bias, x, _ = node.args
-                found.append(Exchange(node, linear, (x, turned, *bias)))
+                found.append(Replacement(node, linear, (x, turned, *bias)))
     return found
 
 
@@ -69,8 +69,8 @@ def _is_held(node: Any) -> bool:
     return isinstance(node, fx.Node) and node.op == "get_attr"
 
 
-def _turned(node: Any, part: fx.GraphModule) -> fx.Node | None:
-    """The matrix that is held, where the node is its transpose: then the product is a linear map."""
+def _transposed_parameter(node: Any, part: fx.GraphModule) -> fx.Node | None:
+    """The module's own matrix, if the node is its transpose: the product is then a linear map."""
     if isinstance(node, fx.Node) and node.target in _TURNS and _is_held(node.args[0]):
         matrix = attrgetter(node.args[0].target)(part)
         if matrix.ndim == 2 and node.target(matrix, *node.args[1:]).stride() == matrix.stride()[::-1]:

@@ -1,7 +1,7 @@
-"""Torch's own layers, but for the weight gradients, which wait in the layer's queue.
+"""Torch's layers with delayed weight gradients, which wait in the layer's queue.
 
 A layer becomes one of these by a change of its class, so that its parameters, their names, its hooks and its copies
-stay what they were.
+stay unchanged.
 """
 
 from functools import cache
@@ -9,29 +9,29 @@ from functools import cache
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeplan.frontend.split_backward.convolutions import convolve, spread
+from pipeplan.frontend.split_backward.convolutions import convolve, convolve_transposed
 from pipeplan.frontend.split_backward.products import embedding, linear
 from pipeplan.frontend.split_backward.queue import WeightQueue
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
-    """``y = x · Wᵀ + b``."""
+    """Linear map ``y = x · Wᵀ + b``."""
 
     weight_queue: WeightQueue
 
     def forward(self, input: Tensor) -> Tensor:
-        """As of `torch.nn.Linear`."""
+        """Forward of `torch.nn.Linear`."""
         return linear(input, self.weight, self.bias, queue=self.weight_queue)
 
 
 class Embedding(nn.Embedding):  # type: ignore[misc]
-    """Rows of a table."""
+    """Look-up of rows of a table."""
 
     weight_queue: WeightQueue
 
     def forward(self, input: Tensor) -> Tensor:
-        """As of `torch.nn.Embedding`."""
-        if self.max_norm is not None:  # it writes into the table as it reads
+        """Forward of `torch.nn.Embedding`."""
+        if self.max_norm is not None:  # the look-up then writes into the table
             return super().forward(input)
         padding = -1 if self.padding_idx is None else self.padding_idx
         return embedding(self.weight, input, padding, self.scale_grad_by_freq, self.sparse, queue=self.weight_queue)
@@ -49,29 +49,29 @@ class _Convolving:
 
 
 class Conv1d(_Convolving, nn.Conv1d):  # type: ignore[misc]
-    """Along one axis."""
+    """Convolution along one axis."""
 
 
 class Conv2d(_Convolving, nn.Conv2d):  # type: ignore[misc]
-    """Along two axes."""
+    """Convolution along two axes."""
 
 
 class Conv3d(_Convolving, nn.Conv3d):  # type: ignore[misc]
-    """Along three axes."""
+    """Convolution along three axes."""
 
 
-class _Spreading:
+class _Transposed:
     weight_queue: WeightQueue
 
     def forward(self: nn.ConvTranspose2d, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        """As of `torch.nn.ConvTranspose2d` and its like."""
+        """Forward of `torch.nn.ConvTranspose2d` and its variants."""
         more = self.output_padding
         if output_size is not None:
             axes = len(self.kernel_size)
             more = self._output_padding(
                 input, output_size, self.stride, self.padding, self.kernel_size, axes, self.dilation
             )
-        return spread(
+        return convolve_transposed(
             input,
             self.weight,
             self.bias,
@@ -84,16 +84,16 @@ class _Spreading:
         )
 
 
-class ConvTranspose1d(_Spreading, nn.ConvTranspose1d):  # type: ignore[misc]
-    """Along one axis."""
+class ConvTranspose1d(_Transposed, nn.ConvTranspose1d):  # type: ignore[misc]
+    """Transposed convolution along one axis."""
 
 
-class ConvTranspose2d(_Spreading, nn.ConvTranspose2d):  # type: ignore[misc]
-    """Along two axes."""
+class ConvTranspose2d(_Transposed, nn.ConvTranspose2d):  # type: ignore[misc]
+    """Transposed convolution along two axes."""
 
 
-class ConvTranspose3d(_Spreading, nn.ConvTranspose3d):  # type: ignore[misc]
-    """Along three axes."""
+class ConvTranspose3d(_Transposed, nn.ConvTranspose3d):  # type: ignore[misc]
+    """Transposed convolution along three axes."""
 
 
 _LAYERS: tuple[type[nn.Module], ...] = (
@@ -109,15 +109,15 @@ _LAYERS: tuple[type[nn.Module], ...] = (
 
 
 @cache
-def waiting_class(kind: type[nn.Module]) -> type[nn.Module] | None:
-    """What a layer of this class becomes; None if it stays.
+def delayed_class(kind: type[nn.Module]) -> type[nn.Module] | None:
+    """Variant of a layer class with delayed weight gradients; None if there is none.
 
     ::
 
         class LinearReLU(nn.Linear)        WaitingLinearReLU ─▶ LinearReLU ─▶ Linear, here ─▶ nn.Linear
 
-    A user's class keeps its own methods, and where these call those of torch's layer, they find the ones here. Where
-    they do something else with the weights, that is what happens.
+    A user's class keeps its own methods; if these call methods of torch's layer, they reach the ones of this module.
+    Any other use of the weights in these methods stays as it is.
     """
     for ours in _LAYERS:
         theirs = ours.__name__

@@ -1,9 +1,9 @@
-"""Linear maps and embeddings whose weight gradients wait.
+"""Linear maps and embeddings with delayed weight gradients.
 
-The functions have the arguments of the operations of torch that they stand for, and the queue behind these.
+The functions take the arguments of the torch operations that they replace, and the queue after these.
 
 For an embedding autograd makes a table of zeros for every micro-batch, adds the rows that were looked up, and adds the
-table to the gradient. Here the rows go at once where they belong.
+table to the gradient. Here the rows are added to the gradient directly.
 """
 
 from functools import partial
@@ -13,36 +13,36 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, lowered
+from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, autocast_operands
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, queue: WeightQueue) -> Tensor:
-    """``x · weightᵀ + bias``: weight of shape (out, in), x of shape (…, in)."""
-    if queue.waits_for(weight, bias, stand_ins=True):
+    """Linear map ``x · weightᵀ + bias``: weight of shape (out, in), x of shape (…, in)."""
+    if queue.takes(weight, bias, stand_ins=True):
         return _Product.apply(x, weight, bias, True, queue)
     return torch.nn.functional.linear(x, weight, bias)
 
 
 def matmul(x: Tensor, weight: Tensor, *, queue: WeightQueue) -> Tensor:
-    """``x · weight``: weight of shape (in, out), x of shape (…, in)."""
-    if weight.ndim == 2 and queue.waits_for(weight, stand_ins=True):
+    """Product ``x · weight``: weight of shape (in, out), x of shape (…, in)."""
+    if weight.ndim == 2 and queue.takes(weight, stand_ins=True):
         return _Product.apply(x, weight, None, False, queue)
     return torch.matmul(x, weight)
 
 
 def addmm(bias: Tensor, x: Tensor, weight: Tensor, *, queue: WeightQueue) -> Tensor:
-    """``x · weight + bias``: weight of shape (in, out), x of shape (rows, in)."""
-    if bias.ndim == 1 and len(bias) == weight.shape[1] and queue.waits_for(weight, bias, stand_ins=True):
+    """Product with bias ``x · weight + bias``: weight of shape (in, out), x of shape (rows, in)."""
+    if bias.ndim == 1 and len(bias) == weight.shape[1] and queue.takes(weight, bias, stand_ins=True):
         return _Product.apply(x, weight, bias, False, queue)
     return torch.addmm(bias, x, weight)
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """``flipped``: the weight is (out, in), as in a linear layer."""
+    """Product with a weight; ``flipped``: the weight is (out, in), as in a linear layer."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, flipped: bool, queue: WeightQueue) -> Tensor:
-        low, low_weight, low_bias = lowered(x, weight, bias)
+        low, low_weight, low_bias = autocast_operands(x, weight, bias)
         ctx.save_for_backward(low, weight)
         ctx.shape, ctx.kind, ctx.flipped, ctx.queue = x.shape, x.dtype, flipped, queue
         ctx.owners = weight, bias
@@ -50,7 +50,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
             made = torch.nn.functional.linear(low, low_weight, low_bias)
         else:
             made = torch.matmul(low, low_weight) if low_bias is None else torch.addmm(low_bias, low, low_weight)
-        # rows put together again are a view, which autograd lets nobody write into behind a function of ours
+        # rows reshaped back are a view, and autograd forbids writes into views returned by a custom function
         return torch.ops.aten._unsafe_view(made, made.shape) if made._is_view() else made
 
     @staticmethod
@@ -68,7 +68,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _add_product(weight: nn.Parameter, bias: nn.Parameter | None, x: Tensor, gradient: Tensor, flipped: bool) -> None:
-    """Where gradients are there already, the product adds to them as it is made: autograd would make it apart first."""
+    """Add the product to existing gradients in one operation; autograd would compute it separately first."""
     rows = x.reshape(-1, x.shape[-1])
     left, right = (gradient.t(), rows) if flipped else (rows.t(), gradient)
     if weight.is_leaf and weight.grad is not None and weight.grad.dtype == gradient.dtype:
@@ -88,8 +88,8 @@ def embedding(
     *,
     queue: WeightQueue,
 ) -> Tensor:
-    """``aten::embedding``: rows of the weight, by number; row ``padding_idx`` gets no gradient."""
-    if not (scale_grad_by_freq or sparse) and queue.waits_for(weight):
+    """Look-up of rows of the weight by number (``aten::embedding``); row ``padding_idx`` gets no gradient."""
+    if not (scale_grad_by_freq or sparse) and queue.takes(weight):
         return _Lookup.apply(weight, numbers, padding_idx, queue)
     return torch.embedding(weight, numbers, padding_idx, scale_grad_by_freq, sparse)
 
@@ -115,7 +115,7 @@ def _add_rows(weight: nn.Parameter, padding_idx: int, numbers: Tensor, gradient:
         rows = rows.masked_fill((places == padding_idx)[:, None], 0.0)
     if weight.grad is None:
         weight.grad = torch.zeros_like(weight)
-    if rows.itemsize < 4:  # a row that is used often would be rounded at each use, and soon grow no more
+    if rows.itemsize < 4:  # the sum of a frequent row would be rounded at each use, and soon stop growing
         places, order = torch.unique(places, return_inverse=True)
         sums = torch.zeros(len(places), rows.shape[1], device=rows.device)
         rows = sums.index_add_(0, order, rows.float()).to(rows.dtype)

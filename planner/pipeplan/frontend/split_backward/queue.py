@@ -1,4 +1,4 @@
-"""Weight gradients of a micro-batch that wait for their turn."""
+"""Queue of the delayed weight gradients of a micro-batch."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 Work = partial[None]
-"""Adds to the gradients of one operation's parameters; its arguments are what it keeps for that."""
+"""Function that adds to the gradients of one operation's parameters; its arguments are the stored operands."""
 
 
 class WeightQueue:
-    """Where one stage's operations leave their weight gradients.
+    """Queue of the delayed weight gradients of one stage.
 
-    It is open during the forward of a micro-batch whose backward is split, and during its I, where recomputation runs
-    that forward again. A closed queue changes nothing: the operations are then torch's own, weight gradients included.
+    It is open during the forward of a micro-batch with split backward, and during its I, in which recomputation runs
+    that forward again. While it is closed, the operations are torch's own, weight gradients included.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class WeightQueue:
 
     @contextmanager
     def opened(self, really: bool = True) -> Iterator[None]:
-        """Open within the context. Another thread may look, like the one in which autograd computes on CUDA."""
+        """Context in which the queue is open, also for other threads, like the one of autograd on CUDA."""
         self.is_open = really
         try:
             yield
@@ -32,26 +32,26 @@ class WeightQueue:
             self.is_open = False
 
     def put(self, work: Work) -> None:
-        """Leave something for later."""
+        """Append delayed work."""
         self._works.append(work)
 
     def take(self) -> tuple[Work, ...]:
-        """All that was left, in order; the queue is empty afterwards."""
+        """Return all delayed work, in order, and empty the queue."""
         works, self._works = tuple(self._works), []
         return works
 
     def clear(self) -> None:
-        """Drop what was left, as after a step that was broken off."""
+        """Drop all delayed work, for example after an aborted step."""
         self._works = []
 
     def __len__(self) -> int:
         return len(self._works)
 
-    def waits_for(self, weight: Tensor, bias: Tensor | None = None, *, stand_ins: bool = False) -> bool:
-        """Whether an operation with these parameters leaves their gradients here.
+    def takes(self, weight: Tensor, bias: Tensor | None = None, *, stand_ins: bool = False) -> bool:
+        """True if an operation with these parameters puts their gradients into the queue.
 
-        It does so for both or for none: where one is frozen or computed, or somebody has a hook on its gradient, both
-        take the ordinary way. ``stand_ins``: the operation's gradients also go to what stands in for a parameter.
+        Both or none are delayed: if one is frozen or computed, or has a hook on its gradient, both gradients are
+        computed by autograd. ``stand_ins``: the operation supports stand-ins for a parameter too.
         """
         if not (self.is_open and torch.is_grad_enabled()):
             return False
@@ -59,11 +59,11 @@ class WeightQueue:
 
 
 TAKER = "take_gradient"
-"""What a tensor has that stands in for a parameter which lies elsewhere: a function that adds a gradient there."""
+"""Attribute of a stand-in for a parameter elsewhere: a function that adds a gradient to that parameter."""
 
 
 def plain(parameter: Tensor) -> bool:
-    """Whether a parameter is trained, and nobody but autograd asks for its gradient."""
+    """True if a parameter is trained and has no hooks on its gradient."""
     hooked = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
     return type(parameter) is nn.Parameter and parameter.requires_grad and not hooked
 
@@ -72,15 +72,15 @@ def _stands_in(tensor: Tensor) -> bool:
     return bool(tensor.requires_grad and hasattr(tensor, TAKER))
 
 
-def work_off(works: Sequence[Work]) -> None:
-    """W: do what I left."""
+def run_delayed(works: Sequence[Work]) -> None:
+    """Run delayed work: the W of a micro-batch."""
     with torch.no_grad():
         for work in works:
             work()
 
 
 def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
-    """Add to what is there; ``gradient`` is the caller's to give away."""
+    """Add a gradient to the parameter's; ``gradient`` may be kept, and must not be used by the caller afterwards."""
     if hasattr(parameter, TAKER):
         getattr(parameter, TAKER)(gradient)
     elif parameter.grad is None:
@@ -89,11 +89,11 @@ def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
         parameter.grad.add_(gradient)
 
 
-def lowered(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
-    """What autocast would make of the operands of a product.
+def autocast_operands(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Cast the operands of a product as autocast would.
 
-    Autocast keeps such copies for the next operation that reads the same weight. One made here is made where autograd
-    does not look, and the other operation would lose its gradient; so it is made by hand, and kept by nobody.
+    Autocast caches such copies for the next operation that reads the same weight. A copy made here is invisible to
+    autograd, so that the other operation would lose its gradient. So the copy is made by hand, and not cached.
     """
     device = x.device.type
     if not torch.is_autocast_enabled(device):

@@ -1,1 +1,1 @@
-"""Pictures, one kind a file. matplotlib is imported when the first one is drawn, never before."""
+"""Pictures, one kind per file; matplotlib is imported when the first one is drawn."""

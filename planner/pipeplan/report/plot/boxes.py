@@ -1,4 +1,4 @@
-"""Boxes for actions, their numbers, and lines for transfers in the lanes of a time line."""
+"""Boxes and numbers of actions, and lines of transfers, in the lanes of a time line."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -10,11 +10,11 @@ from pipeplan.report.plot.colours import FAINT, INK, STYLES, TRANSFER
 BOX = 0.78
 """Share of a lane's height that a box fills."""
 _MOST_NUMBERS, _MOST_TRANSFERS, _MOST_VECTORS = 4000, 1500, 20_000
-"""Beyond these, numbers and transfers are left out, and boxes become an image within the drawing."""
+"""Beyond these counts, numbers and transfers are left out, and boxes become an image within the drawing."""
 
 
 def draw_boxes(ax: Any, timeline: Timeline) -> None:
-    """One box an action, in the colour of its kind."""
+    """Draw one box per action, in the colour of its kind."""
     from matplotlib.collections import PolyCollection
 
     shades = shades_of(timeline)
@@ -25,7 +25,7 @@ def draw_boxes(ax: Any, timeline: Timeline) -> None:
         corners = [(span.start, low), (span.end, low), (span.end, high), (span.start, high)]
         boxes[shaded(STYLES[span.action.kind].fill, shades[span.action.stage])].append([(x, y) for x, y in corners])
     image = len(timeline.spans) > _MOST_VECTORS
-    # the white rim between boxes gets thinner where boxes do
+    # the narrower the boxes, the thinner the white rim between them
     outline = min(0.6, 0.6 * _points(ax) * ax.get_xlim()[1] / (len(timeline.spans) + 1))
     for fill, polygons in boxes.items():
         ax.add_collection(
@@ -37,7 +37,7 @@ def draw_boxes(ax: Any, timeline: Timeline) -> None:
 
 
 def draw_borders(ax: Any, timeline: Timeline) -> None:
-    """A line between two stages' lanes, where replicas make it hard to see which lanes belong together."""
+    """Draw a line between the lanes of two stages, if replicas give stages several lanes."""
     stages: dict[int, set[int]] = defaultdict(set)
     for span in timeline.spans:
         stages[span.device].add(span.action.stage)
@@ -49,7 +49,7 @@ def draw_borders(ax: Any, timeline: Timeline) -> None:
 
 
 def _extent(span: Span, two: bool) -> tuple[float, float]:
-    """Lower and upper edge of a box: its lane, or half of it on a device that does two things at a time."""
+    """Lower and upper edge of a box: its lane, or half of it on a device that runs two actions at a time."""
     if not two:
         return span.device - BOX / 2, span.device + BOX / 2
     top = span.device - BOX / 2 + span.lane * BOX / 2
@@ -57,7 +57,7 @@ def _extent(span: Span, two: bool) -> tuple[float, float]:
 
 
 def shades_of(timeline: Timeline) -> dict[int, float]:
-    """How much white to mix in for each stage: several stages on one device look alike, but not the same."""
+    """Share of white to mix into the colours of each stage, so that stages on one device differ a little."""
     stages: dict[int, set[int]] = defaultdict(set)
     for span in timeline.spans:
         stages[span.device].add(span.action.stage)
@@ -69,13 +69,13 @@ def shades_of(timeline: Timeline) -> dict[int, float]:
 
 
 def shaded(fill: str, white: float) -> str:
-    """A colour with some white in it."""
+    """The colour ``fill`` with a share of white mixed in."""
     parts = [int(fill[i : i + 2], 16) for i in (1, 3, 5)]
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in parts)
 
 
 def draw_transfers(ax: Any, timeline: Timeline) -> None:
-    """A thin line from the source's lane, when a tensor leaves, to the target's lane, when it is there.
+    """Draw a thin line from the source's lane when a tensor leaves to the target's lane when it arrives.
 
     It passes behind the boxes of lanes in between.
     """
@@ -86,32 +86,32 @@ def draw_transfers(ax: Any, timeline: Timeline) -> None:
         return
     device = {(span.action.stage, span.action.micro_batch): span.device for span in timeline.spans if runs(span)}
     lines = []
-    for flight in seen:
-        a, b = device[flight.source, flight.micro_batch], device[flight.target, flight.micro_batch]
+    for tensor in seen:
+        a, b = device[tensor.source, tensor.micro_batch], device[tensor.target, tensor.micro_batch]
         edge = BOX / 2 if b > a else -BOX / 2
-        lines.append([(flight.start, a + edge), (flight.arrival, b - edge)])
+        lines.append([(tensor.start, a + edge), (tensor.arrival, b - edge)])
     ax.add_collection(LineCollection(lines, colors=TRANSFER.fill, linewidths=0.9, zorder=1.5), autolim=False)
 
 
 def runs(span: Span) -> bool:
-    """Whether an action belongs to a micro-batch, and so tells on which replica that one runs."""
+    """True if an action belongs to a micro-batch, so that its device shows the replica of that micro-batch."""
     return span.action.kind.per_micro_batch
 
 
 def drawn_transfers(timeline: Timeline) -> list[TransferSpan]:
-    """The transfers that take time; none where they are so many that their lines would cover the lanes."""
-    seen = [flight for flight in timeline.transfers if flight.arrival > flight.start]
+    """The transfers that take time; none if their lines would cover the lanes."""
+    seen = [tensor for tensor in timeline.transfers if tensor.arrival > tensor.start]
     return seen if len(seen) <= _MOST_TRANSFERS else []
 
 
 def _points(ax: Any) -> float:
-    """Points a nanosecond takes on the axis."""
+    """Points per nanosecond on the axis."""
     begin, end = ax.get_xlim()
     return float(ax.get_position().width * ax.figure.get_figwidth() * 72 / (end - begin))
 
 
 def draw_numbers(ax: Any, timeline: Timeline, lanes: int) -> None:
-    """Micro-batch numbers, in the boxes that have room for them."""
+    """Write micro-batch numbers into the boxes that have room for them."""
     scale = _points(ax)
     lane = ax.get_position().height * ax.figure.get_figheight() * 72 / lanes
     two = any(span.lane for span in timeline.spans)

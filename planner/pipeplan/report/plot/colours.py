@@ -1,8 +1,8 @@
 """Colours of the kinds of action, the same in every picture and trace.
 
-Forward is blue and backward orange, the pair that every kind of colour vision tells apart (Okabe and Ito, Color
-Universal Design, 2008); the two halves of a split backward are a lighter and a darker orange; the rest is green, violet
-and grey. Lightness differs too, so that the kinds stay apart in print without colour.
+Forward is blue and backward orange, a pair that every kind of colour vision distinguishes (Okabe and Ito, Color
+Universal Design, 2008). The two parts of a split backward are a lighter and a darker orange; the rest is green, violet
+and grey. Lightness differs too, so that the kinds remain distinct in print without colour.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pipeplan.core.schedule import Kind
 
 @dataclass(frozen=True)
 class Style:
-    """How one kind is drawn.
+    """Label and colours of one kind of action.
 
     Attributes
     ----------
@@ -40,10 +40,10 @@ STYLES = {
 }
 
 TRANSFER = Style("transfer", "#9aa3ad", "#1d2329", "grey")
-"""A tensor on its way."""
+"""Style of a tensor in transit."""
 IDLE = "#e2e6eb"
-"""A lane in which nothing runs."""
+"""Colour of idle time in a lane."""
 INK, FAINT, LIMIT = "#1d2329", "#d9dee3", "#c0392b"
-"""Text and axes; lines between lanes; a limit that must not be crossed."""
+"""Colours of text and axes, of lines between lanes, and of memory limits."""
 MEMORY = "#6b8cae"
-"""The memory line of a device."""
+"""Colour of the memory line of a device."""

@@ -1,8 +1,8 @@
-"""Plot of a frontier: the plans as steps, and below them what is proved.
+"""Plot of a frontier: the plans as a step line, and below it the proved lower bound.
 
 ::
 
-    time │    ●──┐                 ●  a plan; to its right it stays the best one known
+    time │    ●──┐                 ●  a plan, the best one known up to the next
          │ ░░░░░░●─────┐           ░  between the proved bound and the best plan: the gap
          │       ░░░░░░●──────
          └───────────────────▶ memory, devices or price
@@ -65,7 +65,7 @@ def plot_frontier(frontier: "Frontier", ax: Any) -> Any:
 
 
 def _bound_line(frontier: "Frontier", left: float, right: float) -> tuple[list[float], list[int]]:
-    """Where the proved bound steps, from the cheapest point on."""
+    """Edges and heights of the step line of lower bounds, from the cheapest point on."""
     known = [(max(floor.cost, left), floor.bound) for floor in frontier.floors if floor.bound is not None]
     steps = {cost: bound for cost, bound in known if cost <= right}  # of several at the left edge the last one counts
     if not steps:
@@ -96,7 +96,7 @@ def _axes(frontier: "Frontier", ax: Any, left: float, right: float) -> None:
 
 
 def _scaled(axis: Any, largest: float, units: Sequence[tuple[str, int]], label: str, *, whole: bool = False) -> None:
-    """Round ticks in the unit that suits the largest value."""
+    """Set round ticks in the unit that suits the largest value."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
     unit, factor = next(((unit, factor) for unit, factor in units if largest >= factor), units[-1])

@@ -24,14 +24,14 @@ from pipeplan.report.plot.boxes import (
     shades_of,
 )
 from pipeplan.report.plot.colours import FAINT, IDLE, INK, STYLES, TRANSFER
-from pipeplan.report.plot.labels import label_lanes, label_room, labelled, lane_names, note
+from pipeplan.report.plot.labels import label_lanes, label_room, label_step, lane_names, note
 from pipeplan.report.plot.library import check_suffix, drawing, new_figure, save
 from pipeplan.report.plot.memory import draws_memory, plot_memory
 
 WIDTH, RIGHT = 12.0, 1.75
-"""Inches, and how many of them lie to the right of the lanes."""
+"""Inches of the whole figure, and of the margin to the right of the lanes."""
 LANE, MEMORY_LANE = 0.36, 0.28
-"""Inches a device takes in the two panels."""
+"""Inches of height per device in the two panels."""
 LEGEND, HEAD, GAP, FOOT = 0.18, 0.42, 0.3, 0.62
 """Inches of the legend, above a time line, between its two panels, and below everything."""
 TALLEST = 60.0
@@ -53,18 +53,18 @@ def save_gantt(
     path : str or Path
         Ends in ``.svg`` or ``.png``.
     timelines : mapping of str to Timeline
-        By what to call them: ``{"predicted": …, "measured": …}``.
+        Time lines by label: ``{"predicted": …, "measured": …}``.
     limits : sequence of int, optional
-        Bytes that each device may hold; drawn where a device comes near it.
+        Bytes that each device may hold; drawn if a device comes near them.
     devices : sequence of str, optional
         Names of the lanes.
     memory : bool
-        Draw what every device holds, where a time line knows it.
+        Draw the memory of every device, if a time line records it.
 
     Raises
     ------
     InputError
-        If matplotlib is missing or the suffix is another one.
+        If matplotlib is missing, or the suffix is neither ``.svg`` nor ``.png``.
     """
     check_suffix(Path(path))
     save(gantt_figure(timelines, limits=limits, devices=devices, memory=memory), Path(path))
@@ -126,9 +126,9 @@ def plot_gantt(
     ----------
     timeline : Timeline
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure's otherwise.
+        Axes to draw on; by default those of a new figure.
     title : str, optional
-        What `headline` says otherwise.
+        By default the text of `headline`.
     devices : sequence of str, optional
         Names of the lanes.
     numbers : bool
@@ -161,7 +161,7 @@ def plot_gantt(
     draw_transfers(ax, timeline)
     if numbers:
         draw_numbers(ax, timeline, lanes)
-    for lane in range(0, lanes if timeline.makespan else 0, labelled(ax, lanes)):
+    for lane in range(0, lanes if timeline.makespan else 0, label_step(ax, lanes)):
         idle = 1 - timeline.busy(lane) / timeline.makespan
         note(ax, lane, f"{idle:.0%} idle".replace("%", " %"), INK)
     if standalone:
@@ -170,7 +170,7 @@ def plot_gantt(
 
 
 def headline(label: str, timeline: Timeline) -> str:
-    """``'predicted: 12.3 ms, bubble 27.3 %'``."""
+    """Title of a time line: ``'predicted: 12.3 ms, bubble 27.3 %'``."""
     from pipeplan.core.units import format_time
 
     facts = f"{format_time(timeline.makespan)}, bubble {bubble(timeline):.1%}".replace("%", " %")
@@ -178,7 +178,7 @@ def headline(label: str, timeline: Timeline) -> str:
 
 
 def bubble(timeline: Timeline) -> float:
-    """Share of the devices' time in which they run nothing."""
+    """Share of the devices' time in which they are idle."""
     whole = timeline.makespan * _lanes(timeline)
     return 1 - sum(timeline.busy(device) for device in range(_lanes(timeline))) / whole if whole else 0.0
 
@@ -188,7 +188,7 @@ def _lanes(timeline: Timeline) -> int:
 
 
 def time_axis(ax: Any, end: int, *, labels: bool = True) -> None:
-    """Ticks in a unit that suits the whole axis."""
+    """Set ticks in a unit that suits the whole axis."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     units = (("s", 10**9), ("ms", 10**6), ("µs", 10**3))

@@ -1,4 +1,4 @@
-"""The only user of matplotlib, which is imported when a picture is wanted."""
+"""Figures of matplotlib, which is imported here only, when a picture is drawn."""
 
 from pathlib import Path
 from typing import Any
@@ -41,14 +41,14 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def drawing() -> Any:
-    """A context in which text and axes look as in all our pictures."""
+    """Context with the common style of text and axes."""
     import matplotlib
 
     return matplotlib.rc_context(_RC)
 
 
 def check_suffix(path: Path) -> str:
-    """``'svg'`` or ``'png'``.
+    """Return the format of a picture by its path: ``'svg'`` or ``'png'``.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def check_suffix(path: Path) -> str:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure by its path's suffix, whole or not at all."""
+    """Write a figure in the format of the path's suffix, whole or not at all."""
     import io
 
     from pipeplan.io.atomic import write_whole

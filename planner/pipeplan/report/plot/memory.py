@@ -1,4 +1,4 @@
-"""Memory of every device over time: one small lane per device, all on one scale, with the limit where it is near."""
+"""Memory of every device over time: one small lane per device, all on one scale, with the limit if it is near."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,16 +7,16 @@ from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.report.plot.colours import FAINT, INK, LIMIT, MEMORY
-from pipeplan.report.plot.labels import label_lanes, labelled, lane_names, note
+from pipeplan.report.plot.labels import label_lanes, label_step, lane_names, note
 
 _NEAR = 2.5
-"""A limit of at most this many times the largest peak is drawn; one farther off is only named."""
+"""Largest ratio of a limit to the largest peak at which the limit is drawn; a higher one is only written."""
 _FILL = 0.86
 """Share of a lane's height that stands for the largest amount."""
 
 
 def draws_memory(timeline: Timeline) -> bool:
-    """Whether a time line knows what its devices hold."""
+    """True if a time line records the memory of its devices."""
     return any(step.held for line in timeline.memory for step in line)
 
 
@@ -47,7 +47,7 @@ def plot_memory(
     near = [limit for limit in known if limit is not None and limit <= _NEAR * largest]
     scale = _FILL / max(largest, *near, 1)
     limited = any(limit is not None and limit < UNLIMITED for limit in known)
-    every = labelled(ax, lanes)
+    every = label_step(ax, lanes)
     _frame(ax, lanes, devices, timeline.makespan if end is None else end)
     ax.set_title("memory: peak and limit" if limited else "memory: peak", loc="left", fontsize=8.5, pad=3)
     for lane, line in enumerate(timeline.memory):
@@ -78,7 +78,7 @@ def _frame(ax: Any, lanes: int, devices: Sequence[str] | None, end: int) -> None
 
 
 def _annotate(ax: Any, height: float, peak: int, limit: int | None) -> None:
-    """The peak to the right of a lane, red where it is above the limit."""
+    """Write the peak to the right of a lane, red if it is above the limit."""
     text, colour = format_bytes(peak), INK
     if limit is not None and limit < UNLIMITED:
         text = f"{text} of {format_bytes(limit)}"

@@ -9,7 +9,7 @@ from helpers.instances import model_of
 from helpers.pipelines import line
 from pipeplan.analysis.explain import explain, explain_plan
 from pipeplan.analysis.explain.path import portions
-from pipeplan.analysis.explain.sensitivities import sensitivities, together
+from pipeplan.analysis.explain.sensitivities import joint_set, sensitivities
 from pipeplan.analysis.explain.setting import uses
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
@@ -19,7 +19,7 @@ from pipeplan.solve import solve
 
 
 def job(**fields: object) -> Job:
-    """Sixteen micro-batches through the devices in their order, each stage on one."""
+    """Job of sixteen micro-batches, devices in their order, one per stage."""
     return Job(batch=16, replicas=(1,), order=Order.GIVEN, **fields)  # type: ignore[arg-type]
 
 
@@ -77,13 +77,13 @@ def test_two_equal_paths_bind_together_only() -> None:
     stages = tuple(replace(stage, update=50) for stage in pipeline.stages)
     setting = setting_of(FAMILIES["gpipe"].write((1, 1), 2), replace(pipeline, stages=stages))
     assert sensitivities(setting) == ()
-    joint = together(setting)
+    joint = joint_set(setting)
     assert {sensitivity.stages for sensitivity in joint} == {(0,), (1,)}
     assert joint[0].fall == pytest.approx(0.1)
 
 
 def test_a_small_memory_binds() -> None:
-    """Where a limit shuts out the fastest plan, lifting it makes the step fall, by as much as a direct solve says."""
+    """If a limit excludes the fastest plan, lifting it makes the step fall by the difference to a direct solve."""
     model = model_of([10] * 8 + [40], saved=[8] * 9, output=[2] * 9, sizes=(1, 2, 4, 8))
     question = Job(batch=16, memory=50)
     cluster = Cluster.uniform(3, DeviceKind("unit"))
@@ -96,7 +96,7 @@ def test_a_small_memory_binds() -> None:
     assert found.memory.gains == pytest.approx(1 - free.value / result.value)
     assert any(room.tight for room in found.rooms)
     assert found.as_json()["memory_binds"] is True
-    # without the limit nothing is tight, and lifting it again brings nothing
+    # without the limit nothing is tight, and lifting it again gains nothing
     roomy = explain(free, model, cluster, time_limit=30)
     assert roomy.memory is None and not any(room.tight for room in roomy.rooms)
     assert roomy.memory_binds is False and explain_plan(result.plan).memory_binds is None

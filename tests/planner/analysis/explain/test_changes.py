@@ -1,4 +1,4 @@
-"""What changes would bring: each figure is that of a direct solve of the changed question."""
+"""Gains of changes: each figure is that of a direct solve of the changed problem."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from pipeplan.analysis.explain.changes import (
     with_devices,
     with_memory,
 )
-from pipeplan.analysis.explain.feasible import ample
+from pipeplan.analysis.explain.feasible import limits_never_bind
 from pipeplan.analysis.explain.outcome import Outcome
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.job import Job
@@ -22,7 +22,7 @@ from pipeplan.solve import solve
 
 
 def two_nodes(network: int = 10**9) -> Cluster:
-    """Two fast devices in one box, two slow ones in another, a network between them."""
+    """Cluster of two fast devices in one node, two slow ones in another, and a network between them."""
     kinds = {"unit": DeviceKind("unit", memory=200), "slow": DeviceKind("slow", 160, timed_as="unit", speed=0.5)}
     nodes = (Node(("unit", "unit"), Link(4 * 10**9, 1)), Node(("slow", "slow"), Link(2 * 10**9, 1)))
     return Cluster("two nodes", kinds, nodes, Link(network, 2), Overlap.COPY)
@@ -51,7 +51,7 @@ def test_every_figure_is_that_of_a_direct_solve() -> None:
 
 
 def test_changes_touch_what_they_name_and_nothing_else() -> None:
-    """More memory, bandwidth and devices arrive where they are said to."""
+    """More memory, bandwidth and devices are added at the named places only."""
     cluster, job = two_nodes(), Job(batch=8, memory=100, pin=(("l0", "d2"), ("l1", "unit"), ("l2", "d1")))
     more, limited = with_memory(cluster, job, GIB)
     assert [kind.memory for kind in more.kinds.values()] == [200 + GIB, 160 + GIB]
@@ -68,7 +68,7 @@ def test_changes_touch_what_they_name_and_nothing_else() -> None:
 
 
 def test_equal_nodes_have_one_kind_of_link() -> None:
-    """Links that are alike are changed, and named, once; free ones not at all."""
+    """Equal links are changed, and named, once; free ones not at all."""
     node = Node(("unit", "unit"), Link(10**9))
     cluster = Cluster("pair", {"unit": DeviceKind("unit")}, (node, node), Link(), Overlap.COPY)
     assert [kind.label for kind in link_kinds(cluster)] == ["the links inside a node", "the network between nodes"]
@@ -93,7 +93,7 @@ def outcome(value: int | None, bound: int | None, gains: float, at_most: float) 
 
 
 def test_verdicts_say_no_more_than_is_proved() -> None:
-    """What was found and what is proved stand apart."""
+    """The verdict separates the gain that was found from the proved bound."""
     assert outcome(90, 90, 0.1, 0.1).verdict == "10.00 % less time per sample"
     assert outcome(90, 80, 0.1, 0.2).verdict == "10.00 % less time per sample, at most 20.00 %"
     assert outcome(100, 80, 0.0, 0.2).verdict == "nothing found, at most 20.00 % less"
@@ -118,7 +118,9 @@ def test_memory_that_no_plan_can_need_is_known_to_bring_nothing() -> None:
     """With room for the whole model and all micro-batches on each device nothing is solved; with a byte less it is."""
     model, job = model_of([10, 20], saved=[3, 4], output=[2, 1], parameters=[8, 4]), lean(4)
     enough = 2 * 12 + 4 * (7 + 3) + 2 * 4
-    assert ample(model, equal_devices(2, enough), job) and not ample(model, equal_devices(2, enough - 1), job)
+    assert limits_never_bind(model, equal_devices(2, enough), job) and not limits_never_bind(
+        model, equal_devices(2, enough - 1), job
+    )
     result = solve(model, equal_devices(2, enough), job=job)
     found = explain(result, model, equal_devices(2, enough), time_limit=30)
     assert found.memory is not None and found.memory.verdict == "nothing, proved"
@@ -126,7 +128,7 @@ def test_memory_that_no_plan_can_need_is_known_to_bring_nothing() -> None:
 
 
 def test_a_bound_without_limits_holds_with_higher_limits() -> None:
-    """The bound of a relaxed question tightens what a change brings at most, never below what it was found to bring."""
+    """The bound of a relaxed problem tightens the largest possible gain, never below the gain that was found."""
     relaxed = outcome(100, 90, 0.0, 0.1)
     assert outcome(95, 70, 0.05, 0.3).within(relaxed) == outcome(95, 90, 0.05, 0.1)
     assert outcome(85, 70, 0.15, 0.3).within(relaxed) == outcome(85, 85, 0.15, 0.15)

@@ -1,4 +1,4 @@
-"""Where nothing fits: each remedy does fit, and the next smaller one does not."""
+"""Remedies of infeasible jobs: each remedy does fit, and the next smaller one does not."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from helpers.explained import lean
 from helpers.instances import equal_devices, fat_head, model_of
 from pipeplan.analysis.explain import Remedy, remedies
 from pipeplan.analysis.explain.changes import with_devices, with_memory
-from pipeplan.analysis.explain.feasible import fit, too_little
+from pipeplan.analysis.explain.feasible import fit, memory_too_small
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job, Recompute
@@ -19,7 +19,7 @@ from pipeplan_formulations.common.bisection import least
 
 
 def fits(model: Model, cluster: Cluster, job: Job) -> bool:
-    """Whether a direct solve finds a plan."""
+    """True if a direct solve finds a plan."""
     try:
         solve(model, cluster, job=job)
     except InfeasibleError:
@@ -35,7 +35,7 @@ def by_kind(model: Model, cluster: Cluster, job: Job) -> dict[str, Remedy]:
 
 
 def test_a_job_that_fits_needs_no_remedy() -> None:
-    """None is the answer, not an empty list."""
+    """The result is None, not an empty list."""
     assert remedies(fat_head(), equal_devices(3), Job(16)) is None
 
 
@@ -60,14 +60,14 @@ def test_the_fewest_further_devices() -> None:
 
 
 def test_the_largest_smaller_batch() -> None:
-    """One device that holds ten bytes of activations, two a sample: GPipe of eight samples does not fit, five do."""
+    """One device with ten bytes for activations, two per sample: GPipe of eight samples does not fit, five do."""
     model, cluster = model_of([5], saved=[2]), equal_devices(1, 10)
     remedy = by_kind(model, cluster, lean(8, schedules=("gpipe",)))["batch"]
     assert (remedy.fits, remedy.number, remedy.smallest) == (True, 5, True)
 
 
 def test_wishes_that_stand_in_the_way_are_named() -> None:
-    """Asked for one large micro-batch, it does not fit; any number of them does, and so does another schedule."""
+    """A job of one large micro-batch does not fit; any number of them does, and so does another schedule."""
     model, cluster = model_of([5], saved=[2], sizes=(1, 2, 4)), equal_devices(1, 4)
     found = by_kind(model, cluster, lean(4, micro_batches=(1,)))
     assert found["micro_batches"].fits and not found["zero1"].fits and not found["schedules"].fits
@@ -96,10 +96,10 @@ def test_sharing_the_optimisers_state_is_offered_where_it_helps() -> None:
 def test_weights_that_all_devices_together_cannot_hold_need_no_search() -> None:
     """Four layers of 24 bytes: three devices of 31 are known not to hold them at once, of 32 they are searched."""
     model, job = model_of([5] * 4, parameters=[12] * 4), lean(4)
-    assert too_little(Space(model, equal_devices(3, 31), job)) and not too_little(
+    assert memory_too_small(Space(model, equal_devices(3, 31), job)) and not memory_too_small(
         Space(model, equal_devices(3, 32), job)
     )
-    assert not too_little(Space(model, equal_devices(3), job))
+    assert not memory_too_small(Space(model, equal_devices(3), job))
     refused = fit(model, equal_devices(3, 31), job, time_limit=0.0)
     assert (refused.plan, refused.proved, refused.verdict) == (None, True, False)
     assert fit(model, equal_devices(3, 32), job, time_limit=0.0).verdict is None

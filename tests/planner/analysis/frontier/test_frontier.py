@@ -1,4 +1,4 @@
-"""Frontiers: shape, bounds, resuming, and what is said of them."""
+"""Frontiers: shape, bounds, resumption and output."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ def test_points_that_are_not_proved_keep_their_bounds() -> None:
 
 
 def test_fewer_points_lie_on_the_frontier() -> None:
-    """A sample has at most so many points, the ends are there, and none lies off the whole frontier."""
+    """A sample has at most the given number of points, includes both ends, and lies on the whole frontier."""
     whole = frontier(fat_head(), equal_devices(3), lean(8))
     some = frontier(fat_head(), equal_devices(3), lean(8), points=3)
     assert len(some.points) <= 3 and not some.complete
@@ -48,14 +48,14 @@ def test_fewer_points_lie_on_the_frontier() -> None:
 
 
 def test_enough_points_are_all_points() -> None:
-    """A sample that may ask as often as it likes ends with the whole frontier, and knows it."""
+    """A sample of enough points ends with the whole frontier, and reports it as complete."""
     question = (fat_head(), equal_devices(3), lean(8))
     assert frontier(*question, points=1000).points == frontier(*question).points
     assert frontier(*question, points=1000).complete
 
 
 def test_a_second_call_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
-    """Answers kept in a file are not asked for again, whether the first call ended or was broken off."""
+    """Answers in a file are not solved again, after a completed or an interrupted call."""
     path = tmp_path / "frontier.json"
     asked: list[str] = []
 
@@ -66,18 +66,18 @@ def test_a_second_call_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
 
     question = (fat_head(), equal_devices(3), lean(8))
     with pytest.raises(RuntimeError, match="power cut"):
-        frontier(*question, path=path, told=once)
+        frontier(*question, path=path, on_progress=once)
     first = list(asked)
-    whole = frontier(*question, path=path, told=lambda key, answer: asked.append(key))
+    whole = frontier(*question, path=path, on_progress=lambda key, answer: asked.append(key))
     assert len(first) == 2 and len(asked) == len(set(asked))  # the last answer before the cut was kept too
     assert whole.points == frontier(*question).points
     again: list[str] = []
-    assert frontier(*question, path=path, told=lambda key, answer: again.append(key)) == whole
+    assert frontier(*question, path=path, on_progress=lambda key, answer: again.append(key)) == whole
     assert again == []
 
 
 def test_answers_to_another_question_are_refused(tmp_path: Path) -> None:
-    """A file of another job, or no frontier at all, is neither used nor overwritten."""
+    """A file of another job, or of another format, is neither used nor overwritten."""
     path = tmp_path / "frontier.json"
     frontier(fat_head(), equal_devices(2), lean(8), path=path)
     before = path.read_bytes()
@@ -108,13 +108,13 @@ def test_the_same_table_in_text_json_and_csv() -> None:
 
 
 def test_a_price_must_be_known() -> None:
-    """Without a price the error names the kind and where to write it."""
+    """Without a price the error names the kind, and the place to write it."""
     with pytest.raises(InputError, match=r"unit.*price:"):
         frontier(fat_head(), equal_devices(2), lean(8), "price")
 
 
 def test_without_time_nothing_is_claimed() -> None:
-    """Where the time is up before there is a plan, that is said, and not that nothing fits."""
+    """If the time is up before the first plan, the error reports that, and not that nothing fits."""
     for ask in (frontier, fewest_devices):
         with pytest.raises(PipeplanError, match="time") as caught:
             ask(fat_head(), equal_devices(3), lean(8, memory=8), time_limit=0.0)
@@ -122,14 +122,14 @@ def test_without_time_nothing_is_claimed() -> None:
 
 
 def test_nothing_fits_anywhere() -> None:
-    """The reason is the solver's."""
+    """The error has the solver's reason."""
     for over in ("memory", "devices"):
         with pytest.raises(InfeasibleError, match="fits"):
             frontier(fat_head(), equal_devices(2, 3), lean(8), over)  # type: ignore[arg-type]
 
 
 def test_parts_keep_nodes_and_names() -> None:
-    """So many of each kind, the first ones, in the nodes where they are; what is left empty is dropped."""
+    """A part has the first devices of each kind, in their nodes; empty nodes are dropped."""
     kinds = {"a": DeviceKind("a"), "b": DeviceKind("b")}
     cluster = Cluster("mix", kinds, (Node(("a", "a", "b")), Node(("a", "b", "b"), Link(5))), Link(1))
     assert kind_counts(cluster) == (("a", 3), ("b", 3))
@@ -145,7 +145,7 @@ def test_parts_keep_nodes_and_names() -> None:
 
 
 def test_too_many_parts_are_refused() -> None:
-    """The error says how many there are and what to do."""
+    """The error has the number of parts, and advice."""
     node = Node(("unit",) * 60 + ("slow",) * 60)
     cluster = Cluster("large", two_kinds_of_device().kinds, (node,), overlap=Overlap.COPY)
     with pytest.raises(InputError, match=f"3720 parts.*{MOST}.*fewer points"):
@@ -153,10 +153,12 @@ def test_too_many_parts_are_refused() -> None:
 
 
 def test_what_cannot_improve_is_not_asked_for() -> None:
-    """Two layers run on two devices at most: of eight equal ones only the whole, and one and two, need an answer."""
+    """Two layers run on two devices at most: of eight equal ones only parts of eight, one and two are solved."""
     asked: list[str] = []
     job = lean(8)
-    found = frontier(model_of([5, 5]), equal_devices(8), job, "devices", told=lambda key, answer: asked.append(key))
+    found = frontier(
+        model_of([5, 5]), equal_devices(8), job, "devices", on_progress=lambda key, answer: asked.append(key)
+    )
     assert [point.cost for point in found.points] == [1, 2]
     assert len(asked) < 8 and found.complete
 

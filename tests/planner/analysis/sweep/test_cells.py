@@ -15,7 +15,7 @@ from pipeplan.io.importers.pipedream import PROFILED
 
 
 def test_a_job_is_called_by_what_is_special() -> None:
-    """The batch, then every field that is not as usual."""
+    """A job's label is the batch, then every field that differs from its default."""
     assert job_label(Job(256)) == "batch 256"
     assert job_label(Job(8, optimizer="adam", micro_batches=(2, 4), zero1=True)) == (
         "batch 8, optimizer adam, micro_batches 2 4, zero1"
@@ -23,7 +23,7 @@ def test_a_job_is_called_by_what_is_special() -> None:
 
 
 def test_cells_are_named_after_models_and_files() -> None:
-    """A name is itself, also with a dot; a file gives its stem; a name in the experiment comes first."""
+    """A name is kept, also with a dot; a file gives its stem; a name in the experiment has priority."""
     for model, name in (
         (NamedModel("llama3.1"), "llama3.1"),
         (NamedModel("a/vgg16.graph.txt"), "vgg16"),
@@ -40,14 +40,14 @@ def test_no_two_cells_share_a_file() -> None:
 
 
 def test_a_cell_stands_once() -> None:
-    """Two grids that overlap ask their common cells once."""
+    """Common cells of two overlapping grids are solved once."""
     grid = Grid((NamedModel("vgg-16"), NamedModel("gnmt-8")), ("a", "b"), (Job(4),))
     cells = [cell for ladder in ladders(Experiment("x", (grid, grid)), ()) for cell in ladder]
     assert len(cells) == 4
 
 
 def test_series_count_as_told() -> None:
-    """By steps or by factors, up to the last; anything else is refused."""
+    """Series count by steps or by factors, up to the last number; anything else is refused."""
     assert list(Series("gnmt", 16, step=16, last=48).numbers()) == [16, 32, 48]
     assert list(Series("gnmt", 16, factor=2, last=100).numbers()) == [16, 32, 64]
     for wrong in ({}, {"step": 1, "factor": 2}, {"factor": 1}, {"step": -1}, {"factor": -2}):
@@ -69,7 +69,7 @@ def test_optional_models_may_be_absent(tmp_path: Path) -> None:
 
 
 def test_an_imported_profile_is_given_its_devices() -> None:
-    """The profile counts for each kind that is named; one that says its device already is not renamed."""
+    """The profile counts for each named kind; one with a device already is not renamed."""
     plain = fat_head()
     imported = Model(
         plain.name, plain.layers, tuple(replace(profile, device=PROFILED) for profile in plain.profiles[:1])

@@ -13,12 +13,12 @@ from pipeplan.io.load import load_cluster, load_model
 
 
 def grid(**changes: object) -> dict[str, object]:
-    """A small right grid with some fields changed."""
+    """A small valid grid with some fields changed."""
     return {"models": ["vgg-16"], "clusters": ["4-v100-nvlink"], "jobs": [{"batch": 8}]} | changes
 
 
 def test_short_and_long_forms() -> None:
-    """A word is a model; a series has its numbers; what is left out has its default."""
+    """A word is a model; a series has its numbers; missing fields have their defaults."""
     models = [
         "vgg-16",
         {"model": "a.txt", "times": ["v100"], "optional": True},
@@ -69,7 +69,7 @@ def test_short_and_long_forms() -> None:
     ],
 )
 def test_mistakes_are_named_with_their_path(data: dict, lessons: list[str]) -> None:
-    """One error, everything that is wrong in it."""
+    """One error lists everything that is wrong."""
     with pytest.raises(InputError) as caught:
         experiment_from_data(data, "x.yaml")
     for lesson in ("x.yaml", *lessons):
@@ -78,7 +78,7 @@ def test_mistakes_are_named_with_their_path(data: dict, lessons: list[str]) -> N
 
 @pytest.mark.parametrize("name", sorted(shipped("experiments")))
 def test_shipped_experiments_name_what_exists(name: str) -> None:
-    """Every model, series and cluster of a shipped experiment loads, but for optional files."""
+    """Every model, series and cluster of a shipped experiment loads, except optional files."""
     experiment = read_experiment(find_experiment(name))
     assert experiment.name == name
     for grid in experiment.grids:
@@ -91,7 +91,7 @@ def test_shipped_experiments_name_what_exists(name: str) -> None:
 
 
 def test_a_path_is_an_experiment_too(tmp_path: Path) -> None:
-    """Whatever is no shipped name is a file, or an error that lists the names."""
+    """Any word except a shipped name is a file, or an error that lists the names."""
     file = tmp_path / "mine.yaml"
     file.write_text("name: mine")
     assert find_experiment(str(file)) == file

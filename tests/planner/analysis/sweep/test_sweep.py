@@ -51,18 +51,18 @@ def experiment(models: str, clusters: str = "two", **how: object) -> Experiment:
 
 
 def swept(asked: Experiment, folder: Path, data: Path, **how: object) -> tuple[list[Record], list[str]]:
-    """The records, and what was solved in this run rather than kept from an earlier one."""
+    """The records, and the cells that were solved in this run rather than kept from an earlier one."""
     solved: list[str] = []
 
     def tell(cell: Cell, record: Record, kept: bool) -> None:
         if not kept:
             solved.append(record.model)
 
-    return sweep(asked, folder, data=(data,), tell=tell, **how), solved  # type: ignore[arg-type]
+    return sweep(asked, folder, data=(data,), on_progress=tell, **how), solved  # type: ignore[arg-type]
 
 
 def test_every_cell_is_the_answer_of_solve(data: Path, tmp_path: Path) -> None:
-    """A row's value and bound are those of a direct call, and its balancers' values are never below the answer's."""
+    """A row's value and bound are those of a direct call; its partitioners' values are never below the answer's."""
     records, _ = swept(experiment("head pi"), tmp_path / "out", data, workers=2)
     assert [record.model for record in records] == ["head", "pi"]
     for record, model in zip(records, (fat_head(), model_of([3, 1, 4, 1], saved=[9] * 4, sizes=(1, 2))), strict=True):
@@ -76,7 +76,7 @@ def test_every_cell_is_the_answer_of_solve(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_broken_cell_stops_nothing(data: Path, tmp_path: Path) -> None:
-    """Errors and what does not fit are rows with a reason, in their place; all else is solved."""
+    """Errors and infeasible cells are rows with a reason, in their place; all else is solved."""
     records, _ = swept(experiment("foreign absent head", "two small"), tmp_path / "out", data)
     outcomes = [(record.model, record.cluster, record.outcome) for record in records]
     assert outcomes == [
@@ -93,7 +93,7 @@ def test_a_broken_cell_stops_nothing(data: Path, tmp_path: Path) -> None:
 
 
 def test_an_importer_that_breaks_is_a_row(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that nobody foresaw while a file is read is told in that cell's row, and the others are solved."""
+    """An unexpected error while a file is read appears in that cell's row, and the others are solved."""
 
     def half_broken(path: Path) -> Cluster:
         if "small" in str(path):
@@ -107,7 +107,7 @@ def test_an_importer_that_breaks_is_a_row(data: Path, tmp_path: Path, monkeypatc
 
 
 def test_a_second_run_solves_nothing_again(data: Path, tmp_path: Path) -> None:
-    """What an earlier run finished is kept, and the records are the same."""
+    """Cells of an earlier run are kept, and the records are the same."""
     out = tmp_path / "out"
     first, solved = swept(experiment("head pi"), out, data)
     assert solved == ["head", "pi"]
@@ -130,7 +130,7 @@ def test_only_what_changed_is_asked_again(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_or_failed_cell_is_asked_again(data: Path, tmp_path: Path) -> None:
-    """Half a file counts as none; a failure is kept unless a retry is asked for."""
+    """A damaged file counts as none; a failure is kept unless ``retry`` is set."""
     out = tmp_path / "out"
     first, _ = swept(experiment("head foreign"), out, data)
     file = next(path for path in out.iterdir() if path.name.startswith("head"))
@@ -156,7 +156,7 @@ def _gpu(memory: int) -> Cluster:
 
 
 def test_killed_sweeps_go_on(data: Path, tmp_path: Path) -> None:
-    """A sweep that is killed while it works leaves whole cells; the next run keeps them and ends like any other."""
+    """A killed sweep leaves whole cells; the next run keeps them and ends like any other."""
     write_cluster(two_kinds_of_device(), data / "kinds.yaml")
     asked = experiment("head pi", "two kinds")
     write_experiment(asked, data / "experiment.yaml")
@@ -181,7 +181,7 @@ def test_killed_sweeps_go_on(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_shows_what_is_finished(data: Path, tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C or SIGTERM ends the workers, prints the rows so far, and says that the same command goes on."""
+    """Ctrl-C or SIGTERM ends the workers, prints the rows so far, and reports that the same command resumes."""
     write_experiment(experiment("head pi"), data / "experiment.yaml")
     command = [
         sys.executable,
@@ -205,7 +205,7 @@ def test_a_signal_shows_what_is_finished(data: Path, tmp_path: Path, number: sig
 
 
 def test_the_command_writes_every_format(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The table is printed as asked, and left in the folder as text, Markdown, CSV and JSON."""
+    """The table is printed in the chosen format, and written to the folder as text, Markdown, CSV and JSON."""
     write_experiment(experiment("head", beside=("uniform-deepspeed", "data-parallel")), data / "experiment.yaml")
     out = tmp_path / "out"
     assert main(["sweep", str(data / "experiment.yaml"), "-o", str(out), "--format", "csv"]) == 0
@@ -226,6 +226,6 @@ def test_the_command_writes_every_format(data: Path, tmp_path: Path, capsys: pyt
     ],
 )
 def test_bad_input_teaches(arguments: list[str], lesson: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2, and the text says what to do."""
+    """Bad input gives exit code 2 and a text with advice."""
     assert main(arguments) == 2
     assert lesson in capsys.readouterr().err

@@ -41,7 +41,7 @@ ROWS = (
 
 
 def test_ratios_are_relative_to_the_answer() -> None:
-    """Time by time, fullest device by fullest device; nothing where a plan is missing."""
+    """Ratios of times and of fullest devices are relative to the answer's, and missing without a plan."""
     first, *_, last = ROWS
     assert first.gap == 0.1
     assert (first.ratio(DATA), first.peak_ratio(DATA)) == (3.0, 4.0)
@@ -53,7 +53,7 @@ def test_ratios_are_relative_to_the_answer() -> None:
 
 
 def test_the_largest_ratio_and_where() -> None:
-    """For the answer and for the greedy: the row in which another method is furthest behind."""
+    """The largest ratio, for the answer and the greedy, names the row in which another method is furthest behind."""
     found = {
         (one.method, one.other, one.figure): (one.ratio, one.record.model)
         for one in largest(table(ROWS), ("pipeplan", GREEDY))
@@ -78,7 +78,7 @@ def test_the_deepest_member_for_each_method() -> None:
 
 
 def test_deeper_ones_may_fit_where_time_was_short() -> None:
-    """A rung that failed, or in which a method had no turn, proves nothing about it."""
+    """A member that failed, or for which a method was not run in time, proves nothing about the method."""
     late = replace(ROWS[2], beside={GREEDY: Figures(why=LATE), DATA: Figures(why="too full")})
     failed = replace(ROWS[3], outcome="failed")
     found = {one.method: (one.number, one.sure) for one in deepest(table((ROWS[1], late, failed)))}
@@ -108,20 +108,20 @@ def test_no_row_is_lost_in_any_format() -> None:
 
 
 def test_the_job_is_shown_where_it_matters() -> None:
-    """Rows of one model on one cluster are told apart by their jobs; otherwise people need not read them."""
+    """The job is shown only if rows of one model on one cluster differ by it."""
     other = replace(ROWS[0], job="batch 8")
     assert "batch 4" in FORMATS["markdown"](table((ROWS[0], other))).splitlines()[2]
     assert "batch" not in FORMATS["markdown"](table(ROWS)).splitlines()[2]
 
 
 def test_too_late_is_not_too_full() -> None:
-    """A method that had no turn is not shown as one that does not fit."""
+    """A method that was not run in time is not shown as one that does not fit."""
     late = replace(ROWS[0], beside={GREEDY: Figures(why=LATE), DATA: Figures(why="too full")})
     assert FORMATS["markdown"](table((late,))).splitlines()[2].endswith("| ? | - |")
 
 
 def test_a_plan_outside_what_was_asked_counts_for_nothing() -> None:
-    """It is shown with a mark and its reason in the data; no largest ratio nor deepest member is taken of it."""
+    """Such a plan is shown with a mark and its reason in the data; largest ratios and deepest members ignore it."""
     beyond = Figures(50, (1, 40), "1 x 4", outside="it has 1 stage, the job asks for 4")
     row = replace(ROWS[1], beside=ROWS[1].beside | {GREEDY: beyond})
     assert "5.00 (8.00)*" in FORMATS["markdown"](table((row,)))
@@ -131,7 +131,7 @@ def test_a_plan_outside_what_was_asked_counts_for_nothing() -> None:
 
 
 def test_the_methods_shown_are_those_asked_for() -> None:
-    """With a list only these, in its order; without one all that appear."""
+    """With a list only its methods are shown, in its order; without one all that appear."""
     assert table(ROWS).methods == (GREEDY, DATA)
     assert table(ROWS, [DATA]).methods == (DATA,)
     assert GREEDY not in FORMATS["text"](table(ROWS, [DATA]))

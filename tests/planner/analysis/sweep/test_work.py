@@ -1,4 +1,4 @@
-"""What a record says of a plan, and of an error nobody foresaw."""
+"""Labels of plans and texts of unexpected errors in records."""
 
 import sys
 from dataclasses import replace
@@ -27,7 +27,7 @@ def test_a_plan_is_named_by_its_widths() -> None:
 
 
 def test_an_unforeseen_error_is_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug in a solver makes a failed row that says what and where, and nothing else."""
+    """A bug in a solver makes a failed row with the error and its place, and nothing else."""
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by nought")

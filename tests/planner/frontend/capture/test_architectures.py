@@ -1,4 +1,4 @@
-"""Other architectures of `transformers`: what they compute is not changed by cutting them. In the slow run only."""
+"""Other architectures of `transformers`, whose results are unchanged by cuts; in the slow run only."""
 
 import copy
 import random
@@ -77,7 +77,7 @@ CASES: list[tuple[str, str, dict[str, Any], str]] = [
 
 
 def inputs_for(kind: str) -> dict[str, Tensor]:
-    """A batch of two."""
+    """Inputs of two samples."""
     text = torch.randint(3, WORDS, (2, LENGTH))
     image = torch.randn(2, 3, IMAGE, IMAGE, dtype=torch.float64)
     return {
@@ -98,7 +98,7 @@ def without_chance(config: Any) -> Any:
 
 
 def squares(outputs: object) -> Tensor:
-    """A number that every floating-point output counts in."""
+    """Sum of squares of every floating-point output."""
     leaves = torch.utils._pytree.tree_leaves(outputs)
     found = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     return sum((leaf * (n + 1)).square().mean() for n, leaf in enumerate(found))  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Captured layers under autocast compute what the module computes under it."""
+"""Captured layers under autocast, compared with the module under autocast."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A model that is cut computes what the unsplit model computes."""
+"""Cut models compute the same as unsplit models."""
 
 import copy
 import random
@@ -38,7 +38,7 @@ def test_loss_gradients_and_buffers_at_twenty_random_cut_sets(workload: Workload
 
 
 def worst_of_cut_sets(workload: Workload, count: int, samples: int = 2) -> float:
-    """Largest relative difference over random cut sets and the cuts that a planner gets."""
+    """Largest relative difference over random cut sets and the default cuts."""
     module = workload.module
     inputs, targets = draw(workload, samples)
     model = CapturedModel(module, inputs, both_modes=False)
@@ -70,7 +70,7 @@ def draw(workload: Workload, samples: int) -> tuple[Any, Any]:
     ("build", "layers"), [(tiny_gpt2, 24), (tiny_bert, 24), (tiny_llama, 16), (tiny_t5, 12)], ids=lambda v: str(v)
 )
 def test_real_depths(build: Callable[[int], Workload], layers: int) -> None:
-    """The same for as many layers as GPT-2 medium, BERT-large, Llama 1B and T5-base have."""
+    """Loss, gradients and buffers are equal for the depths of GPT-2 medium, BERT-large, Llama 1B and T5-base."""
     pytest.importorskip("transformers")
     torch.manual_seed(0)
     assert worst_of_cut_sets(in_float64(build(layers)), CUT_SETS) <= 1e-10

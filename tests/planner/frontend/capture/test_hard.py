@@ -1,4 +1,4 @@
-"""Modules that are hard to cut, at every place where they can be cut."""
+"""Modules that are hard to cut, at every possible place."""
 
 import copy
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_every_pair_of_places(number: int) -> None:
 
 
 def _loss(outputs: object) -> torch.Tensor:
-    """A number that depends on every tensor in the outputs, wherever it stands."""
+    """Loss that depends on every tensor in the outputs, at any depth of their structure."""
     leaves = torch.utils._pytree.tree_leaves(outputs)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return sum((tensor * (number + 1)).square().sum() for number, tensor in enumerate(tensors))  # type: ignore[return-value]
@@ -75,7 +75,7 @@ def _reset(module: nn.Module, state: nn.Module) -> None:
 
 
 def test_outputs_have_the_structure_of_the_module() -> None:
-    """What is restored from the last layer is what the module returns, in its own structure."""
+    """The outputs restored from the last layer equal the module's, in its own structure."""
     module, inputs = ManyOutputs().double(), batch(scale=(4, 1), x=(4, WIDTH))
     model = CapturedModel(module, inputs)
     row = model.row(model.places)
@@ -88,7 +88,7 @@ def test_outputs_have_the_structure_of_the_module() -> None:
 
 
 def test_no_cut_within_memory_that_is_written() -> None:
-    """Between a tensor and a write into a part of it there is no place to cut."""
+    """No place to cut lies between a tensor and a write into a part of it."""
     for build in (WritesThroughView, WritesRow):
         model = CapturedModel(build(), torch.randn(4, WIDTH))
         names = {name for place in model.places for name in model.row([place]).names}

@@ -1,4 +1,4 @@
-"""Captured layers follow train() and eval()."""
+"""Modes of captured layers, which follow train() and eval()."""
 
 import copy
 
@@ -21,7 +21,7 @@ def through(row: Row, inputs: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_dropout_and_batch_norm_do_what_the_module_does(training: bool) -> None:
-    """With the same random numbers, outputs and statistics are the module's, in the mode that the layers are put in."""
+    """With the same random numbers, outputs and statistics are the module's, in either mode."""
     torch.manual_seed(0)
     module, inputs = Dropping().train(not training), torch.randn(5, WIDTH)
     whole = copy.deepcopy(module).train(training)
@@ -38,14 +38,14 @@ def test_dropout_and_batch_norm_do_what_the_module_does(training: bool) -> None:
 
 
 def test_layers_begin_in_the_mode_of_the_module() -> None:
-    """Layers of a module in evaluation mode are in it."""
+    """Layers of a module in evaluation mode start in evaluation mode."""
     row = row_of(Dropping().eval(), torch.randn(5, WIDTH), front_end="graph")
     assert not any(layer.training for layer in row.layers)
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_module_that_computes_something_else_is_refused_in_the_other_mode(training: bool) -> None:
-    """Where more than flags differ, layers know the mode they were captured in, and say so in the other one."""
+    """If more than flags differ, layers refuse the other mode, and the error names the captured one."""
     module, inputs = OtherInEvaluation().train(training), torch.randn(5, WIDTH)
     row = row_of(module, inputs, front_end="graph")
     torch.testing.assert_close(through(row, inputs), module(inputs))
@@ -54,7 +54,7 @@ def test_a_module_that_computes_something_else_is_refused_in_the_other_mode(trai
 
 
 def test_a_module_whose_evaluation_cannot_be_captured_still_trains() -> None:
-    """Its layers compute what it computes in training, and refuse evaluation."""
+    """Layers of such a module equal it in training, and refuse evaluation."""
     module, inputs = LooksAtValuesInEvaluation(), torch.randn(5, WIDTH)
     row = row_of(module, inputs, front_end="graph")
     torch.testing.assert_close(through(row, inputs), module(inputs))

@@ -1,4 +1,4 @@
-"""Which front end describes a module, and what the layers are called and hold."""
+"""Choice of the front end, and names and contents of layers."""
 
 import copy
 import os
@@ -27,7 +27,7 @@ def inputs_of(workload: Workload, samples: int = 2) -> object:
 
 
 def crossing(row: Row, inputs: object) -> list[list[tuple[tuple[int, ...], torch.dtype]]]:
-    """Shapes and types of what every layer hands on."""
+    """Shapes and types of the tensors that every layer passes on."""
     given, found = tensors(inputs), []
     for layer in row.layers:
         made = layer(*given)
@@ -37,7 +37,7 @@ def crossing(row: Row, inputs: object) -> list[list[tuple[tuple[int, ...], torch
 
 
 def test_a_chain_is_taken_as_it_stands_and_the_graph_where_there_is_none() -> None:
-    """VGG-16 is a row of its own modules; a U-shaped net is captured."""
+    """VGG-16 is a sequence of its own modules; a U-shaped net is captured."""
     vgg, net = tiny_vgg(), tiny_unet()
     row = row_of(vgg.module, inputs_of(vgg))
     assert row.names == tuple(name for name, _ in vgg.module.named_children())
@@ -49,7 +49,7 @@ def test_a_chain_is_taken_as_it_stands_and_the_graph_where_there_is_none() -> No
 
 
 def test_the_users_own_stages_pass_several_tensors() -> None:
-    """`Stages` are layers as they stand; a tuple that one returns is what the next is called with."""
+    """`Stages` are layers unchanged; a tuple that one returns gives the arguments of the next."""
 
     class Fork(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ def test_the_users_own_stages_pass_several_tensors() -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_layers_are_named_by_their_modules(build: object, expected: tuple[str, ...]) -> None:
-    """Names are paths of modules, so that a reader of a plan knows what lies where."""
+    """Names are paths of modules, so that a plan is readable."""
     if build is not tiny_gnmt:
         pytest.importorskip("transformers")
     workload = build()  # type: ignore[operator]
@@ -89,7 +89,7 @@ def test_layers_are_named_by_their_modules(build: object, expected: tuple[str, .
 
 
 def test_names_depend_on_neither_device_nor_samples() -> None:
-    """On meta or CPU, for 2 samples or 3: the same layers with the same parameters."""
+    """Layers and parameters are the same on meta or CPU, for 2 samples or 3."""
     workload = tiny_unet()
     rows = [row_of(workload.module, inputs_of(workload, n), both_modes=False) for n in (2, 3)]
     meta = copy.deepcopy(workload.module).to("meta")
@@ -101,7 +101,7 @@ def test_names_depend_on_neither_device_nor_samples() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("build", ["tiny_unet", "tiny_resnet", "tiny_t5"])
 def test_names_are_the_same_in_every_process(build: str) -> None:
-    """Two new processes, with other seeds for what Python hashes, find the same names and hand on the same tensors."""
+    """Two new processes, with different hash seeds, find the same names and pass on the same tensors."""
     code = (
         f"import torch; from helpers.captured_models import {build};"
         f"from pipeplan.frontend.capture import row_of; w = {build}();"
@@ -125,7 +125,7 @@ def test_names_are_the_same_in_every_process(build: str) -> None:
 
 @pytest.mark.parametrize("build", [tiny_gnmt, tiny_unet])
 def test_layers_run_on_the_meta_device(build: object) -> None:
-    """On meta, the layers hand on tensors of the shapes and types that they hand on when they compute."""
+    """On meta, the layers pass on tensors of the same shapes and types as on CPU."""
     workload = build()  # type: ignore[operator]
     inputs = inputs_of(workload)
     real = row_of(workload.module, inputs, front_end="graph", both_modes=False)
@@ -163,7 +163,7 @@ def test_persistent_buffers_only_are_in_the_state() -> None:
 
 
 def test_groups_stay_whole() -> None:
-    """What a pattern of paths or a class name matches is not cut inside."""
+    """A module that matches a pattern of paths or a class name is not cut inside."""
     workload = tiny_unet()
     inputs = inputs_of(workload)
     assert row_of(workload.module, inputs, both_modes=False, group=["Twice", "up.*"]).names == (
@@ -183,7 +183,7 @@ def test_a_model_without_modules_is_cut_between_its_operations(tmp_path: Path) -
 
 
 def test_another_number_of_samples_is_refused() -> None:
-    """A layer that is called with another micro-batch size says which it was captured for."""
+    """A layer called with another micro-batch size is refused, naming the captured size."""
     row = row_of(Dropping(), torch.randn(4, WIDTH), front_end="graph")
     with pytest.raises(InputError, match=r"\(4, 6\) and was called with \(3, 6\)"):
         row.layers[0](torch.randn(3, WIDTH))
@@ -202,18 +202,18 @@ def test_another_number_of_samples_is_refused() -> None:
     ids=["values", "numbers", "raises", "one layer", "no tensor in", "wrong shape"],
 )
 def test_what_cannot_be_captured_is_explained(module: nn.Module, inputs: object, words: str) -> None:
-    """The error names the module and the reason, and is one of ours."""
+    """The error names the module and the reason, and is an `InputError`."""
     with pytest.raises(InputError, match=words):
         row_of(module, inputs, front_end="graph")
 
 
 def test_neither_chain_nor_graph_tells_both_reasons() -> None:
-    """Where no front end can describe a module, the error says why for each."""
+    """If no front end can describe a module, the error has the reason of each."""
     with pytest.raises(InputError, match=r"depends on values(.|\n)*Nor is it a chain"):
         row_of(LooksAtValues(), torch.randn(2, WIDTH))
 
 
 def test_an_unknown_front_end_is_refused() -> None:
-    """The error lists those that there are."""
+    """The error lists the known front ends."""
     with pytest.raises(InputError, match="choose auto, chain or graph"):
         row_of(Dropping(), torch.randn(2, WIDTH), front_end="fx")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What depends neither on parameters nor on the batch is not sent, and made once; of the rest the smaller is sent."""
+"""Constant tables, which are made once and never sent, and the choice of the smallest tensors to send."""
 
 import copy
 
@@ -16,7 +16,7 @@ from pipeplan.frontend.capture.graph.sorts import size_of
 
 
 class Makes(TorchDispatchMode):
-    """Counts tensors that are made from nothing."""
+    """Counter of tensors that are made without inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class Makes(TorchDispatchMode):
 
 
 def masked() -> tuple[Row, tuple[torch.Tensor, torch.Tensor]]:
-    """A row whose layers all read one mask, and a batch for it."""
+    """Layers that all read one mask, and a batch for them."""
     inputs = (torch.randn(2, 5, WIDTH), torch.tensor([[1] * 5, [1, 1, 1, 0, 0]]))
     return row_of(Masked(), inputs), inputs
 
 
 def run(row: Row, inputs: tuple[torch.Tensor, ...]) -> tuple[list[int], int]:
-    """Bytes handed on by each layer but the last, and how many tensors were made from nothing."""
+    """Bytes passed on by each layer except the last, and the number of tensors made without inputs."""
     sent = []
     with Makes() as made:
         for layer in row.layers:
@@ -45,7 +45,7 @@ def run(row: Row, inputs: tuple[torch.Tensor, ...]) -> tuple[list[int], int]:
 
 
 def test_layers_share_what_they_make_once() -> None:
-    """The mask is made by the first layer that needs it, in the first pass only; beside x a byte a place is sent."""
+    """The mask is made by the first layer that needs it, in the first pass only; x and a byte per position are sent."""
     row, inputs = masked()
     size = inputs[0].numel() * 4
     first, again = run(row, inputs), run(row, inputs)
@@ -54,7 +54,7 @@ def test_layers_share_what_they_make_once() -> None:
 
 
 def test_tables_follow_buffers_that_are_written_into() -> None:
-    """Values that are loaded into a buffer later on, or another buffer in its place, change the tables made from it."""
+    """Values loaded into a buffer later, or another buffer in its place, change the tables made from it."""
     module, inputs = Rated(), torch.randn(3, WIDTH)
     row = row_of(module, inputs, front_end="graph")
 
@@ -77,14 +77,14 @@ def test_tables_follow_buffers_that_are_written_into() -> None:
 
 
 def test_copies_that_are_made_together_share() -> None:
-    """Layers that are copied in one go make the mask once among them."""
+    """Layers that are copied together make the mask once."""
     row, inputs = masked()
     layers = copy.deepcopy(row.layers)
     assert run(Row(row.names, layers, row.parameters, row.kinds, row.restore), inputs)[1] == 1
 
 
 def test_nothing_without_values_is_kept() -> None:
-    """A pass on meta or fake tensors leaves nothing behind that a later pass would read."""
+    """A pass on meta or fake tensors keeps no table for a later pass."""
     row, inputs = masked()
     expected = run(masked()[0], inputs)
     blank = tuple(copy.deepcopy(layer, {id(layer._shelf): layer._shelf}).to("meta") for layer in row.layers)
@@ -98,7 +98,7 @@ def test_nothing_without_values_is_kept() -> None:
 
 @pytest.mark.parametrize("build", [tiny_bert, tiny_llama])
 def test_bytes_of_every_cut_are_those_of_the_tensors(build: object) -> None:
-    """At every place the bytes by which a cut is chosen are the bytes of the tensors that the layers hand on."""
+    """At every place the bytes by which a cut is chosen are the bytes of the tensors that the layers pass on."""
     pytest.importorskip("transformers")
     workload = build(layers=1)  # type: ignore[operator]
     inputs = workload.draw(2, torch.Generator())[0]

@@ -1,4 +1,4 @@
-"""Profiles in a process of its own: like a worker's, and as well-behaved as one in this process."""
+"""Profiles in a separate process with a worker's allocator settings."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def test_it_is_measured_under_a_workers_allocator() -> None:
     lines: list[str] = []
     before = dict(os.environ)
     model = profile_workload(
-        perceptron_workload, micro_batches=(1, 2), repeats=1, warmup=0, crowd=2, name="p", progress=lines.append
+        perceptron_workload, micro_batches=(1, 2), repeats=1, warmup=0, crowd=2, name="p", on_progress=lines.append
     )
     assert dict(os.environ) == before
     assert allocator_here() == "the default allocator"
@@ -40,7 +40,7 @@ def test_it_is_measured_under_a_workers_allocator() -> None:
 
 
 def test_a_users_own_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has set the variable knows why: workers and profiles then run with that."""
+    """A variable that the user has set stays as it is, for workers and profiles."""
     monkeypatch.setenv(VARIABLE, "glibc.malloc.arena_max=2")
     with inherited(allocator_settings()):
         assert os.environ[VARIABLE] == "glibc.malloc.arena_max=2"
@@ -48,7 +48,7 @@ def test_a_users_own_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_goes_wrong_there_is_told_here() -> None:
-    """A wrong name, an argument that makes no sense and a process that is killed end in an error that says so."""
+    """A wrong name, an invalid argument and a killed process end in an error with the reason."""
     with pytest.raises(InputError, match=r"cannot import 'helpers\.torch_chains:nothing'"):
         profile_workload("helpers.torch_chains:nothing")
     with pytest.raises(InputError, match="at least 1 repeat"):
@@ -58,13 +58,13 @@ def test_what_goes_wrong_there_is_told_here() -> None:
 
 
 def test_a_workload_that_cannot_travel_is_refused() -> None:
-    """A loss without a name cannot be sent; the error says what to give instead."""
+    """A loss without a name cannot be sent; the error suggests an alternative."""
     with pytest.raises(InputError, match="name it as 'module:function'"):
         profile_workload(replace(perceptron_workload(), loss=lambda outputs, _: outputs.sum()))
 
 
 def test_the_program_measures_in_a_crowd(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``profile --crowd`` reaches the file, and progress reaches standard error."""
+    """``profile --crowd`` is recorded in the file, and progress goes to standard error."""
     output = tmp_path / "model.yaml"
     arguments = [
         "profile",
@@ -83,7 +83,7 @@ def test_the_program_measures_in_a_crowd(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="counts processes in /proc")
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
-    """An interrupt ends the program with one line and code 130; no process stays, and no file is begun."""
+    """An interrupt ends the program with one line and code 130; no process and no file remains."""
     output = tmp_path / "model.yaml"
     arguments = [
         "profile",

@@ -1,4 +1,4 @@
-"""Saved bytes and workspace, against accounts that do not use the profiler's own code."""
+"""Saved bytes and workspace, compared with counts without the profiler's own code."""
 
 from itertools import combinations
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 class Births(TorchDispatchMode):
-    """Notes every storage that an operation returns, without keeping it alive."""
+    """Recorder of every storage that an operation returns, without keeping it alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,14 +33,14 @@ class Births(TorchDispatchMode):
         return result
 
     def alive(self, besides: tuple[Tensor, ...]) -> int:
-        """Bytes of all that still lives, ``besides`` not counted."""
+        """Bytes of all storages alive, without those of ``besides``."""
         known = {tensor.untyped_storage()._cdata for tensor in besides}
         return sum(size for key, (ref, size) in self.born.items() if key not in known and not ref.expired())
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_saved_bytes_are_what_every_stage_holds(name: str) -> None:
-    """For every cut: what lives after a stage's forward is its layers' saved bytes, and its output if none saves it."""
+    """Bytes alive after a stage's forward are its layers' saved bytes, and its output if unsaved, at every cut."""
     module, batch = CHAINS[name]()
     layers = list(module)
     counted = saved_bytes(layers, Feed((batch,), (False,)))
@@ -102,14 +102,14 @@ def test_meter_sees_levels_and_peaks() -> None:
 
 
 def test_workspace_by_hand() -> None:
-    """Backward of a linear layer needs the gradients on their way and a fresh weight gradient; ReLU no weights."""
+    """Backward of a linear layer needs the gradients in transit and a fresh weight gradient; ReLU no weights."""
     layers = [nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256, bias=False)]
     feed = Feed((torch.randn(32, 256),), (True,))
     run_pass(layers, feed, lambda _: None, lambda _: None)
     saved = saved_bytes(layers, feed)
     spaces = workspace_bytes(layers, feed, saved.saved, CPU)
     activation, weights = 32 * 256 * 4, 256 * 256 * 4
-    assert spaces[2] == 3 * activation + weights  # output (which nobody saves), its gradient, input and weight gradient
+    assert spaces[2] == 3 * activation + weights  # output (which no layer saves), its gradient, input, weight gradient
     assert spaces[1] == 4 * activation  # last output and its gradient still, the gradient that comes, the one that goes
     assert spaces[0] == 4 * activation + weights + 256 * 4  # the same, and gradients of weights and bias
 

@@ -1,4 +1,4 @@
-"""Profiles of models that are no chain, and of chains as captured graphs."""
+"""Profiles of models that are not chains, and of chains as captured graphs."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ QUICK = {"repeats": 1, "warmup": 0}
 
 
 def totals(model: Model, size: int) -> tuple[int, ...]:
-    """What does not depend on where the layers end: parameters, operations of each kind, saved bytes, output."""
+    """Totals that do not depend on the cuts: parameters, operations of each kind, saved bytes, output."""
     profiled = next(each for each in model.profiles if each.micro_batch == size)
     works = [layer.work for layer in model.layers]
     return (
@@ -64,34 +64,34 @@ def test_several_tensors_pass_between_layers(workload: Workload, values: bool) -
 
 
 class Begin(nn.Module):
-    """Two tensors of one."""
+    """Layer that makes two tensors of one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.up = nn.Linear(8, 8)
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The second one is for the end, the mask for the middle."""
+        """Return two tensors, the second for the end, and the mask for the middle."""
         return self.up(x).tanh(), x.exp(), mask
 
 
 class Middle(nn.Module):
-    """Changes one tensor, passes the others on."""
+    """Layer that changes one tensor, and passes the others on."""
 
     def __init__(self) -> None:
         super().__init__()
         self.across = nn.Linear(8, 8)
 
     def forward(self, x: Tensor, skip: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Masked."""
+        """Apply the mask to the first tensor."""
         return self.across(x) * mask, skip, mask
 
 
 class End(nn.Module):
-    """Two tensors become one."""
+    """Layer that makes one tensor of two."""
 
     def forward(self, x: Tensor, skip: Tensor, _: Tensor) -> Tensor:
-        """Their product."""
+        """Return the product."""
         return x * skip
 
 

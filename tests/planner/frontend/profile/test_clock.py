@@ -1,4 +1,4 @@
-"""Clocks count work, not waiting."""
+"""Clocks, which count work and not waiting."""
 
 import time
 

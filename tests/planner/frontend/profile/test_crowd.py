@@ -1,4 +1,4 @@
-"""Profiles beside busy siblings."""
+"""Profiles beside background workers."""
 
 import multiprocessing
 
@@ -9,12 +9,12 @@ from torch import nn
 from helpers.torch_chains import perceptron
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.profile import profile
-from pipeplan.frontend.profile.measure import busy_siblings
+from pipeplan.frontend.profile.measure import background_workers
 from pipeplan.frontend.profile.passes import Feed
 
 
 def test_siblings_work_apart_and_go() -> None:
-    """A sibling has made a pass before the measurement begins, adds to no gradient here, and is gone afterwards."""
+    """A background worker runs a pass before the measurement, adds to no gradient here, and ends afterwards."""
     passes = multiprocessing.get_context("fork").Value("i", 0)
 
     class Counted(nn.Linear):
@@ -25,7 +25,7 @@ def test_siblings_work_apart_and_go() -> None:
 
     layers = [Counted(4, 4)]
     before = set(multiprocessing.active_children())
-    with busy_siblings(1, layers, Feed((torch.ones(2, 4),), (True,))):
+    with background_workers(1, layers, Feed((torch.ones(2, 4),), (True,))):
         assert passes.value >= 1
         assert len(set(multiprocessing.active_children()) - before) == 1
     assert set(multiprocessing.active_children()) == before
@@ -33,14 +33,14 @@ def test_siblings_work_apart_and_go() -> None:
 
 
 def test_a_crowded_profile_says_so() -> None:
-    """The provenance tells that other workers were busy."""
+    """The provenance records that other workers were busy."""
     module, batch = perceptron()
     model = profile(module, batch, micro_batches=(2,), repeats=1, warmup=0, crowd=2)
     assert "2 workers busy" in model.profiles[0].provenance.source
 
 
 def test_an_empty_crowd_is_refused() -> None:
-    """The measured worker counts."""
+    """A crowd of zero is refused, as the measured worker counts."""
     module, batch = perceptron()
     with pytest.raises(InputError, match="this one included"):
         profile(module, batch, crowd=0)

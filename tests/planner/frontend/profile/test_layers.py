@@ -1,4 +1,4 @@
-"""Finding the chain of layers in a module."""
+"""Chain of layers in a module."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from pipeplan.frontend.profile.layers import find_layers
 
 
 class Residual(nn.Module):
-    """Not a chain: its input is used twice."""
+    """Block that is not a chain, as its input is used twice."""
 
     def __init__(self, width: int = 4) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Residual(nn.Module):
 
 
 class Net(nn.Module):
-    """Two named parts with something written by hand between them."""
+    """Module of two named parts with an operation between them."""
 
     def __init__(self, between=lambda x: x, after=lambda x: x) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def test_meta_modules_are_read_without_values() -> None:
 
 
 def test_no_hook_is_left_behind() -> None:
-    """Watching a module leaves no trace on it."""
+    """Recording the calls of a module leaves no hook on it."""
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     find_layers(module, ROWS)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
@@ -69,13 +69,13 @@ def test_no_hook_is_left_behind() -> None:
     ids=["new tensor", "new shape", "in place", "view"],
 )
 def test_an_operation_between_modules_breaks_the_chain(change) -> None:
-    """Whatever is computed between two modules is found, also in place, and the error names both."""
+    """Any operation between two modules is found, also in place, and the error names both."""
     with pytest.raises(InputError, match=r"outside any module between 'first' and 'second'"):
         find_layers(Net(between=lambda x: change(x).reshape(2, 4)), ROWS)
 
 
 def test_an_operation_at_the_end_breaks_the_chain() -> None:
-    """What follows the last module is found too."""
+    """An operation after the last module is found too."""
     with pytest.raises(InputError, match=r"between 'second' and the model's output.*nn\.Flatten"):
         find_layers(Net(after=lambda x: x.flatten()), ROWS)
 

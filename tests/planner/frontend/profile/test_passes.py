@@ -1,4 +1,4 @@
-"""Timed passes, on a clock that only the layers move."""
+"""Timed passes, on a manual clock that only the layers advance."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient
 
 
 class HandClock:
-    """A clock that stands still unless a layer moves it."""
+    """Manual clock that layers advance."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -26,7 +26,7 @@ class HandClock:
 
 
 class Spend(torch.autograd.Function):
-    """Identity that moves the clock in its backward pass."""
+    """Identity that advances the clock in its backward pass."""
 
     @staticmethod
     def forward(ctx, x: Tensor, clock: HandClock, time: int) -> Tensor:
@@ -40,7 +40,7 @@ class Spend(torch.autograd.Function):
 
 
 class Leave(Spend):
-    """The same, or left in a queue where there is one."""
+    """Identity that advances the clock in its backward, or later if there is a queue."""
 
     @staticmethod
     def forward(ctx, weight: Tensor, clock: HandClock, time: int, queue: WeightQueue | None) -> Tensor:
@@ -62,7 +62,7 @@ class Leave(Spend):
 
 
 class Slow(nn.Linear):
-    """y = x + w: forward, the gradient of x and the gradient of w take known times; that of w can wait."""
+    """Layer y = x + w with known times of forward and both gradients; that of w can be delayed."""
 
     def __init__(self, clock: HandClock, forward: int, inputs: int, weights: int) -> None:
         super().__init__(3, 1, bias=False)
@@ -112,7 +112,7 @@ def test_split_times_are_apart() -> None:
 
 
 def test_parameters_that_cannot_wait_count_with_the_input_gradient() -> None:
-    """What is neither linear, convolving nor embedding has its whole backward in I."""
+    """A layer other than linear, convolution or embedding has its whole backward in I."""
     clock = HandClock()
 
     class Scale(nn.Module):

@@ -1,4 +1,4 @@
-"""The profile as a whole: what it returns, and what it leaves behind."""
+"""Whole profiles: their contents, and the state of the module afterwards."""
 
 import weakref
 from typing import ClassVar
@@ -53,7 +53,7 @@ def test_a_profile_is_complete(name: str) -> None:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_profile_in_mixed_precision_passes_16_bits(apart: bool) -> None:
-    """What follows from products takes 2 bytes a number; all layers one by one say the same as all at once."""
+    """Results of products take 2 bytes per number; layers measured one by one give the same as all at once."""
     module = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8))
     if apart:
         module.to("meta")
@@ -67,7 +67,7 @@ def test_a_profile_in_mixed_precision_passes_16_bits(apart: bool) -> None:
 
 
 def test_operations_are_counted() -> None:
-    """A profiled layer also knows its arithmetic, so that other devices can be estimated."""
+    """A profiled layer has its operations, so that other devices can be estimated."""
     module, batch = perceptron()
     work = [layer.work for layer in profile(module, batch, micro_batches=(2,), **QUICK).layers]
     assert work[2].forward_flops == work[2].input_gradient_flops == work[2].weight_gradient_flops == 2 * 64 * 32
@@ -97,10 +97,10 @@ def test_operations_of_a_recurrent_layer() -> None:
 
 
 class First(nn.Module):
-    """The first of what it gets."""
+    """Layer that returns the first of its inputs."""
 
     def forward(self, x: Tensor, *_: object) -> Tensor:
-        """As it is."""
+        """Return the first input unchanged."""
         return x
 
 
@@ -128,7 +128,7 @@ def test_the_module_is_left_as_it_was() -> None:
 
 
 class Watched(nn.Linear):
-    """Counts how many layers of its kind have values at once."""
+    """Linear layer that counts the layers of its class with values at the same time."""
 
     alive: ClassVar[weakref.WeakSet] = weakref.WeakSet()
     most: ClassVar[int] = 0
@@ -197,10 +197,10 @@ def test_examples_are_cut_and_repeated() -> None:
 
 
 def test_progress_is_told() -> None:
-    """Each round on each size is a line."""
+    """Each round of each size gives one line."""
     module, batch = perceptron()
     lines: list[str] = []
-    profile(module, batch, micro_batches=(1, 2), repeats=2, warmup=1, progress=lines.append)
+    profile(module, batch, micro_batches=(1, 2), repeats=2, warmup=1, on_progress=lines.append)
     assert len(lines) == 6
     assert lines[-1].startswith("6/6")
 
@@ -216,7 +216,7 @@ def test_progress_is_told() -> None:
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: dict, message: str) -> None:
-    """The error says what to write instead."""
+    """The error suggests a correct argument."""
     module, batch = perceptron()
     with pytest.raises(InputError, match=message):
         profile(module, batch, **arguments)

@@ -1,4 +1,4 @@
-"""Weights that layers share: found, counted once, and timed once, wherever the module lies."""
+"""Shared weights: found, counted once, and timed once, on any device."""
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ NAMES = ("0", "1", "2", "3", "4")
 
 
 def tied() -> tuple[nn.Sequential, torch.Tensor]:
-    """Embedding, two blocks, norm, and a head that has the embedding's matrix and a bias."""
+    """Chain of embedding, two blocks, norm, and a head with the embedding's matrix and a bias."""
     module, batch = untied()
     module[4].weight = module[0].weight
     return module, batch
@@ -31,7 +31,7 @@ def test_the_shared_matrix_counts_with_the_first_layer() -> None:
 
 
 def test_a_module_without_values_is_profiled_alike() -> None:
-    """Layer by layer from the meta device: the same layers, ties and fingerprint; the head still steps its bias."""
+    """Layers measured from the meta device have the same ties and fingerprint; the head still steps its bias."""
     module, batch = tied()
     here = profile(module, batch, micro_batches=(2,), repeats=1, warmup=0)
     with torch.device("meta"):
@@ -53,7 +53,7 @@ def test_a_layer_whose_weights_all_count_elsewhere_has_no_update() -> None:
 
 
 def test_sets_of_layers_that_share_are_told_apart() -> None:
-    """Two matrices of the same two blocks are one tie, one that a third layer has too is another; frozen ones none."""
+    """Two matrices of the same two blocks are one tie; one shared with a third layer is another; frozen ones none."""
     blocks = [Block(16, 2) for _ in range(3)]
     module = nn.Sequential(nn.Embedding(50, 16), *blocks, nn.Linear(16, 50))
     blocks[1].up.weight, blocks[1].down.weight = blocks[0].up.weight, blocks[0].down.weight

@@ -1,4 +1,4 @@
-"""Whole models, captured as graphs, whose weight gradients wait."""
+"""Whole models, captured as graphs, with delayed weight gradients."""
 
 import copy
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from helpers.captured_models import OURS, TRANSFORMERS
 from pipeplan.frontend.batch import call, mapped, tensors
 from pipeplan.frontend.capture import row_of
 from pipeplan.frontend.split_backward.attach import attached
-from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 from pipeplan.frontend.workload import Workload
 
 PRODUCTS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.Embedding)
 ALWAYS = ("tiny_gnmt", "tiny_unet", "tiny_gpt2")
-"""The other models in the slow run."""
+"""Models of the fast run; the others are in the slow run."""
 
 
 def case(build: Callable[[], Workload]) -> Any:
@@ -27,7 +27,7 @@ def case(build: Callable[[], Workload]) -> Any:
 
 @pytest.mark.parametrize("build", [case(build) for build in (*OURS, *TRANSFORMERS)])
 def test_every_product_waits_and_is_exact(build: Callable[[], Workload]) -> None:
-    """Each call of a linear, convolving or embedding module leaves one thing; all gradients are the unsplit model's."""
+    """Each call of a linear, convolution or embedding module is delayed once; all gradients are the unsplit model's."""
     if build in TRANSFORMERS:
         pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -50,7 +50,7 @@ def test_every_product_waits_and_is_exact(build: Callable[[], Workload]) -> None
             values = tensors(returned)
         workload.loss(row.restore(returned), targets).backward()
     assert len(queue) == len(calls)
-    work_off(queue.take())
+    run_delayed(queue.take())
     for (name, found), wanted in zip(module.named_parameters(), whole.parameters(), strict=True):
         assert (found.grad is None) == (wanted.grad is None), name
         if wanted.grad is not None:

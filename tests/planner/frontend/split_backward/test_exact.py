@@ -1,4 +1,4 @@
-"""Backward in two parts, against torch's own at once, in float64."""
+"""Split backward, compared with torch's joined backward in float64."""
 
 import copy
 
@@ -10,13 +10,13 @@ from torch import nn
 
 from helpers.split_nets import gradients, image_nets, inputs_of, sequence_nets
 from pipeplan.frontend.split_backward.attach import attached
-from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 
 NETS = st.one_of(sequence_nets(), image_nets())
 
 
 def ready(net: nn.Sequential) -> nn.Sequential:
-    """The net with all its layers made, and none whose statistics change."""
+    """The net with initialised layers and fixed statistics."""
     net(inputs_of(net, 0))
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
@@ -40,7 +40,7 @@ def test_any_net(net: nn.Sequential, split: list[bool], recompute: bool, there: 
 @settings(max_examples=15, deadline=None)
 @given(net=NETS, recompute=st.booleans())
 def test_any_captured_net(net: nn.Sequential, recompute: bool) -> None:
-    """So they are where the net was captured as a graph, whose products with bare parameters wait too."""
+    """All gradients are those of joined backwards for captured nets too, with products of bare parameters delayed."""
     net = ready(net)
     graph = torch.export.export(net, (inputs_of(net, 0).detach(),)).module()
     for name, parameter in net.named_parameters(remove_duplicate=False):
@@ -55,7 +55,7 @@ def test_any_captured_net(net: nn.Sequential, recompute: bool) -> None:
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("bias", [True, False])
 def test_convolutions_of_every_number_of_axes(axes: int, bias: bool) -> None:
-    """Strided, padded, dilated and grouped, forwards and transposed, with an output of a wished size."""
+    """Convolutions are exact: strided, padded, dilated, grouped, and transposed with a given output size."""
     torch.manual_seed(axes)
     kinds = {1: (nn.Conv1d, nn.ConvTranspose1d), 2: (nn.Conv2d, nn.ConvTranspose2d), 3: (nn.Conv3d, nn.ConvTranspose3d)}
     plain, transposed = kinds[axes]
@@ -82,7 +82,7 @@ def test_convolutions_of_every_number_of_axes(axes: int, bias: bool) -> None:
         with attached(queue, [own]), queue.opened(split):
             own(x.requires_grad_()).square().sum().backward()
         assert len(queue) == (len(net) if split else 0)
-        work_off(queue.take())
+        run_delayed(queue.take())
         found.append([x.grad, *(parameter.grad for parameter in own.parameters())])
     assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(*found, strict=True))
 
@@ -90,7 +90,7 @@ def test_convolutions_of_every_number_of_axes(axes: int, bias: bool) -> None:
 @pytest.mark.parametrize("turn", ["t()", "T", "transpose(0, 1)", "permute(1, 0)"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_captured_products_with_a_transposed_matrix(turn: str, bias: bool) -> None:
-    """A matrix that is held may be written down transposed, as a tied head often is."""
+    """Products with a transposed parameter, as in a tied head, are delayed and exact."""
 
     class Head(nn.Module):
         def __init__(self) -> None:
@@ -110,5 +110,5 @@ def test_captured_products_with_a_transposed_matrix(turn: str, bias: bool) -> No
     with attached(queue, [graph]), queue.opened():
         graph(x).cos().sum().backward()
     assert len(queue) == 1
-    work_off(queue.take())
+    run_delayed(queue.take())
     assert torch.allclose(graph.weight.grad, expected, rtol=1e-12, atol=1e-14)

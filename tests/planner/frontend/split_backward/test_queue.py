@@ -1,4 +1,4 @@
-"""What waits, what does not, and what is left behind."""
+"""Queue of delayed weight gradients: delayed operations, exceptions, and clean-up."""
 
 import copy
 import gc
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from helpers.split_nets import Shifted
 from pipeplan.frontend.split_backward.attach import attach, attached
-from pipeplan.frontend.split_backward.queue import WeightQueue, work_off
+from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 
 
 def pair() -> nn.Sequential:
@@ -21,7 +21,7 @@ def pair() -> nn.Sequential:
 
 
 def test_weights_get_their_gradients_in_the_second_part() -> None:
-    """After I there is the input's gradient and that of a norm, and no gradient of a linear layer; after W all are."""
+    """After I only the gradients of the input and of a norm exist; after W those of linear layers too."""
     net = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     queue, x = WeightQueue(), torch.randn(2, 3, requires_grad=True)
     attach(queue, [net])
@@ -30,13 +30,13 @@ def test_weights_get_their_gradients_in_the_second_part() -> None:
     assert x.grad is not None
     assert net[1].weight.grad is not None
     assert net[0].weight.grad is net[0].bias.grad is None
-    work_off(queue.take())
+    run_delayed(queue.take())
     assert net[0].weight.grad is not None
     assert net[0].bias.grad is not None
 
 
 def test_a_first_stage_has_both_parts() -> None:
-    """Where no gradient of the input is asked for, what lies behind the first layer still goes back within I."""
+    """Without a gradient of the input, the layers after the first still run backward within I."""
     net, x = pair(), torch.randn(2, 3)
     net(x).sum().backward()
     expected = [parameter.grad for parameter in net.parameters()]
@@ -45,13 +45,13 @@ def test_a_first_stage_has_both_parts() -> None:
     with attached(queue, [net]), queue.opened():
         net(x).sum().backward()
     assert len(queue) == 2
-    work_off(queue.take())
+    run_delayed(queue.take())
     assert all(torch.allclose(p.grad, e) for p, e in zip(net.parameters(), expected, strict=True))
 
 
 @pytest.mark.parametrize("how", ["frozen bias", "hook", "hook afterwards", "computed", "no gradients", "closed"])
 def test_what_does_not_wait(how: str) -> None:
-    """Frozen, computed and watched parameters take torch's way, and so does everything while the queue is closed."""
+    """Frozen, computed and hooked parameters use torch's backward, as does everything while the queue is closed."""
     net, queue, calls = pair(), WeightQueue(), []
     if how == "frozen bias":
         net[2].bias.requires_grad_(False)
@@ -72,7 +72,7 @@ def test_what_does_not_wait(how: str) -> None:
 
 
 def test_a_module_is_as_before_afterwards() -> None:
-    """Classes, attributes and the code of graphs come back; state and copies never changed."""
+    """Classes, attributes and the code of graphs are restored; state and copies never change."""
     net = nn.Sequential(nn.Linear(3, 3), Shifted(3, 3), nn.Embedding(4, 3), nn.Conv1d(1, 1, 1)).double()
     graph = torch.export.export(pair(), (torch.randn(2, 3),)).module()
     before = [(type(part), dict(part.__dict__)) for part in net.modules()]
@@ -90,7 +90,7 @@ def test_a_module_is_as_before_afterwards() -> None:
 
 
 def test_a_module_may_change_its_queue() -> None:
-    """The new one gets what is left, and the old one again afterwards."""
+    """The new queue gets the delayed work, and the old one again afterwards."""
     graph = torch.export.export(pair(), (torch.randn(2, 3),)).module()
     for module in (pair(), graph):
         first, second = WeightQueue(), WeightQueue()
@@ -114,23 +114,23 @@ def test_a_module_may_change_its_queue() -> None:
     ],
 )
 def test_what_they_return_may_be_written_into(first: nn.Module, x: Tensor) -> None:
-    """As behind torch's own layers, the next one may work in place."""
+    """The next layer may work in place, as after torch's own layers."""
     whole = nn.Sequential(copy.deepcopy(first), nn.Sigmoid())
     whole(x).sum().backward()
     net, queue = nn.Sequential(first, nn.Hardtanh(-100, 100, inplace=True), nn.Sigmoid()), WeightQueue()
     with attached(queue, [net]), queue.opened():
         net(x).sum().backward()
-    work_off(queue.take())
+    run_delayed(queue.take())
     assert all(
         torch.allclose(p.grad, e.grad, atol=1e-6) for p, e in zip(net.parameters(), whole.parameters(), strict=True)
     )
 
 
 def test_nothing_is_left_of_a_step_that_broke_off() -> None:
-    """The graph is gone after I, what waits after W or when the queue is cleared, and an error closes the queue."""
+    """The graph is freed after I, delayed work after W or when the queue is cleared; an error closes the queue."""
     net, queue = pair(), WeightQueue()
     attach(queue, [net])
-    for end in (lambda: work_off(queue.take()), queue.clear):
+    for end in (lambda: run_delayed(queue.take()), queue.clear):
         x = torch.randn(2, 3)
         between = x + 1.0
         with queue.opened():
@@ -176,7 +176,7 @@ def test_autocast_products_have_its_precision() -> None:
                 output = net(numbers)
             output.float().square().sum().backward()
         assert len(queue) == 3 * split
-        work_off(queue.take())
+        run_delayed(queue.take())
         found.append((output.detach(), [p.grad for p in net.parameters()]))
     (plain, expected), (waiting, sums) = found
     assert plain.dtype == waiting.dtype == torch.bfloat16
@@ -189,11 +189,11 @@ def test_autocast_products_have_its_precision() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("padding", [None, 3])
 def test_a_row_that_is_looked_up_often_is_summed_well(dtype: torch.dtype, padding: int | None) -> None:
-    """Thousands of small gradients of one row come to their sum in 16 bits too; the padding row gets none."""
+    """Thousands of small gradients of one row are summed exactly enough in 16 bits; the padding row gets none."""
     table, queue = nn.Embedding(5, 2, padding_idx=padding, dtype=dtype), WeightQueue()
     numbers = torch.tensor([1] * 3000 + [3] * 7)
     with attached(queue, [table]), queue.opened():
         (table(numbers) * 0.01).sum().backward()
-    work_off(queue.take())
+    run_delayed(queue.take())
     expected = torch.tensor([0.0, 30.0, 0.0, 0.0 if padding else 0.07, 0.0])
     assert torch.allclose(table.weight.grad.float(), expected[:, None].expand(5, 2), rtol=0.01)

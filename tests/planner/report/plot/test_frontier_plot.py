@@ -1,4 +1,4 @@
-"""Pictures of frontiers: what is drawn is what was found and proved."""
+"""Pictures of frontiers: the drawn points and bounds are those of the frontier."""
 
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 
 @pytest.mark.parametrize("gap", [0.0, 0.5])
 def test_points_steps_and_bounds_are_drawn(gap: float) -> None:
-    """Every point is a dot at its cost and time; where a gap is left, the bound is drawn and the gap shaded."""
+    """Every point is a dot at its cost and time; if a gap is left, the bound is drawn and the gap shaded."""
     from pipeplan.report.plot.frontier import plot_frontier
     from pipeplan.report.plot.library import new_figure
 
@@ -34,7 +34,7 @@ def test_points_steps_and_bounds_are_drawn(gap: float) -> None:
 
 @pytest.mark.parametrize("over", ["memory", "devices"])
 def test_the_picture_names_its_axes(over: str, tmp_path: Path) -> None:
-    """The file is a picture whose text says what is drawn over what, and in which units."""
+    """The file is a picture whose text names both axes with their units."""
     from pipeplan.report.plot.frontier import save_frontier
 
     path = tmp_path / "frontier.svg"

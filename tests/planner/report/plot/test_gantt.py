@@ -1,4 +1,4 @@
-"""Pictures of time lines: what is drawn, and what is written."""
+"""Pictures of time lines: boxes, texts and files."""
 
 import subprocess
 import sys
@@ -58,23 +58,23 @@ def test_numbers_stand_where_they_fit() -> None:
 
 
 def numbers(ax: Any) -> list[str]:
-    """What stands in boxes."""
+    """Texts in boxes."""
     return [text.get_text() for text in ax.texts if text.get_text().isdigit()]
 
 
 def test_every_lane_says_how_much_of_it_is_idle() -> None:
-    """Beside each lane stands its own share of the bubble."""
+    """Each lane is labelled with its own share of the bubble."""
     notes = [text.get_text() for text in plot_gantt(two_stages()).texts if "idle" in text.get_text()]
     assert notes == [f"{1 - busy / 21:.0%} idle".replace("%", " %") for busy in (13, 12)]
 
 
 def test_the_title_tells_time_and_bubble() -> None:
-    """Without a title of its own the picture says how long the step takes and how much of it is idle."""
+    """The default title has the step time and the share of idle time."""
     assert plot_gantt(two_stages()).get_title(loc="left") == "21 ms, bubble 40.5 %"
 
 
 def test_two_lanes_share_a_device() -> None:
-    """What runs on the second lane lies beneath what runs on the first, in the same device's lane."""
+    """Actions of the second lane are drawn beneath those of the first, in the same device's lane."""
     spans = (Span(0, 0, Action(Kind.FORWARD, 0, 1), 0, 10), Span(0, 1, Action(Kind.BACKWARD, 0, 0), 0, 10))
     upper, lower = boxes(plot_gantt(Timeline(spans, (), (), ())))
     assert upper[4] <= lower[3]
@@ -88,7 +88,7 @@ def test_stages_of_one_device_differ() -> None:
 
 
 def test_time_lines_share_one_axis() -> None:
-    """Predicted and measured lie beneath each other on equal axes; memory has a panel where it is known."""
+    """Predicted and measured are beneath each other on equal axes; memory has a panel if it is known."""
     slower = replace(
         two_stages(), spans=(*two_stages().spans, Span(0, 0, Action(Kind.UPDATE, 0), 21 * MS, 30 * MS)), memory=()
     )
@@ -101,7 +101,7 @@ def test_time_lines_share_one_axis() -> None:
 
 
 def test_memory_names_peaks_and_limits() -> None:
-    """Beside each lane stands the peak and the limit, in red where it is exceeded; no limit is no text."""
+    """Each lane is labelled with its peak and limit, in red if it is exceeded; no limit is no text."""
     _, ax = gantt_figure({"a": two_stages()}, limits=(2 * GIB, UNLIMITED)).axes
     first, second = ax.texts
     assert first.get_text() == "3.00 GiB of 2.00 GiB"
@@ -125,7 +125,7 @@ def test_the_suffix_decides_the_format(tmp_path: Path, suffix: str) -> None:
 
 
 def test_other_suffixes_are_refused(tmp_path: Path) -> None:
-    """Only the two formats that are promised are written."""
+    """Only the two documented formats are written."""
     with pytest.raises(InputError, match=r"must end in \.svg or \.png"):
         save_gantt(tmp_path / "plan.jpg", {"a": two_stages()})
 
@@ -144,7 +144,7 @@ def test_a_missing_matplotlib_is_taught(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_importing_the_plots_imports_no_matplotlib() -> None:
-    """Colours and functions are there before matplotlib is."""
+    """Colours and functions can be imported without matplotlib."""
     code = "import sys, pipeplan.report.plot.gantt, pipeplan.report.trace; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -168,7 +168,7 @@ def test_suffix_check() -> None:
 
 
 def test_the_legend_tells_lighter_colours() -> None:
-    """Where a device runs several stages, the legend says what the lighter boxes are; elsewhere it need not."""
+    """If a device runs several stages, the legend explains the lighter boxes."""
     spans = tuple(Span(0, 0, Action(Kind.FORWARD, stage), stage * 10, stage * 10 + 10) for stage in (0, 1))
 
     def legend(timeline: Timeline) -> set[str]:

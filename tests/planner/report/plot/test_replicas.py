@@ -31,7 +31,7 @@ def test_lanes_say_device_stage_and_replica() -> None:
 
 
 def test_a_device_with_several_stages_names_them_all() -> None:
-    """Two stages on one device, one of them replicated."""
+    """A device of two stages, one of them replicated, is labelled with both."""
     pipeline = replace(line(2, 1, 1), placement=((0, 1), (0,)))
     plan = replace(PLAN, pipeline=pipeline, ranks=(4, 7))
     assert device_labels(plan) == ("d4 · stages 0 (1/2), 1", "d7 · stage 0 (2/2)")
@@ -50,7 +50,7 @@ def test_transfers_join_the_lanes_of_their_replicas() -> None:
 
 
 def test_replicas_reduce_in_a_colour_of_their_own() -> None:
-    """One box a replica, all replicas of a stage from the same instant on."""
+    """Reductions are one box per replica, with a common start for all replicas of a stage."""
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_hex
 
@@ -62,7 +62,7 @@ def test_replicas_reduce_in_a_colour_of_their_own() -> None:
 
 
 def test_a_line_parts_stages_only_where_there_are_replicas() -> None:
-    """Between lanes of two stages, and nowhere in a pipeline without replicas."""
+    """Lines separate lanes of two stages, but not in a pipeline without replicas."""
     borders = [line.get_ydata()[0] for line in plot_gantt(TIMELINE).lines]
     assert borders == [2.5, 3.5]
     plain = simulate(FAMILIES["gpipe"].write((1, 1), 2), line(2, 1, 1))

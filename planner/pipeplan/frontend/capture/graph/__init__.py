@@ -1,10 +1,10 @@
-"""The front end that captures any module with torch.export and cuts its graph.
+"""Front end for any module: capture with torch.export, then cut the graph.
 
 ::
 
     module ──export──▶ one graph: regions opened, writes in place made functional, training and evaluation in one
-      sorts     which nodes are work, and which can be computed again anywhere
+      sorts     classification of nodes: work, or possible to recompute anywhere
       crossing  the fewest bytes that must pass a cut
-      cuts      the places that a planner wants, from the modules that the nodes belong to
+      cuts      useful places to cut, from the modules that the nodes belong to
       layer     the nodes between two cuts as a module
 """

@@ -1,4 +1,4 @@
-"""A captured module, ready to be cut into layers."""
+"""`CapturedModel`: a captured module, ready to be cut into layers."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ from pipeplan.frontend.capture.graph.crossing import Crossings
 from pipeplan.frontend.capture.graph.cuts import calls_of, module_cuts, place_cuts, whole_calls
 from pipeplan.frontend.capture.graph.export import Captured, export
 from pipeplan.frontend.capture.graph.inplace import functionalise
-from pipeplan.frontend.capture.graph.layer import GraphLayer, Shelf, is_persistent, keep_unused
+from pipeplan.frontend.capture.graph.layer import GraphLayer, TableCache, is_persistent, keep_unused
 from pipeplan.frontend.capture.graph.modes import join, only_as_captured
 from pipeplan.frontend.capture.graph.naming import layer_kind, layer_names
 from pipeplan.frontend.capture.graph.sorts import sort_nodes, touches_state
@@ -36,7 +36,7 @@ class CapturedModel:
     inputs : tensor, tuple or list of tensors, or dict
         One micro-batch.
     both_modes : bool
-        Whether the layers are to follow ``train()`` and ``eval()``; otherwise they know the module's present mode only.
+        Make the layers follow ``train()`` and ``eval()``; otherwise they run in the module's present mode only.
 
     Raises
     ------
@@ -49,7 +49,7 @@ class CapturedModel:
         self._tensors = dict(named_tensors(module))
         captured = {module.training: export(module, inputs, training=module.training)}
         if both_modes:
-            with suppress(InputError):  # a model that only one mode can be captured of is a model all the same
+            with suppress(InputError):  # a model that can be captured in one mode only is still accepted
                 captured[not module.training] = export(module, inputs, training=not module.training)
         pins = {mode: functionalise(found.graph) for mode, found in captured.items()}
         self._either = either = _joined(captured[True], captured[False]) if len(captured) == 2 else None
@@ -68,19 +68,19 @@ class CapturedModel:
             self._matrices = [self._read(unit, 0) for unit in nodes.units]
 
     def _read(self, unit: Sequence[fx.Node], axes: int) -> int:
-        """How many numbers a unit reads of parameters with so many axes or more."""
+        """Number of elements that a unit reads of parameters with ``axes`` axes or more."""
         read = (self._tensors.get(str(p.target)) for n in unit for p in n.all_input_nodes if p.op == "get_attr")
         return sum(tensor.numel() for tensor in read if isinstance(tensor, nn.Parameter) and tensor.ndim >= axes)
 
     @cached_property
     def places(self) -> tuple[int, ...]:
-        """Where it can be cut: place c lies ahead of the c-th unit of work."""
+        """Places to cut; place c lies ahead of the c-th unit of work."""
         barred = {place for first, last in self._spans() for place in range(first + 1, last + 1)}
         count = len(self._source.nodes.units)
         return tuple(place for place in range(1, count) if place not in barred and self._crossings.at(place))
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        """Units from the first to the last of which nothing may be cut: written memory, and buffers that change."""
+        """First and last units of spans without cuts, because of memory written in place or changing buffers."""
         unit = self._source.nodes.unit
         users: dict[str, list[int]] = {name: [] for node in unit for name in touches_state(node)}
         for pin in self._pins:
@@ -95,7 +95,7 @@ class CapturedModel:
         yield from ((min(numbers), max(numbers)) for numbers in users.values())
 
     def module_cuts(self, group: Sequence[str] = ()) -> tuple[int, ...]:
-        """The places that a planner wants (see `pipeplan.frontend.capture.graph.cuts`).
+        """Default places to cut, between modules (see `pipeplan.frontend.capture.graph.cuts`).
 
         Raises
         ------
@@ -118,18 +118,18 @@ class CapturedModel:
         return len(self._crossings.at(place)) if place else len(self._inputs)
 
     def row(self, cuts: Sequence[int]) -> Row:
-        """Cut it at some of its `places`."""
+        """Cut the graph at some of its `places`."""
         units = self._source.nodes.units
         borders = [0, *cuts, len(units)]
         busy = [bool(count) for count in self._matrices]
         names = layer_names(self._root, cuts, units, busy)
-        shelf = Shelf()
+        cache = TableCache()
         layers = []
         for name, (first, end) in zip(names, pairwise(borders), strict=True):
             given = self._crossings.at(first) if first else self._inputs
             results = self._crossings.at(end) if end < len(units) else self._results
             work = [node for unit in units[first:end] for node in unit]
-            layers.append(self._layer(name, work, given, results, shelf))
+            layers.append(self._layer(name, work, given, results, cache))
         parameters = [dict(names_inside(layer, self._tensors)) for layer in layers]
         keep_unused(self._module, layers, parameters)
         return Row(
@@ -144,7 +144,12 @@ class CapturedModel:
         )
 
     def _layer(
-        self, name: str, work: Sequence[fx.Node], given: Sequence[fx.Node], results: Sequence[fx.Node], shelf: Shelf
+        self,
+        name: str,
+        work: Sequence[fx.Node],
+        given: Sequence[fx.Node],
+        results: Sequence[fx.Node],
+        cache: TableCache,
     ) -> GraphLayer:
         nodes = ordered(self._source, work, given, results)
         tables = constants_of(self._source, nodes, results)
@@ -152,7 +157,7 @@ class CapturedModel:
         body = module_of(self._source, nodes, [*tables, *given], results, refused)
         maker = maker_of(self._source, tables) if tables else None
         shapes = [torch.Size(node.meta["val"].shape) for node in given]
-        layer = GraphLayer(name, body, maker, [table.name for table in tables], shelf, shapes)
+        layer = GraphLayer(name, body, maker, [table.name for table in tables], cache, shapes)
         layer.train(self._module.training)
         return layer
 
@@ -163,12 +168,12 @@ def _joined(training: Captured, evaluation: Captured) -> dict[fx.Node, dict[str,
 
 
 class _Tensor:
-    """Stands where an output is a tensor."""
+    """Placeholder of a tensor in the structure of the outputs."""
 
 
 @dataclass(frozen=True)
 class Restore:
-    """From the last layer's tensors to what the module returns."""
+    """Conversion of the last layer's tensors to the module's own return value."""
 
     leaves: tuple[Any, ...]
     structure: pytree.TreeSpec

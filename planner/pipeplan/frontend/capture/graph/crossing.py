@@ -1,9 +1,9 @@
-"""Minimum cuts: the fewest bytes that must pass a cut, from which everything behind it can be computed.
+"""Minimum cuts: the fewest bytes that must be sent at a place, from which everything behind it can be computed.
 
-Work is sent as it is. A view, or what depends on the batch only, may be sent itself or be computed again from something
-smaller, so the choice at each cut is a least cut between what is there and what is wanted, each node as wide as its
-bytes. Of several least ones the nearest to the source is taken: then a tensor that a later cut sends can always be
-computed from what an earlier one did.
+Values of work are sent unchanged. A view, or a value that depends on the batch only, is either sent itself or computed
+again from something smaller. So the choice at each place is a minimum cut between the available and the wanted values,
+with a capacity of each node equal to its bytes. Of several minimum cuts the one nearest to the source is taken: then
+the tensors sent at a later place can always be computed from those sent at an earlier one.
 """
 
 from collections import defaultdict
@@ -18,18 +18,18 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 class Crossings:
-    """What is sent at each place.
+    """Nodes whose values are sent at each place.
 
     Parameters
     ----------
     results : iterable of torch.fx.Node
-        What the model returns: wanted behind every cut.
+        Outputs of the model, wanted behind every place.
     """
 
     def __init__(self, graph: fx.Graph, nodes: Sorted, results: Iterable[fx.Node]) -> None:
         self._nodes = nodes
-        self._first: dict[fx.Node, int] = {}  # the first place behind which a node is there
-        self._last: dict[fx.Node, int] = {}  # the last place ahead of a reader of it
+        self._first: dict[fx.Node, int] = {}  # the first place behind the node, where its value is available
+        self._last: dict[fx.Node, int] = {}  # the last place ahead of a reader of the node
         self._known: dict[int, tuple[fx.Node, ...]] = {}
         returned, unit = set(results), nodes.unit
         for node in graph.nodes:
@@ -42,7 +42,7 @@ class Crossings:
         self._size = {node: size_of(node) for node in self._first}
 
     def at(self, place: int) -> tuple[fx.Node, ...]:
-        """The nodes that are sent where the graph is cut ahead of unit ``place``, in the graph's order."""
+        """Nodes to send if the graph is cut ahead of unit ``place``, in the graph's order."""
         if place not in self._known:
             wanted = [node for node in self._first if self._first[node] <= place <= self._last[node]]
             if any(self._nodes.parents(node) for node in wanted):
@@ -57,19 +57,21 @@ def fewest_bytes(
     parents: Callable[[Node], Sequence[Node]],
     size: Mapping[Node, int | None],
 ) -> set[Node]:
-    """The least cut, nearest to the source, between what has no parents and what is wanted (Ford and Fulkerson).
+    """Minimum cut, nearest to the source, between nodes without parents and wanted nodes (Ford and Fulkerson).
 
     Parameters
     ----------
     size : mapping
-        None: cannot be sent.
+        Bytes of each node; None for a node that cannot be sent.
     """
+    # inside: the wanted nodes and all their ancestors
     inside, waiting = set[Node](), list(wanted)
     while waiting:
         node = waiting.pop()
         if node not in inside:
             inside.add(node)
             waiting += parents(node)
+    # room[a][b]: residual capacity; each node is an arc (node, 0) → (node, 1) of its bytes, other arcs are unlimited
     endless = 1 + sum(size[node] or 0 for node in inside)
     room: dict[Hashable, dict[Hashable, int]] = defaultdict(dict)
 
@@ -86,15 +88,16 @@ def fewest_bytes(
             pipe((parent, 1), (node, 0), endless)
     for node in wanted:
         pipe((node, 1), "sink", endless)
+    # augment along shortest paths; the saturated node arcs at the end of the reached part are the minimum cut
     while True:
-        way = _reached(room)
-        if "sink" not in way:
-            return {node for node in inside if (node, 0) in way and (node, 1) not in way}
+        before = _reached(room)
+        if "sink" not in before:
+            return {node for node in inside if (node, 0) in before and (node, 1) not in before}
         steps = []
         point: Hashable = "sink"
         while point != "source":
-            steps.append((way[point], point))
-            point = way[point]
+            steps.append((before[point], point))
+            point = before[point]
         flow = min(room[a][b] for a, b in steps)
         for a, b in steps:
             room[a][b] -= flow
@@ -102,7 +105,7 @@ def fewest_bytes(
 
 
 def _reached(room: Mapping[Hashable, Mapping[Hashable, int]]) -> dict[Hashable, Hashable]:
-    """Every point with room left on some way from the source, and the point before it on a shortest one."""
+    """Points that the source reaches in the residual graph, each with its predecessor on a shortest path."""
     before: dict[Hashable, Hashable] = {"source": "source"}
     queue: list[Hashable] = ["source"]
     for point in queue:

@@ -8,9 +8,9 @@
     "h.0.norm"       ├─────┤
     "h.0.mlp"              ├───────┤                      unit 4 is h.0's own: a residual
 
-A module is opened where both its ends are cuts. Every end of a module inside it is a place for one, and so is, among
-the operations between two of them, where fewest tensors pass. A place is a cut unless fewer tensors pass somewhere
-ahead of it and somewhere behind it:
+A module is opened if both its ends are cuts. Every end of a module inside it is then a candidate. Between two of these
+ends, the place where the fewest tensors pass is a candidate too. A candidate becomes a cut unless fewer tensors pass
+somewhere ahead of it and somewhere behind it:
 
 ::
 
@@ -18,10 +18,10 @@ ahead of it and somewhere behind it:
     x ──────┴─ norm ── attention ─────────╯   ┴─ norm ── perceptron ╯
     passing   1     2          2            1       2            2    1      so the block is cut in its middle
 
-Skip connections over most of a model would leave it whole (in a U-shaped net all places are so dominated), hence a
-stretch with more than an eighth of all parameters is cut at every place between modules. A layer without a matrix (a
-rectifier, a pooling, a norm) joins a neighbour. It is tensors that are counted, not bytes, so the cuts are the same for
-every micro-batch size.
+Skip connections over most of a model would leave it whole (in a U-shaped net all places are dominated in this way).
+So a stretch with more than an eighth of all parameters is cut at every place between modules. A layer without a matrix
+(a rectifier, a pooling, a norm) joins a neighbour. The rule counts tensors, not bytes, so that the cuts are the same
+for every micro-batch size.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -51,11 +51,11 @@ class Call:
     inside: tuple["Call", ...] = field(repr=False)
 
     def ends(self) -> tuple[int, ...]:
-        """Where it begins and ends, and where the calls in it do, in order."""
+        """First and end units of the call and of the calls directly inside it, in order."""
         return tuple(sorted({self.first, self.end, *(p for call in self.inside for p in (call.first, call.end))}))
 
     def walk(self) -> Iterator["Call"]:
-        """It and all calls inside it."""
+        """Yield the call and all calls inside it."""
         yield self
         for call in self.inside:
             yield from call.walk()
@@ -84,9 +84,9 @@ def _inside(stacks: Sequence[tuple[tuple[str, str], ...]], first: int, end: int,
 
 
 STRETCH = 8
-"""A stretch is long if it holds more than one in so many of the model's parameters."""
+"""A stretch is long if it holds more than 1/STRETCH of the model's parameters."""
 MOST = 256
-"""So many layers are enough: of more cuts, those inside small modules go."""
+"""Most layers; beyond them, cuts inside small modules are dropped."""
 
 
 def module_cuts(
@@ -97,9 +97,9 @@ def module_cuts(
     Parameters
     ----------
     passing : callable
-        How many tensors pass a place.
+        Number of tensors that pass a place.
     matrices : sequence of int
-        How many numbers each unit reads of parameters with two axes or more.
+        Number of elements that each unit reads of parameters with two axes or more.
     allowed : collection of int
         Places that may be cut.
     """
@@ -121,14 +121,14 @@ def module_cuts(
 
 
 def place_cuts(places: Sequence[int], passing: Callable[[int], int], matrices: Sequence[int]) -> tuple[int, ...]:
-    """Cuts where there are no modules to cut between: among all places by the same rule."""
+    """Cuts of a graph without modules to cut between: the same rule for all places."""
     ends = [0, *places, len(matrices)]
     kept = set(_kept(ends, {p: passing(p) for p in ends}, [0, *accumulate(matrices)]))
     return with_matrices(sorted(kept - {0, len(matrices)}), passing, matrices)
 
 
 def _ends(call: Call, passing: Callable[[int], int], allowed: Collection[int]) -> list[int]:
-    """Ends of the call and of those in it, and between two of these the place with fewest tensors, if it has fewer."""
+    """Ends of the call and of calls in it; between two of these also the place where fewer tensors pass, if any."""
     ends = call.ends()
     inside = {(inner.first, inner.end) for inner in call.inside}
     found = list(ends)
@@ -141,7 +141,8 @@ def _ends(call: Call, passing: Callable[[int], int], allowed: Collection[int]) -
 
 
 def _kept(ends: Sequence[int], passing: Mapping[int, int], before: Sequence[int]) -> Iterator[int]:
-    """The two ends, places that are not dominated, and all in long stretches."""
+    """The two ends, the places that are not dominated, and all places in long stretches."""
+    # ahead[i], behind[i]: fewest tensors at a place up to i, and from i on; free: indices that are not dominated
     ahead = list(accumulate((passing[p] for p in ends), min))
     behind = list(accumulate((passing[p] for p in reversed(ends)), min))[::-1]
     free = [i for i, p in enumerate(ends) if passing[p] <= max(ahead[i], behind[i])]
@@ -152,7 +153,8 @@ def _kept(ends: Sequence[int], passing: Mapping[int, int], before: Sequence[int]
 
 
 def with_matrices(cuts: Sequence[int], passing: Callable[[int], int], matrices: Sequence[int]) -> tuple[int, ...]:
-    """Fewer cuts, so that every layer has a matrix: one without joins a neighbour, where more tensors pass."""
+    """Drop cuts so that every layer has a matrix: one without joins the neighbour behind the cut of more tensors."""
+    # before[u]: elements of matrices ahead of unit u; left: the remaining cuts with both ends
     before = [0, *accumulate(matrices)]
     left = [0, *cuts, len(matrices)]
     number = 0
@@ -169,7 +171,7 @@ def with_matrices(cuts: Sequence[int], passing: Callable[[int], int], matrices: 
 
 
 def whole_calls(root: Call, group: Sequence[str]) -> Iterator[Call]:
-    """The calls that the user wants to keep whole, by patterns of paths or class names."""
+    """Calls to keep whole, by the user's patterns of paths or class names."""
     for call in root.walk():
         if call.path and any(fnmatchcase(call.path, pattern) or call.kind == pattern for pattern in group):
             yield call

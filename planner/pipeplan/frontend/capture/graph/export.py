@@ -1,4 +1,4 @@
-"""One plain graph from torch.export: batch tensors in, tensors out, parameters and buffers by their names."""
+"""Export of a module as one plain graph by torch.export: batch tensors in, tensors out, parameters by name."""
 
 import operator
 import warnings
@@ -33,7 +33,7 @@ _OTHERWISE = "call it with such a batch to see whether it runs, or give stage mo
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn errors of the capture into `InputError`; be silent about tensors that LSTMs keep in a list of their own."""
+    """Turn errors of the capture into `InputError`, and silence warnings about tensors that LSTMs keep in a list."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
@@ -49,7 +49,7 @@ def explained(name: str) -> Iterator[None]:
 
 
 WITHIN = "within"
-"""Key in a node's meta: the contexts that it runs in, outermost first."""
+"""Key in a node's meta of the contexts in which it runs, outermost first."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Captured:
         Placeholders are the tensors of a batch, ``get_attr`` nodes parameters, buffers and constants by name. Every
         node's ``meta`` has ``val`` (a tensor without values), ``nn_module_stack`` and `WITHIN`.
     constants : mapping
-        Tensors with values that the module made from Python numbers, by name.
+        Tensors that the module made from Python numbers, by name, with their values.
     outputs : tuple
         The flattened outputs: a node, or a constant such as None.
     structure : TreeSpec
-        How the module returns them.
+        Structure of the module's return value.
     """
 
     graph: fx.Graph
@@ -76,19 +76,19 @@ class Captured:
 
 
 def export(module: nn.Module, inputs: Batch, training: bool) -> Captured:
-    """Capture the module as it computes on inputs of these shapes.
+    """Capture the module for inputs of these shapes.
 
     Parameters
     ----------
     training : bool
-        Its mode. Where the module as a whole is in it, parts may be in the other one.
+        Mode to capture. If the module itself is in that mode, submodules may be in the other one.
 
     Raises
     ------
     InputError
-        If torch.export cannot capture it, or what it returns has no tensors.
+        If torch.export cannot capture it, or its return value has no tensors.
     """
-    tensors(inputs)  # or an error that says what else is in the batch
+    tensors(inputs)  # raises an error if the batch holds anything except tensors
     mode = FakeTensorMode()
     blank = on_fake(module, mode, "cpu")
     if blank.training != training:
@@ -112,20 +112,20 @@ def export(module: nn.Module, inputs: Batch, training: bool) -> Captured:
 
 @dataclass
 class _Copy:
-    """Copies an exported program into one graph."""
+    """Copy of an exported program into one graph."""
 
     module: nn.Module
     program: Any
     graph: fx.Graph = field(default_factory=fx.Graph)
     constants: dict[str, Tensor] = field(default_factory=dict)
-    values: list[Any] = field(default_factory=list)  # what each placeholder of the program stands for
+    values: list[Any] = field(default_factory=list)  # the value of each placeholder of the program
 
     def __post_init__(self) -> None:
         self._attributes: dict[str, fx.Node] = {}
         self._aliases = _names_of_each(self.module)
 
     def placeholders(self, given: Batch) -> None:
-        """Batch tensors in the order of the batch; parameters, buffers and constants by name."""
+        """Create placeholders of batch tensors in their order; parameters, buffers and constants by name."""
         specs = self.program.graph_signature.input_specs
         found = [node for node in self.program.graph.nodes if node.op == "placeholder"]
         users = [node for node, spec in zip(found, specs, strict=True) if spec.kind is InputKind.USER_INPUT]
@@ -149,7 +149,7 @@ class _Copy:
                 )
 
     def inline(self, owner: nn.Module, values: Sequence[Any], within: tuple[Any, ...]) -> list[Any]:
-        """Copy a graph whose placeholders have these values; regions in a context are opened. Returns its outputs."""
+        """Copy a graph whose placeholders have these values, open regions in a context, and return its outputs."""
         env: dict[fx.Node, Any] = {}
         given = iter(values)
         for node in owner.graph.nodes:
@@ -198,7 +198,7 @@ class _Copy:
         return self._attribute(value, user) if isinstance(value, _Attribute) else value
 
     def _attribute(self, attribute: "_Attribute", user: fx.Node) -> fx.Node:
-        """The parameter or buffer, by that of its names which the module that uses it has for it."""
+        """Node of a parameter or buffer, under the name that the module of ``user`` has for it."""
         names = self._aliases[attribute.name]
         stack = tuple(user.meta.get("nn_module_stack", {}).values())
         path = stack[-1][0].partition("@")[0] if stack else ""
@@ -228,7 +228,7 @@ class _Copy:
 
 @dataclass(frozen=True)
 class _Attribute:
-    """A parameter or buffer, by one of its names, and what it looks like."""
+    """A parameter or buffer, by one of its names, with a tensor of its shape and type."""
 
     name: str
     value: Tensor
@@ -239,13 +239,13 @@ def _meta(node: fx.Node, within: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _checks_only(node: fx.Node) -> bool:
-    """Whether the node only asserts something, which held when it was captured."""
+    """True if the node only asserts a condition, which held when it was captured."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and not schema.returns and not schema.is_mutable
 
 
 def _names_of_each(module: nn.Module) -> dict[str, tuple[str, ...]]:
-    """For each name of a parameter or buffer all names of the same one, in order."""
+    """All names of the same parameter or buffer, in order, by each of its names."""
     groups: dict[int, list[str]] = {}
     for name, tensor in named_tensors(module):
         groups.setdefault(id(tensor), []).append(name)

@@ -1,12 +1,12 @@
-"""Writes in place: made functional where nobody else reads the memory, otherwise kept within one layer.
+"""Writes in place: made functional if no other node reads the memory, otherwise kept within one layer.
 
 ::
 
     conv ─▶ relu_ ─▶ pool          becomes    conv ─▶ relu ─▶ pool
     o ─▶ o[:, :4] ─▶ add_, then o  stays, and no cut comes between the first of them and the write
 
-A stage must not write into a tensor that it received. Writes into buffers (batch norm's count of batches) stay: they
-are what the buffer is for.
+A stage must not write into a tensor that it received. Writes into buffers (batch norm's count of batches) stay, as
+buffers are meant to be written.
 """
 
 from collections import defaultdict
@@ -21,14 +21,14 @@ from pipeplan.frontend.capture.private import memory_of
 
 @dataclass(frozen=True)
 class Pin:
-    """A node whose memory a later node writes into: no cut may separate them, nor readers of a parameter from it."""
+    """A node whose memory a later node writes: no cut may separate these two, nor the readers of a parameter."""
 
     first: fx.Node
     write: fx.Node
 
 
 def functionalise(graph: fx.Graph) -> tuple[Pin, ...]:
-    """Rewrite what can be rewritten, in place; return what could not."""
+    """Replace writes in place by functional operations where possible; return the others."""
     order = {node: number for number, node in enumerate(graph.nodes)}
     sharing: dict[Any, list[fx.Node]] = defaultdict(list)
     for node in order:
@@ -56,32 +56,32 @@ def functionalise(graph: fx.Graph) -> tuple[Pin, ...]:
 
 
 def writes(node: fx.Node) -> bool:
-    """Whether the node writes into one of its arguments."""
+    """True if the node writes into one of its arguments."""
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
 
 
 def writes_buffer(node: fx.Node) -> bool:
-    """Whether what it writes into is a buffer (a constant would be meant for one call only)."""
+    """True if the node writes into a buffer (a constant would be meant for one call only)."""
     return bool(written(node))
 
 
 def written(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The buffers that it writes into."""
+    """The buffers that the node writes into."""
     if not writes(node):
         return ()
     schema = node.target._schema
     found = []
     for number, argument in enumerate(schema.arguments):
         value = node.args[number] if number < len(node.args) else node.kwargs.get(argument.name)
-        told = argument.alias_info is not None and argument.alias_info.is_write
-        if told and isinstance(value, fx.Node) and value.op == "get_attr":
+        declared = argument.alias_info is not None and argument.alias_info.is_write
+        if declared and isinstance(value, fx.Node) and value.op == "get_attr":
             found.append(value)
     return tuple(found)
 
 
 def _functional(node: fx.Node) -> Any:
-    """The same operation that returns its result only: ``relu`` for ``relu_``."""
+    """The functional variant of an operation in place: ``relu`` for ``relu_``."""
     name = node.target._schema.name.partition("::")
     if not name[2].endswith("_") or name[2].endswith("__"):
         return None
@@ -95,6 +95,6 @@ def _functional(node: fx.Node) -> Any:
 
 
 def _reads_strides(node: fx.Node) -> bool:
-    """Whether it depends on how a tensor lies in memory, which sending it would change."""
+    """True if the operation depends on a tensor's strides, which sending it would change."""
     name = getattr(getattr(node.target, "_schema", None), "name", "")
     return name in ("aten::as_strided", "aten::as_strided_") and isinstance(node.args[0], fx.Node)

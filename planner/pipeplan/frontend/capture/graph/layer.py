@@ -1,11 +1,11 @@
-"""A captured layer as a module, with its constant tables, its contexts and tensors that no operation reads.
+"""`GraphLayer`: a captured layer as a module, with its constant tables, contexts and unused parameters.
 
 Tables depend neither on parameters nor on the batch: masks, positions, rotary tables. The unsplit model makes them in
-every pass. Layers make them once on each device and keep them, until somebody writes
-into a buffer that they are made from. Layers that need the same ones share them.
+every pass. Layers make them once on each device, and keep them until a buffer that they are made from is written.
+Layers that need the same tables share them.
 
-Parameters and buffers that no operation reads stay with the layer that is nearest to them in the model, so the layers'
-state is that of the unsplit model, whole, and can be loaded into it again.
+Parameters and buffers that no operation reads stay with the nearest layer in the model. So the state of all layers is
+the whole state of the unsplit model, and can be loaded into it again.
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -22,27 +22,27 @@ from pipeplan.frontend.profile.ties import named_tensors
 
 
 @dataclass(frozen=True)
-class _Made:
-    """Tables, the buffers that they were made from, and how often these had been written into."""
+class _CachedTables:
+    """Tables, the buffers that they were made from, and the versions of these buffers then."""
 
     tables: tuple[Tensor, ...]
     buffers: tuple[Tensor, ...]
     versions: tuple[int, ...]
 
 
-class Shelf:
-    """The tables of all layers of a row; layers that are copied together share a new, empty one."""
+class TableCache:
+    """Cache of the tables of all layers of a model; layers that are copied together share a new, empty one."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], _Made] = {}
+        self._kept: dict[tuple[Any, ...], _CachedTables] = {}
 
-    def __deepcopy__(self, _: object) -> "Shelf":
-        return Shelf()
+    def __deepcopy__(self, _: object) -> "TableCache":
+        return TableCache()
 
     def tables(self, names: tuple[str, ...], maker: nn.Module, given: Tensor) -> tuple[Tensor, ...]:
-        """The tables of these names on the device of ``given``, made by ``maker`` where they are not there.
+        """The tables of these names on the device of ``given``, made by ``maker`` if they are missing.
 
-        Where tensors have no values, nothing is kept.
+        Tensors without values are not kept.
         """
         buffers = tuple(maker._buffers.values())
         key = (names, given.device, *map(id, buffers))
@@ -53,7 +53,7 @@ class Shelf:
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(_autocast_device(given), enabled=False):
             made: tuple[Tensor, ...] = maker.forward(False, given.device)
         if all(type(table) is Tensor and not table.is_meta for table in made):
-            self._kept[key] = _Made(made, buffers, versions)
+            self._kept[key] = _CachedTables(made, buffers, versions)
         return made
 
 
@@ -64,8 +64,8 @@ def _autocast_device(given: Tensor) -> str:
 class GraphLayer(nn.Module):  # type: ignore[misc]
     """Nodes of a captured graph between two cuts.
 
-    Its parameters and buffers lie in ``body`` and ``constants``. Flags follow ``train()`` and ``eval()``, devices the
-    first tensor it is called with.
+    Its parameters and buffers are in ``body`` and ``constants``. Mode flags follow ``train()`` and ``eval()``; the
+    device is that of the first tensor in the call.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class GraphLayer(nn.Module):  # type: ignore[misc]
     constants : torch.fx.GraphModule, optional
         ``constants(training, device)`` makes the tables.
     tables : sequence of str
-        What the tables are called on the shelf.
+        Names of the tables in the cache.
     shapes : sequence of torch.Size
-        Of the tensors that it is called with.
+        Shapes of the tensors that the layer takes.
     """
 
     def __init__(
@@ -85,19 +85,19 @@ class GraphLayer(nn.Module):  # type: ignore[misc]
         body: fx.GraphModule,
         constants: nn.Module | None,
         tables: Sequence[str],
-        shelf: Shelf,
+        cache: TableCache,
         shapes: Sequence[torch.Size],
     ) -> None:
         super().__init__()
         self.name, self.body, self.constants = name, body, constants
-        self._tables, self._shelf, self._shapes = tuple(tables), shelf, tuple(shapes)
+        self._tables, self._cache, self._shapes = tuple(tables), cache, tuple(shapes)
 
     def forward(self, *tensors: Tensor) -> Any:
-        """The tensors that the next layer takes."""
+        """Compute the tensors that the next layer takes."""
         if tuple(tensor.shape for tensor in tensors) != self._shapes:
             self._refuse(tensors)
         first = tensors[0]
-        tables = self._shelf.tables(self._tables, self.constants, first) if self.constants is not None else ()
+        tables = self._cache.tables(self._tables, self.constants, first) if self.constants is not None else ()
         return self.body.forward(self.training, first.device, *tables, *tensors)
 
     def _refuse(self, tensors: Sequence[Tensor]) -> None:
@@ -109,8 +109,8 @@ class GraphLayer(nn.Module):  # type: ignore[misc]
         )
 
 
-class Within(nn.Module):  # type: ignore[misc]
-    """Runs a part of a layer in its contexts, outermost first: ``("grad", enabled)``, ``("autocast", dtype, …)``."""
+class InContexts(nn.Module):  # type: ignore[misc]
+    """Part of a layer that runs in contexts, outermost first: ``("grad", enabled)``, ``("autocast", dtype, …)``."""
 
     def __init__(self, part: nn.Module, contexts: Sequence[tuple[Any, ...]]) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Within(nn.Module):  # type: ignore[misc]
         self.contexts = tuple(contexts)
 
     def forward(self, training: bool, device: torch.device, *tensors: Tensor) -> Any:
-        """As the part."""
+        """Run the part in its contexts."""
         with ExitStack() as stack:
             for name, *values in self.contexts:
                 if name == "grad":
@@ -131,7 +131,7 @@ class Within(nn.Module):  # type: ignore[misc]
 
 
 def keep_unused(module: nn.Module, layers: Sequence[nn.Module], parameters: Sequence[MutableMapping[str, str]]) -> None:
-    """Give each unused tensor to a layer, and its name to that layer's mapping (see `frontend.capture.row.Row`)."""
+    """Assign each unused tensor to a layer, and its name to that layer's mapping (see `frontend.capture.row.Row`)."""
     tensors = dict(named_tensors(module))
     used = {id(tensors[name]) for names in parameters for name in names.values()}
     for name, tensor in tensors.items():
@@ -151,13 +151,13 @@ def keep_unused(module: nn.Module, layers: Sequence[nn.Module], parameters: Sequ
 
 
 def is_persistent(module: nn.Module, name: str) -> bool:
-    """Whether a tensor belongs to the module's state_dict."""
+    """True if a tensor belongs to the module's state_dict."""
     path, _, last = name.rpartition(".")
     return last not in module.get_submodule(path)._non_persistent_buffers_set
 
 
 def _nearness(name: str, names: Mapping[str, str]) -> int:
-    """How many parts the name's path has in common with a layer's names, at most."""
+    """Length of the longest common path prefix of the name and a layer's names."""
     path = name.split(".")
     return max((_shared(path, other.split(".")) for other in names.values()), default=0)
 

@@ -1,4 +1,4 @@
-"""One graph for training and evaluation: the two captures differ in flags, and in what is done in training only.
+"""One graph for training and evaluation, joined from two captures that differ in flags and training-only operations.
 
 ::
 
@@ -17,29 +17,30 @@ from pipeplan.frontend.capture.graph.inplace import writes_buffer
 from pipeplan.frontend.capture.private import pytree
 
 TRAINING_ONLY = "training only"
-"""Key in the meta of nodes that evaluation does not have."""
+"""Key in the meta of nodes that exist in training only."""
 
 
 @dataclass(frozen=True)
 class Either:
-    """A constant argument: in training, and in evaluation."""
+    """A constant argument that has one value in training and another in evaluation."""
 
     training: Any
     evaluation: Any
 
 
 def join(training: fx.Graph, evaluation: fx.Graph) -> dict[fx.Node, dict[str, Any]] | None:
-    """The arguments of those nodes of the training graph that have others in evaluation; None if more differs.
+    """Arguments of the nodes whose arguments differ between training and evaluation; None if more differs.
 
     Returns
     -------
     dict or None
-        By node, its arguments by name, `Either` where they differ. Nodes of training only are marked in their meta.
+        By node, its arguments by name, `Either` for those that differ. Training-only nodes are marked in their meta.
     """
     theirs = list(evaluation.nodes)
-    place, same = 0, dict[fx.Node, fx.Node]()  # of evaluation's nodes: the training node
+    place, same = 0, dict[fx.Node, fx.Node]()  # same: by evaluation node, the training node
     changed: dict[fx.Node, dict[str, Any]] = {}
     attributes = {node.target: node for node in training.nodes if node.op == "get_attr"}
+    # walk both graphs in order; a training node without a counterpart may only be a write into a buffer
     for node in training.nodes:
         if node.op == "get_attr":
             continue
@@ -61,7 +62,7 @@ def join(training: fx.Graph, evaluation: fx.Graph) -> dict[fx.Node, dict[str, An
 
 
 def _differences(ours: fx.Node, theirs: fx.Node, same: dict[fx.Node, fx.Node]) -> dict[str, Any] | None:
-    """All arguments by name, if some constant differs; empty if none does; None if these are not the same operation."""
+    """All arguments by name, if some constant differs; empty if none does; None if the operations differ."""
     if ours.op != theirs.op or (ours.op == "call_function" and ours.target is not theirs.target):
         return None
     mine, other = arguments(ours), arguments(theirs)
@@ -90,7 +91,7 @@ def _differences(ours: fx.Node, theirs: fx.Node, same: dict[fx.Node, fx.Node]) -
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:
-    """A node's arguments by name, with those that it leaves to their defaults."""
+    """A node's arguments by name, defaults included."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {str(number): value for number, value in enumerate(node.args)} | dict(node.kwargs)
@@ -109,13 +110,13 @@ def pick(training: bool, in_training: Any, in_evaluation: Any) -> Any:
 
 
 def when(training: bool, operation: Any, *args: Any, **kwargs: Any) -> None:
-    """Do it in training."""
+    """Call the operation in training only."""
     if training:
         operation(*args, **kwargs)
 
 
 def only_as_captured(training: bool, captured: bool, name: str) -> None:
-    """Refuse the mode for which there is no graph.
+    """Refuse the mode that was not captured.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Names of captured layers, by the modules they are made of.
+"""Names of captured layers, taken from their modules.
 
 ==========================  =============================================
 ``transformer.h.0.attn``    one module, with norms and the like around it
@@ -20,14 +20,14 @@ from pipeplan.frontend.capture.graph.cuts import Call
 def layer_names(
     root: Call, cuts: Sequence[int], units: Sequence[tuple[fx.Node, ...]], busy: Sequence[bool]
 ) -> list[str]:
-    """One name a layer, all different.
+    """Unique names of the layers.
 
     Parameters
     ----------
     cuts : sequence of int
-        The first unit of each layer but the first.
+        The first unit of each layer except the first.
     busy : sequence of bool
-        Whether a unit reads a matrix: what reads none is named only where a layer has nothing else.
+        True for units that read a matrix; the others give a name only to layers without a matrix.
     """
     borders = [0, *cuts, root.end]
     return list(_numbered([_name(root, a, b, units, busy) for a, b in pairwise(borders)]))
@@ -55,25 +55,25 @@ def innermost(call: Call, first: int, end: int) -> Call:
 
 
 def layer_kind(root: Call, first: int, end: int, busy: Sequence[bool]) -> str:
-    """Class of the module that the layer is made of, or of the innermost one that it belongs to."""
+    """Class of the layer's module, or of the innermost module that contains the layer."""
     modules = _modules(root, first, end, busy)
     return modules[0].kind if len(modules) == 1 else _owner(root, first, end, busy).kind
 
 
 def _modules(root: Call, first: int, end: int, busy: Sequence[bool]) -> list[Call]:
-    """The largest modules in a layer: those with matrices; if the layer has none, all."""
+    """The largest modules in a layer that read a matrix; all of the largest if none does."""
     modules = list(_covered(root, first, end))
     return [m for m in modules if any(busy[m.first : m.end])] if any(busy[first:end]) else modules
 
 
 def _owner(root: Call, first: int, end: int, busy: Sequence[bool]) -> Call:
-    """The smallest call that holds all of a layer that reads matrices, or all of a layer that has none."""
+    """The smallest call that contains all units of a layer that read a matrix; all units if none does."""
     reading = [number for number in range(first, end) if busy[number]] or [first, end - 1]
     return innermost(root, reading[0], reading[-1] + 1)
 
 
 def _covered(call: Call, first: int, end: int) -> Iterator[Call]:
-    """The largest calls that lie in the layer, but never the model itself."""
+    """The largest calls within the layer, never the model itself."""
     for inner in call.inside:
         if first <= inner.first and inner.end <= end:
             yield inner

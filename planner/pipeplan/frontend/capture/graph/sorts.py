@@ -1,11 +1,11 @@
-"""Classification of a graph's nodes, which decides what may pass a cut and what is computed again.
+"""Classification of a graph's nodes by dependencies, which decides what may pass a cut and what is computed again.
 
 ==========  ==========================================  ======================================
 sort        depends on                                  behind a cut
 ==========  ==========================================  ======================================
 HELD        nothing: a parameter, a buffer              held by the layers that use it
 CONSTANT    constants and buffers that never change     computed once in each process, and kept
-BATCH       the batch, and constants                    sent, or computed again from what is sent
+BATCH       the batch, and constants                    sent, or computed again from sent tensors
 VIEW        one tensor of work, whose memory it shares  sent, or made again from that tensor
 WORK        parameters, random numbers, or more         sent
 ==========  ==========================================  ======================================
@@ -27,7 +27,7 @@ from pipeplan.frontend.profile.ties import bytes_of
 
 
 class Sort(Enum):
-    """See the table above."""
+    """Class of a node; see the table above."""
 
     HELD = "held"
     CONSTANT = "constant"
@@ -60,16 +60,16 @@ _VIEWS = frozenset(
 
 @dataclass(frozen=True)
 class Sorted:
-    """A graph's nodes by sort.
+    """The nodes of a graph by class, and its units of work.
 
     Attributes
     ----------
     sort : mapping
-        Of every node but the output.
+        Class of every node except the output.
     units : sequence of tuple
-        Work in order: an operation, and the parts that are taken of its results.
+        Work in order: an operation, and the items taken from its results.
     unit : mapping
-        For each node of a unit, which.
+        Number of the unit of each node that belongs to one.
     """
 
     sort: Mapping[fx.Node, Sort]
@@ -77,21 +77,21 @@ class Sorted:
     unit: Mapping[fx.Node, int]
 
     def parents(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """What it is computed from where it is computed again; none for what is not."""
+        """Nodes from which a node is computed again; none if it is never computed again."""
         if self.sort[node] not in (Sort.VIEW, Sort.BATCH):
             return ()
         return tuple(p for p in node.all_input_nodes if self.sort[p] not in (Sort.CONSTANT, Sort.HELD))
 
 
 def sort_nodes(graph: fx.Graph, tensors: Mapping[str, Tensor], pins: Sequence[Pin]) -> Sorted:
-    """Find every node's sort.
+    """Classify every node.
 
     Parameters
     ----------
     tensors : mapping
         Parameters and buffers by the names that ``get_attr`` nodes have; others are constants.
     pins : sequence of Pin
-        Nodes that must be work, because something writes into them.
+        Nodes that must be work, because a later node writes into them.
     """
     changing = {tensor.target for node in graph.nodes for tensor in written(node)}
     changing |= {name for node in graph.nodes for name in _statistics(node)}
@@ -140,14 +140,14 @@ def _sort(node: fx.Node, sort: Mapping[fx.Node, Sort], tensors: Mapping[str, Ten
 
 
 def _repeatable(node: fx.Node) -> bool:
-    """Whether computing it again, elsewhere, gives the same."""
+    """True if computing the node again elsewhere gives the same value."""
     random = torch.Tag.nondeterministic_seeded in node.target.tags
     lowered = any(context[0] == "autocast" and context[2] for context in node.meta[WITHIN])
     return not random and not lowered and not writes(node)
 
 
 def _views(node: fx.Node) -> bool:
-    """Whether the node's value shares its argument's memory."""
+    """True if the node's value shares its argument's memory."""
     value, given = node.meta["val"], node.all_input_nodes[0].meta["val"]
     if node.target._schema.name not in _VIEWS or node.meta[WITHIN]:
         return False
@@ -155,7 +155,7 @@ def _views(node: fx.Node) -> bool:
 
 
 _STATISTICS = {"aten::batch_norm": (3, 4), "aten::native_batch_norm": (3, 4), "aten::instance_norm": (3, 4)}
-"""Arguments that an operation updates although its schema does not say so."""
+"""Arguments that an operation updates although its schema does not declare it."""
 
 
 def _statistics(node: fx.Node) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Code of one layer: nodes of the captured graph written into a graph of their own.
+"""Code generation of one layer: copy nodes of the captured graph into a graph of their own.
 
 ::
 
-    forward(training, device, table0, …, tensor0, …)      what changes from call to call comes first
+    forward(training, device, table0, …, tensor0, …)      mode and device come first
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from pipeplan.frontend.capture.graph.export import WITHIN
-from pipeplan.frontend.capture.graph.layer import Within
+from pipeplan.frontend.capture.graph.layer import InContexts
 from pipeplan.frontend.capture.graph.modes import TRAINING_ONLY, Either, pick, when
 from pipeplan.frontend.capture.graph.sorts import Sort, Sorted
 from pipeplan.frontend.capture.private import pytree
@@ -25,14 +25,14 @@ UNSPLIT = "unsplit name"
 
 @dataclass(frozen=True)
 class Source:
-    """The captured graph and what is known of it.
+    """The captured graph with its parameters, modes and transient names.
 
     Attributes
     ----------
     held : mapping
         Parameters, buffers and constants by the names that ``get_attr`` nodes have.
     either : mapping
-        Arguments by name of the nodes that have others in evaluation.
+        Arguments by name of the nodes whose arguments differ in evaluation.
     transient : set of str
         Names in ``held`` that do not belong to the model's state.
     """
@@ -44,9 +44,9 @@ class Source:
 
 
 def ordered(source: Source, work: Iterable[fx.Node], given: Iterable[fx.Node], results: Iterable[Any]) -> list[fx.Node]:
-    """The nodes that a layer computes, in order: its work, and ahead of it what is computed again for it.
+    """Nodes that a layer computes, in order: its work, preceded by the nodes computed again for it.
 
-    Constants are not among them.
+    Constants are not included.
     """
     done = set(given)
     found: list[fx.Node] = []
@@ -68,7 +68,7 @@ def ordered(source: Source, work: Iterable[fx.Node], given: Iterable[fx.Node], r
 
 
 def constants_of(source: Source, nodes: Iterable[fx.Node], results: Iterable[Any]) -> list[fx.Node]:
-    """The constants that nodes read or that are results, but for those that lie ready as buffers."""
+    """Constants that are results or that nodes read, except those that are buffers."""
     read = [parent for node in nodes for parent in node.all_input_nodes]
     read += [result for result in results if isinstance(result, fx.Node)]
     return [node for node in dict.fromkeys(read) if source.nodes.sort[node] is Sort.CONSTANT and node.op != "get_attr"]
@@ -81,9 +81,9 @@ def module_of(
     results: Sequence[Any],
     first: Sequence[Any] = (),
 ) -> fx.GraphModule:
-    """A module that computes ``results`` from ``given`` and holds what these read.
+    """A module that computes ``results`` from ``given``, with the parameters and buffers that it reads.
 
-    ``first``: a function that is called ahead of all else with the mode, and its other arguments.
+    ``first``: a function to call first with the mode, and its other arguments.
     """
     writer = _Writer(source, given)
     if first:
@@ -101,7 +101,7 @@ def module_of(
 
 
 def maker_of(source: Source, tables: Sequence[fx.Node]) -> fx.GraphModule:
-    """A module that makes these constants from nothing but buffers."""
+    """A module that makes these constants from buffers only."""
     found: dict[fx.Node, None] = {}
 
     def add(node: fx.Node) -> None:
@@ -129,7 +129,7 @@ class _Writer:
         self._held: dict[str, Tensor | nn.Module] = {}
 
     def module(self) -> fx.GraphModule:
-        """What was written."""
+        """The module that was written."""
         module = fx.GraphModule(self._held, self.graph, "Layer")
         for node in self.graph.nodes:
             if node.meta.get(UNSPLIT) in self._source.transient:
@@ -137,13 +137,13 @@ class _Writer:
         return module
 
     def value(self, result: Any) -> Any:
-        """The value of a node of the source here."""
+        """The value, in the new graph, of a node of the source."""
         if not isinstance(result, fx.Node):
             return result
         if result not in self._env:
             assert result.op == "get_attr", f"{result} is not there"
             name = str(result.target)
-            local = name.replace(".", "_")  # one look-up; a path of modules would cost one each in every pass
+            local = name.replace(".", "_")  # one look-up per pass; a path of modules would cost one per module
             while local in self._held:
                 local += "_"
             self._held[local] = self._source.held[name]
@@ -152,7 +152,7 @@ class _Writer:
         return self._env[result]
 
     def copy(self, node: fx.Node) -> None:
-        """Write one node."""
+        """Copy one node."""
         args: tuple[Any, ...] = node.args
         kwargs: Mapping[str, Any] = node.kwargs
         if node in self._source.either:
@@ -167,7 +167,7 @@ class _Writer:
     def within(
         self, contexts: Sequence[Any], run: Sequence[fx.Node], later: Sequence[fx.Node], results: Sequence[Any]
     ) -> None:
-        """Write nodes that run in contexts, as a module of their own."""
+        """Copy nodes that run in contexts into a module of their own."""
         made = set(run)
         read = dict.fromkeys(parent for node in run for parent in node.all_input_nodes)
         given = [node for node in read if node not in made and node.op != "get_attr"]
@@ -180,7 +180,7 @@ class _Writer:
             writer.copy(node)
         writer.graph.output(tuple(writer.value(node) for node in left))
         name = f"within{len(self._held)}"
-        self._held[name] = Within(writer.module(), contexts)
+        self._held[name] = InContexts(writer.module(), contexts)
         called = self.graph.call_module(name, (self.training, self._device, *(self.value(node) for node in given)))
         for number, node in enumerate(left):
             self._env[node] = self.graph.call_function(_item, (called, number))
@@ -202,7 +202,7 @@ def _item(values: Sequence[Any], number: int) -> Any:
 
 
 def _by_place(node: fx.Node, named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments by name as positional ones and those that the operation takes by keyword only."""
+    """Convert arguments by name to positional and keyword-only ones."""
     schema = node.target._schema.arguments
     only = {argument.name for argument in schema if argument.kwarg_only}
     args = tuple(named[argument.name] for argument in schema if argument.name not in only)
@@ -210,7 +210,7 @@ def _by_place(node: fx.Node, named: Mapping[str, Any]) -> tuple[tuple[Any, ...],
 
 
 def names_inside(layer: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
-    """What each parameter and buffer of the model is called in a layer, and in the model."""
+    """Names of each parameter and buffer of a layer: in the layer, and in the model."""
     for path, part in layer.named_modules(remove_duplicate=False):
         if isinstance(part, fx.GraphModule):
             for node in part.graph.nodes:

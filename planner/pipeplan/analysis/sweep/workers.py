@@ -1,6 +1,6 @@
-"""Processes that solve cells, a few at a time, one process for one cell.
+"""Worker processes that solve cells, a limited number at a time, one process per cell.
 
-A worker that crashes, is killed for memory or hangs takes its own cell with it and nothing else.
+A worker that crashes, hangs or is killed for memory fails its own cell only.
 """
 
 import multiprocessing
@@ -13,22 +13,22 @@ from types import TracebackType
 from typing import Any
 
 PRELOADED = ("ortools.sat.python.cp_model", "pipeplan.solve", "pipeplan.analysis.sweep.work")
-"""What a worker needs, imported once in the process that workers are copies of."""
+"""Modules that workers need, imported once in the process of which workers are copies."""
 PATIENCE = 1.0
-"""Most seconds between two looks at the clock."""
+"""Most seconds between two checks of the deadlines."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Something a worker does; ``key`` tells whose it is. After ``deadline`` (monotonic seconds) it is ended."""
+    """A running worker; ``key`` identifies its cell. After ``deadline`` (monotonic seconds) it is ended."""
 
     key: int
     process: BaseProcess
     deadline: float
 
 
-class Crew:
-    """At most so many workers at a time; leaving the ``with`` block ends those that still run."""
+class WorkerPool:
+    """A pool of at most ``size`` workers; leaving the ``with`` block ends those that still run."""
 
     def __init__(self, size: int) -> None:
         methods = multiprocessing.get_all_start_methods()
@@ -40,7 +40,7 @@ class Crew:
         self._size = size
         self._tasks: list[Task] = []
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
@@ -52,22 +52,22 @@ class Crew:
 
     @property
     def busy(self) -> int:
-        """Workers that run."""
+        """Number of running workers."""
         return len(self._tasks)
 
     @property
     def free(self) -> bool:
-        """Whether another worker may start."""
+        """True if another worker may start."""
         return len(self._tasks) < self._size
 
     def start(self, key: int, target: Callable[..., None], arguments: tuple[Any, ...], seconds: float) -> None:
-        """Let a worker call ``target(*arguments)``, and end it after so many seconds."""
+        """Start a worker that calls ``target(*arguments)``, and end it after ``seconds``."""
         process = self._context.Process(target=target, args=arguments, daemon=True)
         process.start()
         self._tasks.append(Task(key, process, time.monotonic() + seconds))
 
     def finished(self) -> list[tuple[int, str]]:
-        """Wait until some worker has ended: its key, and what went wrong, empty if nothing did."""
+        """Wait until some worker has ended; return keys, each with its error (empty if there is none)."""
         while True:
             wait([task.process.sentinel for task in self._tasks], timeout=PATIENCE)
             late = [task for task in self._tasks if task.process.is_alive() and time.monotonic() > task.deadline]
