@@ -14,7 +14,7 @@ from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.common.solvers import cpsat_solver, pulp
-from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, cbc, cpsat, exact, placing
+from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, cbc, cpsat, exact, link_positions
 from pipeplan_formulations.partition.linear import linear_model
 from pipeplan_formulations.partition.windows import windows
 
@@ -325,7 +325,7 @@ def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):
     def too_tight(model, *_):
         model.at_least(Expression({}, -1))
 
-    monkeypatch.setattr(placing, "_reach", too_tight)
+    monkeypatch.setattr(link_positions, "_reach", too_tight)
     for solver in (cpsat, cbc):
         report = solver.solve(problem, Limits(), start=start)
         assert (report.status, report.stop, report.solution) == (Status.FEASIBLE, Stop.ERROR, start.solution)

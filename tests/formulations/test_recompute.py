@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeplan_formulations.common import recomputation as recompute
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE, Recomputation
+from pipeplan_formulations.common.recomputation import Recomputation
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 numbers = st.integers(0, 30)
 
@@ -128,7 +129,7 @@ def test_the_rough_answer_is_never_above_the_least(layers, data):
     """Without any list, the fractional knapsack bounds the cost, and what it calls impossible is."""
     lists = layers.lists()
     start, end, flights, spares = questions(data, len(layers.rows))
-    rough = lists.rough(start, end, flights, spares)
+    rough = lists.quick_lower_bound(start, end, flights, spares)
     floor, _ = lists.least(start, end, flights, spares)
     assert (rough <= floor).all()
 

@@ -18,14 +18,14 @@ from pipeplan_formulations.common.solvers import cp_model, cpsat_solver, why_sto
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_interrupts_and_is_remembered(number: signal.Signals) -> None:
     """It is a KeyboardInterrupt, recorded until the listening ends; then handlers are as before."""
-    before = [signal.getsignal(each) for each in signals.HEARD]
+    before = [signal.getsignal(each) for each in signals.HANDLED]
     with listening():
         assert not received()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
         assert received()
     assert not received()
-    assert [signal.getsignal(each) for each in signals.HEARD] == before
+    assert [signal.getsignal(each) for each in signals.HANDLED] == before
 
 
 def test_the_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_the_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         except KeyboardInterrupt:
             signal.raise_signal(signal.SIGTERM)  # the same one, passed on by a wrapper
             reached.append("answer")
-        monkeypatch.setattr(signals, "SAME", -1.0)
+        monkeypatch.setattr(signals, "DUPLICATE", -1.0)
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:
@@ -69,7 +69,7 @@ def test_an_outer_listener_goes_on() -> None:
 def test_foreign_and_ignoring_handlers_stay() -> None:
     """A host that answers SIGTERM itself, or has SIGINT ignored, keeps that."""
     heard: list[int] = []
-    before = [signal.getsignal(each) for each in signals.HEARD]
+    before = [signal.getsignal(each) for each in signals.HANDLED]
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
@@ -79,7 +79,7 @@ def test_foreign_and_ignoring_handlers_stay() -> None:
             assert not received()
         assert heard == [signal.SIGTERM]
     finally:
-        for number, handler in zip(signals.HEARD, before, strict=True):
+        for number, handler in zip(signals.HANDLED, before, strict=True):
             signal.signal(number, handler)
 
 

@@ -41,10 +41,10 @@ def test_points_are_enough_for_every_answer(layers, flight, spare):
         strict=True,
     ):
         assert one.tolist() == other.tolist()
-    fewest = stated.leanest(starts, ends, flights)
-    assert fewest.tolist() == recomputation.leanest(starts, ends, flights).tolist()
-    rough = stated.rough(starts, ends, flights, spares)
-    assert ((rough < IMPOSSIBLE) == (fewest <= spare)).all()
+    fewest = stated.fewest_bytes(starts, ends, flights)
+    assert fewest.tolist() == recomputation.fewest_bytes(starts, ends, flights).tolist()
+    quick = stated.quick_lower_bound(starts, ends, flights, spares)
+    assert ((quick < IMPOSSIBLE) == (fewest <= spare)).all()
     assert not stated.crowded(starts, ends).any()
 
 

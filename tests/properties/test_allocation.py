@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from helpers.allocations import brute_force, chain_allocations, every_allocation, memory, objective, wished
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
 from pipeplan_formulations.common.report import Limits, Status
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 @given(chain_allocations())

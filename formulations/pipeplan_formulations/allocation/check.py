@@ -1,8 +1,8 @@
 """Validation of a chain allocation instance."""
 
 from pipeplan_formulations.allocation.tables import AllocationTables
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
 from pipeplan_formulations.common.report import BeyondIntegersError
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 def check(problem: AllocationTables) -> None:

@@ -74,7 +74,7 @@ class Bracket(Generic[Solution]):
             self.high = high
         if value is not None and (self.value is None or value < self.value):
             self.value, self.best = value, solution
-            self._tell()
+            self._report_progress()
         return value
 
     def raise_low(self, low: int) -> None:
@@ -82,7 +82,7 @@ class Bracket(Generic[Solution]):
         low = low if self.high is None else min(low, self.high)
         if low > self.low:
             self.low = low
-            self._tell()
+            self._report_progress()
 
     @property
     def ceiling(self) -> int:
@@ -125,6 +125,6 @@ class Bracket(Generic[Solution]):
         wall, seed = self.clock.wall, self.limits.seed
         return Report(status, stop, self.value, bound, wall, backend, version, seed, self.best)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         if self._progress is not None:
             self._progress(self.value, self.low)

@@ -55,7 +55,7 @@ def undominated(groups: Array, first: Array, second: Array, third: Array | None 
     _, sorts = np.unique(np.stack([groups, third]), axis=1, return_inverse=True)
     kept = _two(sorts.ravel(), first, second)
     order = kept[np.lexsort((-third[kept], second[kept], first[kept], groups[kept]))]
-    return order[sweep(groups[order], second[order], third[order])]
+    return order[staircase_filter(groups[order], second[order], third[order])]
 
 
 def _one_value_each(groups: Array, values: Array) -> bool:
@@ -76,7 +76,7 @@ def _two(groups: Array, first: Array, second: Array) -> Indices:
     return order[kept]
 
 
-def sweep(groups: Array, second: Array, third: Array) -> NDArray[np.bool_]:
+def staircase_filter(groups: Array, second: Array, third: Array) -> NDArray[np.bool_]:
     """Which labels to keep, given by group and ``first``: none that an earlier one of its group matches in both others.
 
     ``second`` is better when smaller, ``third`` when larger.

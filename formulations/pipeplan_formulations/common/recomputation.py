@@ -31,11 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import sums_before
-from pipeplan_formulations.common.pareto import sweep
+from pipeplan_formulations.common.pareto import staircase_filter
 from pipeplan_formulations.common.span_knapsack import SpanKnapsack, SpanLargest, greedy
 from pipeplan_formulations.common.span_options import IMPOSSIBLE, OptionPoints, SpanOptions
-
-__all__ = ["IMPOSSIBLE", "Recomputation", "shared_recomputation"]
 
 Array = NDArray[np.int64]
 
@@ -105,7 +103,7 @@ class _Curve:
         savings = np.concatenate([self.savings, self.savings + sort.savings])
         peak = np.concatenate([self.peak, np.maximum(self.peak, sort.peak)])
         order = np.lexsort((peak, -savings, layers, cost))
-        order = order[sweep(np.zeros_like(order), peak[order], savings[order])]
+        order = order[staircase_filter(np.zeros_like(order), peak[order], savings[order])]
         sorts = self.sorts + Counter([sort])
         every = _Curve(cost[order], layers[order], savings[order], peak[order], order, self, sort, sorts, self.exact)
         return every if len(order) <= CAP else every.thinned()
@@ -191,7 +189,7 @@ class Recomputation(SpanOptions):
             found = [self._greedy(start, end, int(k), int(room)) for k, room in zip(in_flight, spare, strict=True)]
             costs = [IMPOSSIBLE if chosen is None else int(self._cost[chosen].sum()) for chosen in found]
             cost = np.array(costs, np.int64)
-            return np.minimum(self.rough(start, end, in_flight, spare), cost), cost
+            return np.minimum(self.quick_lower_bound(start, end, in_flight, spare), cost), cost
         curve = self._curve(start, end)
         cost, _ = self.points(start, end).cheapest(in_flight, spare)
         if curve.exact:
@@ -225,7 +223,7 @@ class Recomputation(SpanOptions):
         same = -1 - start * (len(self._sorts) + 1) - end if self._crowd(start, end) else id(self._curve(start, end))
         return same, self._largest_workspace(start, end)
 
-    def rough(self, starts: Array | int, ends: Array | int, in_flight: Array, spare: Array) -> Array:
+    def quick_lower_bound(self, starts: Array | int, ends: Array | int, in_flight: Array, spare: Array) -> Array:
         """The fractional knapsack, whatever the peaks, without any list."""
         need = np.maximum(-((spare - self.workspace.of(starts, ends)) // in_flight), 0)
         floor = self._knapsack.least(*np.broadcast_arrays(starts, ends, need))
@@ -237,7 +235,7 @@ class Recomputation(SpanOptions):
     def _knapsack(self) -> SpanKnapsack:
         return SpanKnapsack(self._cost, self._savings)
 
-    def leanest(self, starts: Array, ends: Array, in_flight: Array) -> Array:
+    def fewest_bytes(self, starts: Array, ends: Array, in_flight: Array) -> Array:
         """As in `SpanOptions`: if layers of peak p may be recomputed, all others of that peak or less may be too."""
         workspace = self.workspace.of(starts, ends)
         best: Array = workspace

@@ -17,8 +17,8 @@ from signal import SIG_DFL, SIGINT, SIGTERM, Signals, default_int_handler, getsi
 from threading import current_thread, main_thread
 from typing import Any
 
-HEARD = (SIGINT, SIGTERM)
-SAME = 0.5
+HANDLED = (SIGINT, SIGTERM)
+DUPLICATE = 0.5
 """Seconds."""
 
 
@@ -32,14 +32,14 @@ class _Listener:
     when: float = 0.0
     nearly: bool = False
 
-    def hear(self, number: int, _: Any) -> None:
+    def handle(self, number: int, _: Any) -> None:
         now = time.monotonic()
         if self.received is None:
             self.received, self.when = Signals(number), now
             if self.nearly:
                 return
             raise KeyboardInterrupt
-        if now - self.when > SAME:
+        if now - self.when > DUPLICATE:
             raise _EndAtOnce
 
 
@@ -101,11 +101,11 @@ def listening() -> Iterator[None]:
     listener = _Listener()
     with ExitStack() as stack:
         stack.callback(_listener.reset, _listener.set(listener))
-        for number in HEARD:
+        for number in HANDLED:
             before = getsignal(number)
             if before in (SIG_DFL, default_int_handler):
                 stack.callback(signal, number, before)
-                signal(number, listener.hear)
+                signal(number, listener.handle)
         try:
             yield
         except _EndAtOnce:

@@ -119,12 +119,12 @@ class SpanOptions(ABC):
         """Whether spans have so many options that `least` takes long; then `rough` bounds it."""
         return np.zeros(np.broadcast_shapes(starts.shape, ends.shape), np.bool_)
 
-    def rough(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> Array:
+    def quick_lower_bound(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> Array:
         """A lower bound on the extra time that takes little time to compute; shapes broadcast."""
         questions = np.broadcast_arrays(starts, ends, in_flight, spare)
         return self.least_each(*(each.ravel() for each in questions))[0].reshape(questions[0].shape)
 
-    def leanest(self, starts: Array, ends: Array, in_flight: Array) -> Array:
+    def fewest_bytes(self, starts: Array, ends: Array, in_flight: Array) -> Array:
         """Fewest bytes ``fixed + k · held + peak`` of any option; shapes broadcast."""
         questions = np.broadcast_arrays(starts, ends, in_flight)
         spans = zip(*(each.ravel().tolist() for each in questions), strict=True)

@@ -6,8 +6,9 @@ from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.partition import exact
 from pipeplan_formulations.partition.by_rows import ByRows
-from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.parts import PathCut, Tie, Wire
+from pipeplan_formulations.partition.tables import Boundaries
 
 __all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "Wire", "solve"]
 

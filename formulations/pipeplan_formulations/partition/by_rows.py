@@ -7,8 +7,9 @@ from pipeplan_formulations.common.mip.model import MipSolver
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.common.scaling import scale_for
 from pipeplan_formulations.partition import exact
-from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.linear import linear_model
+from pipeplan_formulations.partition.tables import Boundaries
 
 SHARE = 1 / 3
 """Part of the time limit that the dynamic programme may use."""
@@ -57,20 +58,20 @@ class ByRows:
         if model is None:
             return report(Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
 
-        told = _Told(progress, first.objective, first.bound)
+        shown = _BestSoFar(progress, first.objective, first.bound)
 
         def on_solution(point: list[float]) -> None:
             boundaries = model.boundaries(point, problem.layers)
             value = problem.evaluate(boundaries)
-            if (told.best is None or value < told.best) and problem.feasible(boundaries):
-                told.tell(value, told.bound)
+            if (shown.best is None or value < shown.best) and problem.feasible(boundaries):
+                shown.update(value, shown.bound)
 
         answer = solver.solve(
             model,
             replace(limits, time=clock.left),
             None if first.solution is None else model.point(problem, first.solution, high),
             None if progress is None else on_solution,
-            None if progress is None else lambda bound: told.tell(told.best, scale.up(bound)),
+            None if progress is None else lambda bound: shown.update(shown.best, scale.up(bound)),
         )
         found = [first.solution] if first.solution is not None else []
         if answer.status is Status.INFEASIBLE and not found:
@@ -101,14 +102,14 @@ def _checked(problem: ChainPartition, start: Report[Boundaries] | None) -> Repor
 
 
 @dataclass
-class _Told:
+class _BestSoFar:
     """Value and bound that ``progress`` knows."""
 
     progress: Progress | None
     best: int | None
     bound: int
 
-    def tell(self, best: int | None, bound: int) -> None:
+    def update(self, best: int | None, bound: int) -> None:
         """Call ``progress`` if one of them is better."""
         better = (best, max(bound, self.bound))
         if self.progress is not None and better != (self.best, self.bound):

@@ -5,10 +5,11 @@ from functools import partial
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Progress, Report, Stop
-from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.minmax import solve_minmax
 from pipeplan_formulations.partition.pareto import solve_step
 from pipeplan_formulations.partition.spans import NEVER
+from pipeplan_formulations.partition.tables import Boundaries
 from pipeplan_formulations.partition.windows import windows
 
 NAME = "exact"

@@ -82,15 +82,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipeplan_formulations.common.layer_tables import Array, Flags
 from pipeplan_formulations.partition.bounds import largest, lower_bound
 from pipeplan_formulations.partition.check import check
-from pipeplan_formulations.partition.memory import Memory, Recomputing
+from pipeplan_formulations.partition.memory import Memory, SpanRecomputation
 from pipeplan_formulations.partition.objective import value
 from pipeplan_formulations.partition.parts import PathCut
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
-
-__all__ = ["Array", "Boundaries", "ChainPartition", "Flags"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +110,9 @@ class ChainPartition(PartitionTables):
         return Memory(self)
 
     @cached_property
-    def recomputing(self) -> Recomputing:
+    def recomputing(self) -> SpanRecomputation:
         """What recomputation costs each span of layers."""
-        return Recomputing(self, self.room)
+        return SpanRecomputation(self, self.room)
 
     def with_paths(self, paths: tuple[PathCut, ...]) -> "ChainPartition":
         """The same instance with these inequalities (6), and what was computed of it already."""

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.scaling import Scale
-from pipeplan_formulations.partition.holding import Splits, hold
-from pipeplan_formulations.partition.instance import Array, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
+from pipeplan_formulations.partition.link_positions import Membership, add_link_positions
+from pipeplan_formulations.partition.memory_rows import TieFlags, add_memory_rows
 from pipeplan_formulations.partition.model import PartitionModel
 from pipeplan_formulations.partition.objective import Hop, delays_of_wires
-from pipeplan_formulations.partition.placing import Membership, place
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.windows import windows
 
@@ -26,23 +27,23 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
     if not room.possible:
         return None
     model = PartitionModel()
-    place(model, problem, room)
+    add_link_positions(model, problem, room)
     on = Membership(model, problem)
-    splits = Splits(model, on)
-    hold(model, problem, room, on, splits)
+    tie_flags = TieFlags(model, on)
+    add_memory_rows(model, problem, room, on, tie_flags)
     forward, backward, update = (
-        _stage_times(model, problem, scale, name, splits) for name in ("forward", "backward", "update")
+        _stage_times(model, problem, scale, name, tie_flags) for name in ("forward", "backward", "update")
     )
     send, back, link = (_link_times(model, problem, scale, name) for name in ("send", "send_back", "link"))
     model.minimize(model.time(low, high))
     stages = list(zip(forward, backward, [*send, Expression({})], [Expression({}), *back], strict=True))
-    reduce = [_reduction(model, problem, scale, s, on, splits) for s in range(problem.stages)]
+    reduce = [_reduction(model, problem, scale, s, on, tie_flags) for s in range(problem.stages)]
     if problem.objective == "bottleneck":
         _bottleneck(model, problem, scale, stages, link, reduce)
         return model
     weight = [Expression({})] * problem.stages
     if problem.weight is not None:
-        weight = _stage_times(model, problem, scale, "weight", splits)
+        weight = _stage_times(model, problem, scale, "weight", tie_flags)
     _step(model, problem, scale, stages, [u + r for u, r in zip(update, reduce, strict=True)], weight)
 
     def held(link: int, row: Sequence[int]) -> Expression:
@@ -55,7 +56,7 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
 
 
 def _stage_times(
-    model: PartitionModel, problem: ChainPartition, scale: Scale, name: str, splits: Splits
+    model: PartitionModel, problem: ChainPartition, scale: Scale, name: str, tie_flags: TieFlags
 ) -> list[Expression]:
     """Sum over a stage's layers; a backward runs the forward of what is recomputed once more."""
     prefix = np.insert(np.cumsum(scale.down(getattr(problem, name)), axis=-1), 0, 0, axis=-1)
@@ -68,7 +69,7 @@ def _stage_times(
     if name == "update" and problem.objective == "step":
         for tie in problem.ties:
             for s, update in enumerate(scale.down(np.array(tie.update)).tolist()):
-                times[s] += update * splits.copied(tie, s) if update else 0
+                times[s] += update * tie_flags.has_copy(tie, s) if update else 0
     return [model.define(time) for time in times]
 
 
@@ -79,7 +80,7 @@ def _link_times(model: PartitionModel, problem: ChainPartition, scale: Scale, na
 
 
 def _reduction(
-    model: PartitionModel, problem: ChainPartition, scale: Scale, s: int, on: Membership, splits: Splits
+    model: PartitionModel, problem: ChainPartition, scale: Scale, s: int, on: Membership, tie_flags: TieFlags
 ) -> Expression:
     """R_s: its layers' parts, the base if one of them has a part, and the ties that it splits."""
     total = Expression({})
@@ -94,8 +95,8 @@ def _reduction(
             total += base * model.largest([on(s, int(i)) for i in np.flatnonzero(some)])
     for tie in problem.ties:
         copy, home = scale.down(tie.reduce[s]), scale.down(tie.home[s])
-        total += copy * splits.copied(tie, s) if copy else 0
-        total += home * splits.left(tie, s) if home else 0
+        total += copy * tie_flags.has_copy(tie, s) if copy else 0
+        total += home * tie_flags.is_home(tie, s) if home else 0
     return model.define(total)
 
 

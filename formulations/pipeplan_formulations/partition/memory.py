@@ -40,7 +40,9 @@ class Memory:
         if not self._options:
             return self.plain(s, a, b)
         flight = self._problem.in_flight[s]
-        return self._stays(s, a, b) + self._by_sort(lambda sort: self._options[sort].leanest(a, b, flight), s, a, b)
+        return self._stays(s, a, b) + self._by_sort(
+            lambda sort: self._options[sort].fewest_bytes(a, b, flight), s, a, b
+        )
 
     def _largest(self, tables: dict[int, SpanLargest], s: Array, a: Array, b: Array) -> Array:
         """Z_s or Y_s."""
@@ -62,18 +64,18 @@ class Memory:
         if self._beside:
             total = total + self._largest(self._beside, s, a, b)
         for tie in self._ties:
-            total = total + np.array(tie.resident)[s] * tie.copied(a, b)
+            total = total + np.array(tie.resident)[s] * tie.has_copy(a, b)
         return total
 
 
-class Recomputing:
+class SpanRecomputation:
     """X and its cost for stages on spans of layers; what floors a dynamic programme asked for is kept."""
 
     def __init__(self, problem: PartitionTables, room: Memory) -> None:
         self._problem, self._room = problem, room
         self._any = bool(problem.bytes.useful.any())
         self._by_stage: dict[int, SpanOptions] = {}
-        self._floors: dict[int, Array] = {}
+        self._lower_bounds: dict[int, Array] = {}
 
     def of_partition(self, boundaries: Boundaries, optimistic: bool) -> Array:
         """What each stage's backward takes longer; 0 where nothing fits.
@@ -88,10 +90,12 @@ class Recomputing:
         edges = np.array(boundaries)
         for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])).tolist():
             span = s, edges[s : s + 1], edges[s + 1 : s + 2]
-            longer[s] = (self._floor(*span) if optimistic else self._options(s).least_each(*self._asked(*span))[1])[0]
+            longer[s] = (
+                self._lower_bound(*span) if optimistic else self._options(s).least_each(*self._questions(*span))[1]
+            )[0]
         return longer
 
-    def floors(self, s: int, a: Array, b: Array, wanted: Flags) -> Array:
+    def lower_bounds(self, s: int, a: Array, b: Array, wanted: Flags) -> Array:
         """What stage s's backward takes longer, at least, on the spans a … b − 1 that are ``wanted``; 0 on others."""
         longer = np.zeros(np.broadcast_shapes(a.shape, b.shape), np.int64)
         if not self._any or not wanted.any():
@@ -105,7 +109,7 @@ class Recomputing:
             cost = np.zeros(len(start), np.int64)
             short = self._short(np.array(s), start, end)
             if short.any():
-                cost[short] = self._floor(s, start[short], end[short])
+                cost[short] = self._lower_bound(s, start[short], end[short])
             known[start, end - start - 1] = cost
         longer[wanted] = known[place]
         return longer
@@ -123,12 +127,12 @@ class Recomputing:
 
     def _table(self, s: int, width: int) -> Array:
         """LowerBounds of stage s that are known: rows are starts, columns lengths less one."""
-        known = self._floors.get(s)
+        known = self._lower_bounds.get(s)
         if known is None or known.shape[1] < width:
             wider = np.full((self._problem.layers, width), UNKNOWN)
             if known is not None:
                 wider[:, : known.shape[1]] = known
-            self._floors[s] = known = wider
+            self._lower_bounds[s] = known = wider
         return known
 
     def _short(self, s: Array, a: Array, b: Array) -> Flags:
@@ -137,15 +141,15 @@ class Recomputing:
         short: Flags = (self._room.plain(s, a, b) > limit) & (self._room.least(s, a, b) <= limit)
         return short
 
-    def _floor(self, s: int, a: Array, b: Array) -> Array:
+    def _lower_bound(self, s: int, a: Array, b: Array) -> Array:
         """Least extra time of spans that are short of memory; a rough bound on it where they are crowded."""
-        options, asked = self._options(s), self._asked(s, a, b)
+        options, asked = self._options(s), self._questions(s, a, b)
         crowded = options.crowded(a, b)
-        floor = options.rough(*asked)
+        floor = options.quick_lower_bound(*asked)
         floor[~crowded] = options.least_each(*(each[~crowded] for each in asked))[0]
         return floor
 
-    def _asked(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
+    def _questions(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
         """Starts, ends, in-flight counts and spare bytes."""
         return a, b, np.broadcast_to(self._problem.in_flight[s], a.shape), self._room.spare(np.array(s), a, b)
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.sentinels import UNLIMITED
-from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.spans import NEVER, spans
+from pipeplan_formulations.partition.tables import Boundaries
 from pipeplan_formulations.partition.windows import Windows
 
 NEAR = 4

@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.mip.model import Expression, LinearModel
-from pipeplan_formulations.partition.instance import Array, Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
+from pipeplan_formulations.partition.tables import Boundaries
 
 
-class Again(NamedTuple):
+class RecomputedLayers(NamedTuple):
     """Layers with equal numbers: the variable that says how many of them a stage recomputes, and whether any."""
 
     stage: int
@@ -30,7 +32,7 @@ class PartitionModel(LinearModel):
     """
 
     switches: list[dict[int, int]] = field(default_factory=list)
-    again: list[Again] = field(default_factory=list)
+    again: list[RecomputedLayers] = field(default_factory=list)
 
     def above(self, expression: Expression | int) -> None:
         """T ≥ ``expression``."""

@@ -72,7 +72,7 @@ def reductions(problem: PartitionTables, s: Array, a: Array, b: Array) -> Array:
     result: Array = total[s, b] - total[s, a]
     result = result + problem.reduce_base[s] * (some[s, b] > some[s, a])
     for tie in problem.ties:
-        result = result + np.array(tie.reduce)[s] * tie.copied(a, b) + np.array(tie.home)[s] * tie.left(a, b)
+        result = result + np.array(tie.reduce)[s] * tie.has_copy(a, b) + np.array(tie.home)[s] * tie.is_home(a, b)
     return result
 
 
@@ -80,7 +80,7 @@ def copies_update(problem: PartitionTables, s: Array, a: Array, b: Array) -> Arr
     """What the copies of the stages s on layers a … b − 1 add to U_s; arrays that broadcast."""
     result: Array = np.zeros(np.broadcast_shapes(s.shape, a.shape, b.shape), np.int64)
     for tie in problem.ties:
-        result = result + np.array(tie.update)[s] * tie.copied(a, b)
+        result = result + np.array(tie.update)[s] * tie.has_copy(a, b)
     return result
 
 

@@ -26,10 +26,12 @@ import numpy as np
 
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.pareto import spread, undominated
 from pipeplan_formulations.common.sentinels import UNLIMITED
-from pipeplan_formulations.partition.instance import Array, Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.spans import NEVER, Spans, spans
+from pipeplan_formulations.partition.tables import Boundaries
 from pipeplan_formulations.partition.windows import Windows
 
 BEAM = 12
@@ -43,7 +45,7 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket[Boundari
         target = max(target, bracket.horizon - (bracket.horizon == bracket.cutoff))
     while not bracket.beyond:
         stages = _Stages(problem, room, target, bracket.clock)
-        view = _look_back(stages, target, bracket)
+        view = _backward_pass(stages, target, bracket)
         if view.possible:
             break
         bracket.raise_low(target + 1)
@@ -54,7 +56,7 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket[Boundari
 
     while bracket.low < target and not bracket.closed:  # without labels
         middle = (bracket.low + target) // 2
-        view = _look_back(stages, middle, bracket)
+        view = _backward_pass(stages, middle, bracket)
         if view.possible:
             bracket.offer(view.follow(stages.tables))
             target = middle
@@ -102,7 +104,7 @@ class _Stages:
 
 
 @dataclass(frozen=True)
-class _View:
+class _SuffixView:
     """What the end tells each boundary. Rows are stages 0 … S, columns boundaries 0 … n.
 
     ``cap``: largest H that may still succeed. ``near``, ``far``: least and most that R can still grow.
@@ -111,10 +113,10 @@ class _View:
     """
 
     cap: Array
-    near: Array
-    far: Array
-    worst: Array
-    spent: Array
+    least_growth: Array
+    most_growth: Array
+    least_delay: Array
+    useful_slack: Array
     caps: list[Array]
 
     @property
@@ -130,40 +132,44 @@ class _View:
         return tuple(boundaries)
 
 
-def _look_back(stages: _Stages, target: int, bracket: Bracket[Boundaries], heads: Array | None = None) -> _View:
+def _backward_pass(
+    stages: _Stages, target: int, bracket: Bracket[Boundaries], heads: Array | None = None
+) -> _SuffixView:
     """(4a) exactly; (4b) with the most slack; (5) and (8) for the largest e from a span on, with the least R.
 
     ``heads``: least H known of a boundary; without it, no label is asked what its slack is worth.
     """
-    cap, near, far, worst = (np.full(stages.shape, start) for start in (-NEVER, NEVER, -NEVER, NEVER))
-    spent = np.zeros(stages.shape, np.int64)
-    cap[-1, -1], near[-1, -1], far[-1, -1], worst[-1, -1] = target, 0, 0, 0
+    cap, least_growth, most_growth, least_delay = (
+        np.full(stages.shape, start) for start in (-NEVER, NEVER, -NEVER, NEVER)
+    )
+    useful_slack = np.zeros(stages.shape, np.int64)
+    cap[-1, -1], least_growth[-1, -1], most_growth[-1, -1], least_delay[-1, -1] = target, 0, 0, 0
     every = []
     for s, table in reversed(list(enumerate(stages.tables))):
         bracket.clock.check()
-        following = near[s + 1][table.ends]
+        following = least_growth[s + 1][table.ends]
         caps = np.minimum(target - table.work, cap[s + 1][table.ends] - table.advance)
         if s == 0:
             np.minimum(caps, target - table.work - table.ending, out=caps)
         elif stages.slack is not None:
             slack = stages.slack[s, table.starts][:, None]
             np.minimum(caps, target - table.work - table.ending + slack, out=caps)
-        delay = np.maximum(table.delay, worst[s + 1][table.ends])
+        delay = np.maximum(table.delay, least_delay[s + 1][table.ends])
         np.minimum(caps, target - delay - table.advance - following, out=caps)
         cap[s, table.starts] = caps.max(axis=1, initial=-NEVER)  # never less, or sums would leave int64
         alive = caps >= (0 if heads is None else heads[s, table.starts][:, None])
-        near[s, table.starts] = np.where(alive, table.advance + following, NEVER).min(axis=1, initial=NEVER)
-        worst[s, table.starts] = np.where(alive, delay, NEVER).min(axis=1, initial=NEVER)
-        grown = table.advance + far[s + 1][table.ends]
-        far[s, table.starts] = np.where(alive, grown, -NEVER).max(axis=1, initial=-NEVER)
+        least_growth[s, table.starts] = np.where(alive, table.advance + following, NEVER).min(axis=1, initial=NEVER)
+        least_delay[s, table.starts] = np.where(alive, delay, NEVER).min(axis=1, initial=NEVER)
+        grown = table.advance + most_growth[s + 1][table.ends]
+        most_growth[s, table.starts] = np.where(alive, grown, -NEVER).max(axis=1, initial=-NEVER)
         if stages.slack is not None and heads is not None:
-            asked = np.maximum(table.ending, spent[s + 1][table.ends] - table.behind)
-            spent[s, table.starts] = np.where(alive, asked, 0).max(axis=1, initial=0)
+            asked = np.maximum(table.ending, useful_slack[s + 1][table.ends] - table.behind)
+            useful_slack[s, table.starts] = np.where(alive, asked, 0).max(axis=1, initial=0)
         every.append(caps)
-    return _View(cap, near, far, worst, spent, every[::-1])
+    return _SuffixView(cap, least_growth, most_growth, least_delay, useful_slack, every[::-1])
 
 
-def _least_heads(stages: _Stages, view: _View) -> Array:
+def _least_heads(stages: _Stages, view: _SuffixView) -> Array:
     """The least H at each boundary over prefixes that may still succeed; shape (S + 1, n + 1)."""
     heads = np.full(stages.shape, NEVER)
     heads[0, 0] = 0
@@ -176,8 +182,8 @@ def _least_heads(stages: _Stages, view: _View) -> Array:
 
 def _labels(stages: _Stages, target: int, bracket: Bracket[Boundaries], beam: int | None = None) -> Boundaries | None:
     """A partition with T ≤ target, or None if there is none (with at most ``beam`` labels a boundary: none found)."""
-    view = _look_back(stages, target, bracket)
-    view = _look_back(stages, target, bracket, _least_heads(stages, view))
+    view = _backward_pass(stages, target, bracket)
+    view = _backward_pass(stages, target, bracket, _least_heads(stages, view))
     boundary, head, delay, slack = (np.zeros(1, np.int64) for _ in range(4))
     history: list[tuple[Array, Array]] = []
     for s, (table, caps) in enumerate(zip(stages.tables, view.caps, strict=True)):
@@ -191,15 +197,15 @@ def _labels(stages: _Stages, target: int, bracket: Bracket[Boundaries], beam: in
         row = row[label]
         ends = table.ends[row, column]
         heads = head[label] + table.advance[row, column]
-        least = view.worst[s + 1, ends]
+        least = view.least_delay[s + 1, ends]
         delays = np.maximum(np.maximum(delay[label], table.delay[row, column]), least)
-        fits = heads + view.near[s + 1, ends] + delays <= target
+        fits = heads + view.least_growth[s + 1, ends] + delays <= target
         label, row, column = label[fits], row[fits], column[fits]
         ends, heads, delays, least = ends[fits], heads[fits], delays[fits], least[fits]
-        delays = np.where(heads + view.far[s + 1, ends] + delays <= target, least, delays)
+        delays = np.where(heads + view.most_growth[s + 1, ends] + delays <= target, least, delays)
         slacks = None
         if stages.slack is not None:
-            slacks = np.minimum(slack[label] + table.behind[row, column], view.spent[s + 1, ends])
+            slacks = np.minimum(slack[label] + table.behind[row, column], view.useful_slack[s + 1, ends])
         kept = undominated(ends, heads, delays, slacks)
         if not len(kept):
             return None

@@ -60,23 +60,23 @@ class Tie:
         if any(number < 0 for row in rows for number in row):
             raise ValueError(f"a tie costs bytes and time; some of these are negative: {rows}")
 
-    def copied(self, a: Array, b: Array) -> Flags:
+    def has_copy(self, a: Array, b: Array) -> Flags:
         """Whether a stage on the layers a … b − 1 has a copy."""
-        return copied(self.layers, a, b)
+        return has_copy(self.layers, a, b)
 
-    def left(self, a: Array, b: Array) -> Flags:
+    def is_home(self, a: Array, b: Array) -> Flags:
         """Whether a stage on the layers a … b − 1 has the first of the layers, and another stage a copy."""
-        return left(self.layers, a, b)
+        return is_home(self.layers, a, b)
 
 
-def copied(layers: tuple[int, ...], a: Array | int, b: Array | int) -> Flags:
+def has_copy(layers: tuple[int, ...], a: Array | int, b: Array | int) -> Flags:
     """Whether the layers a … b − 1 hold some of ``layers``, which ascend, but not the first of them."""
     some = [np.less_equal(a, layer) & np.greater(b, layer) for layer in layers]
     result: Flags = np.logical_or.reduce(some[1:]) & np.logical_not(some[0])
     return result
 
 
-def left(layers: tuple[int, ...], a: Array | int, b: Array | int) -> Flags:
+def is_home(layers: tuple[int, ...], a: Array | int, b: Array | int) -> Flags:
     """Whether the layers a … b − 1 hold the first of ``layers``, which ascend, but not all of them."""
     first, last = layers[0], layers[-1]
     result: Flags = np.less_equal(a, first) & np.greater(b, first) & np.less_equal(b, last)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.layer_tables import Array, Flags
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.objective import (
     Hop,
@@ -23,7 +23,7 @@ from pipeplan_formulations.partition.objective import (
     reductions,
 )
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
-from pipeplan_formulations.partition.windows import Flags, Windows
+from pipeplan_formulations.partition.windows import Windows
 
 NEVER = 2**61
 """A time that no partition reaches. Two of them still fit into int64."""
@@ -82,7 +82,7 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     begins = starts[:, None]
     closed |= ~allowed[ends]
     f, b = (table[ends] - table[begins] for table in (forward, backward))
-    b += problem.recomputing.floors(s, begins, ends, ~closed)
+    b += problem.recomputing.lower_bounds(s, begins, ends, ~closed)
     nothing = np.zeros(n + 1, np.int64)
     sent, returned, busy = (
         _at_boundary(table[s]) if not final else nothing for table in (problem.send, problem.send_back, problem.link)

@@ -16,8 +16,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.mip.model import Expression
-from pipeplan_formulations.partition.instance import Array, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.model import PartitionModel
 from pipeplan_formulations.partition.windows import Windows
 
@@ -51,7 +52,7 @@ class Membership:
         return self._begun[stage](layer - 1) - self._ended[stage](layer - 1)
 
 
-def place(model: PartitionModel, problem: ChainPartition, room: Windows) -> None:
+def add_link_positions(model: PartitionModel, problem: ChainPartition, room: Windows) -> None:
     """One cut a link, in order, and (1) where it grows with the end: no stage reaches farther than memory lets it."""
     for link in range(problem.stages - 1):
         cuts = [int(b) - 1 for b in np.flatnonzero(room.open[link + 1])]
