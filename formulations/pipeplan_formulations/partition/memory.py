@@ -1,4 +1,4 @@
-"""Memory of stages, equation (1), for arrays of stages and spans, and what the recomputation that it takes costs."""
+"""Memory of stages, inequality (1), for arrays of stages and spans, and the cost of the recomputation that it needs."""
 
 from collections.abc import Callable
 
@@ -27,11 +27,11 @@ class Memory:
         self._ties = [tie for tie in problem.ties if any(tie.resident)]
 
     def plain(self, s: Array, a: Array, b: Array) -> Array:
-        """Left side of (1) where nothing is recomputed."""
+        """Left side of (1) with nothing recomputed."""
         return self._stays(s, a, b) + self._largest(self._workspaces, s, a, b)
 
     def spare(self, s: Array, a: Array, b: Array) -> Array:
-        """What the limit leaves for workspace where nothing is recomputed; negative if it leaves none."""
+        """Bytes that the limit leaves for workspace with nothing recomputed; negative if it leaves none."""
         room: Array = self._problem.limit[s] - self._stays(s, a, b)
         return room
 
@@ -49,7 +49,7 @@ class Memory:
         return self._by_sort(lambda sort: tables[sort].of(a, b), s, a, b)
 
     def _by_sort(self, bytes_of: Callable[[int], Array], s: Array, a: Array, b: Array) -> Array:
-        """Bytes that are the same for all stages of a sort, given those of each sort."""
+        """Bytes of each stage, given a function that returns those of a sort of stages."""
         if len(self._sorts) == 1:
             return bytes_of(self._sorts[0])
         found: Array = np.zeros(np.broadcast_shapes(np.shape(s), np.shape(a), np.shape(b)), np.int64)
@@ -58,6 +58,7 @@ class Memory:
         return found
 
     def _stays(self, s: Array, a: Array, b: Array) -> Array:
+        """Left side of (1) with nothing recomputed, without Z_s."""
         resident, saved = self._problem.prefix["resident"], self._problem.prefix["saved"]
         held = saved[s, b] - saved[s, a] + self._problem.bytes.received[s, a]
         total: Array = resident[s, b] - resident[s, a] + self._problem.in_flight[s] * held
@@ -69,7 +70,7 @@ class Memory:
 
 
 class SpanRecomputation:
-    """X and its cost for stages on spans of layers; what floors a dynamic programme asked for is kept."""
+    """X and its cost for stages on spans of layers, with a cache of lower bounds for dynamic programmes."""
 
     def __init__(self, problem: PartitionTables, room: Memory) -> None:
         self._problem, self._room = problem, room
@@ -78,7 +79,9 @@ class SpanRecomputation:
         self._lower_bounds: dict[int, Array] = {}
 
     def of_partition(self, boundaries: Boundaries, optimistic: bool) -> Array:
-        """What each stage's backward takes longer; 0 where nothing fits.
+        """Recomputed forward time in each stage's backward; 0 where no X fits.
+
+        ``optimistic`` takes a lower bound on it where the least is unknown.
 
         Returns
         -------
@@ -96,10 +99,11 @@ class SpanRecomputation:
         return longer
 
     def lower_bounds(self, s: int, a: Array, b: Array, wanted: Flags) -> Array:
-        """What stage s's backward takes longer, at least, on the spans a … b − 1 that are ``wanted``; 0 on others."""
+        """Lower bound on recomputed forward time of stage s on the spans a … b − 1 that are ``wanted``; 0 on others."""
         longer = np.zeros(np.broadcast_shapes(a.shape, b.shape), np.int64)
         if not self._any or not wanted.any():
             return longer
+        # Wanted spans, their places in the cache, and those that it lacks.
         start, end = (np.broadcast_to(edge, longer.shape)[wanted] for edge in (a, b))
         place = start, end - start - 1
         known = self._table(s, int(place[1].max()) + 1)
@@ -126,7 +130,7 @@ class SpanRecomputation:
         return self._options(s).choose(a, b, flight, spare)
 
     def _table(self, s: int, width: int) -> Array:
-        """LowerBounds of stage s that are known: rows are starts, columns lengths less one."""
+        """The cache of stage s, at least ``width`` wide: rows are starts, columns lengths less one."""
         known = self._lower_bounds.get(s)
         if known is None or known.shape[1] < width:
             wider = np.full((self._problem.layers, width), UNKNOWN)
@@ -136,24 +140,25 @@ class SpanRecomputation:
         return known
 
     def _short(self, s: Array, a: Array, b: Array) -> Flags:
-        """Which stages fit only with recomputation."""
+        """True for stages that fit only with recomputation."""
         limit = self._problem.limit[s]
         short: Flags = (self._room.plain(s, a, b) > limit) & (self._room.least(s, a, b) <= limit)
         return short
 
     def _lower_bound(self, s: int, a: Array, b: Array) -> Array:
-        """Least extra time of spans that are short of memory; a rough bound on it where they are crowded."""
+        """Least recomputed forward time of spans that need some; a quick lower bound for crowded spans."""
         options, asked = self._options(s), self._questions(s, a, b)
         crowded = options.crowded(a, b)
-        floor = options.quick_lower_bound(*asked)
-        floor[~crowded] = options.least_each(*(each[~crowded] for each in asked))[0]
-        return floor
+        bound = options.quick_lower_bound(*asked)
+        bound[~crowded] = options.least_each(*(each[~crowded] for each in asked))[0]
+        return bound
 
     def _questions(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
         """Starts, ends, in-flight counts and spare bytes."""
         return a, b, np.broadcast_to(self._problem.in_flight[s], a.shape), self._room.spare(np.array(s), a, b)
 
     def _options(self, s: int) -> SpanOptions:
+        """Recomputation options of stage s."""
         if s not in self._by_stage:
             self._by_stage[s] = self._problem.options(s)
         return self._by_stage[s]

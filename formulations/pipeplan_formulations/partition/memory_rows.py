@@ -1,7 +1,8 @@
-"""What stages hold: rows for (1) where windows alone do not say it, because layers are recomputed or weights are tied.
+"""Memory rows: inequality (1) in the linear model, for stages with recomputed layers or copies of tied weights.
 
-Layers with equal numbers are interchangeable, so a choice says how many of each sort a stage recomputes: at most as
-many as lie there. Another one says whether there are any, for then the stage needs the sort's peak.
+For other stages the windows imply (1). Layers with equal numbers are interchangeable, so one variable counts how many
+layers of each sort a stage recomputes, at most as many as lie on it. A 0-1 variable is 1 if there are any, because then
+the stage needs the sort's peak.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ from pipeplan_formulations.partition.windows import Windows
 
 
 class TieFlags:
-    """For a tie and a stage: flags that are 1 where the stage has a copy, and where another one has what it shares."""
+    """Flags for a tie and a stage: the stage has a copy; the stage is the home of weights that another one copies."""
 
     def __init__(self, model: PartitionModel, on: Membership) -> None:
         self._model, self._on = model, on
@@ -25,7 +26,7 @@ class TieFlags:
         self._left: dict[tuple[Tie, int], Expression] = {}
 
     def has_copy(self, tie: Tie, stage: int) -> Expression:
-        """1 where the stage holds others of the layers, but not the first: it holds a row of neighbours."""
+        """A flag, 1 if the stage holds others of the tied layers but not the first; its layers are contiguous."""
         key = tie, stage
         if key not in self._has_copy:
             first = self._on(stage, tie.layers[0])
@@ -34,7 +35,7 @@ class TieFlags:
         return self._has_copy[key]
 
     def is_home(self, tie: Tie, stage: int) -> Expression:
-        """1 where the stage holds the first of the layers, but not the last."""
+        """A flag, 1 if the stage holds the first of the tied layers but not the last."""
         key = tie, stage
         if key not in self._left:
             difference = self._on(stage, tie.layers[0]) - self._on(stage, tie.layers[-1])
@@ -45,7 +46,7 @@ class TieFlags:
 def add_memory_rows(
     model: PartitionModel, problem: ChainPartition, room: Windows, on: Membership, tie_flags: TieFlags
 ) -> None:
-    """(1) for every stage that some span the windows allow would overfill as it stands."""
+    """Add (1) for every stage that could exceed its limit, on some span within the windows, with nothing recomputed."""
     for s in range(problem.stages):
         if _may_exceed_limit(problem, room, s):
             again = _recompute(model, problem, s, on) if problem.in_flight[s] else []
@@ -54,7 +55,7 @@ def add_memory_rows(
 
 
 def _recompute(model: PartitionModel, problem: ChainPartition, s: int, on: Membership) -> list[RecomputedLayers]:
-    """How many layers of each sort stage s recomputes: no more than lie on it."""
+    """Add the numbers of layers of each sort that stage s recomputes, at most as many as lie on it."""
     sorts: dict[tuple[int, int, int], list[int]] = {}
     tables = zip(problem.forward[s], problem.bytes.savings[s], problem.bytes.again[s], strict=True)
     for layer, (forward, savings, again) in enumerate(tables):
@@ -74,7 +75,7 @@ def _recompute(model: PartitionModel, problem: ChainPartition, s: int, on: Membe
 
 
 def _may_exceed_limit(problem: ChainPartition, room: Windows, s: int) -> bool:
-    """Whether some longest span does not fit where nothing is recomputed."""
+    """True if some longest span of stage s does not fit with nothing recomputed."""
     starts = np.arange(problem.layers)
     ends = room.last[s]
     some = ends > starts
@@ -90,7 +91,8 @@ def _memory_row(
     on: Membership,
     tie_flags: TieFlags,
 ) -> None:
-    """(1): P_s + k_s (A_s − savings + r_s) + the largest workspace ≤ L_s, in units in which sums stay small."""
+    """Add (1), P_s + k_s (A_s − savings + r_s) + the largest workspace ≤ L_s, in units that keep sums small."""
+    # Bytes that stay, and bytes held per micro-batch in flight.
     flight = int(problem.in_flight[s])
     savings = problem.bytes.savings[s].tolist()
     held = model.over_stage(s, problem.prefix["saved"][s])
@@ -101,6 +103,7 @@ def _memory_row(
     for tie in problem.ties:
         if tie.resident[s]:
             stays += tie.resident[s] * tie_flags.has_copy(tie, s)
+    # Scaled rows: bytes beyond the limit, plus the largest workspace or recomputed peak, plus that of a second lane.
     need = stays - int(problem.limit[s])
     unit = scale_for(sum(abs(c) for c in need.terms.values()) + abs(need.constant)).unit
     peaks = _peaks(problem.bytes.workspace[s], s, on) if problem.workspace.any() else []
@@ -114,4 +117,5 @@ def _memory_row(
 
 
 def _peaks(workspace: Array, s: int, on: Membership) -> list[Expression]:
+    """The workspace of each layer if it lies on stage s, else 0."""
     return [int(size) * on(s, layer) for layer, size in enumerate(workspace) if size]

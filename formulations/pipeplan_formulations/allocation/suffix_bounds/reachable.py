@@ -76,7 +76,7 @@ class Reachable:
         return not (self.first[1:] == 0).any() or int(self.last[0]) < self._problem.layers
 
     def _next(self, ends: Array) -> Array:
-        """From each boundary, the first one at which a stage can begin, n + 1 if there is none; shape (n + 1,)."""
+        """The first boundary, from each one on, at which a stage can begin; n + 1 if there is none; shape (n + 1,)."""
         n = self._problem.layers
         begins = np.where(ends > np.arange(n), np.arange(n), n + 1)
         return np.append(np.minimum.accumulate(begins[::-1])[::-1], n + 1)

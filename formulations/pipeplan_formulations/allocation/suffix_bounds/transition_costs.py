@@ -134,7 +134,7 @@ def _least_held(
     extra: Array,
     again: Callable[[NDArray[np.bool_], Array], Array],
 ) -> Array:
-    """The least k, from ``counts.least`` on, that keeps each stage below the ceiling; some number above ``top`` if none.
+    """The least k, from ``counts.least`` on, that keeps each stage below the ceiling; above ``top`` if none does.
 
     A larger k may force more recomputation, which in turn may require a larger k. So k is raised until it satisfies its
     own requirement. ``extra`` is updated to the recomputed forward time of that k, by ``again``.
