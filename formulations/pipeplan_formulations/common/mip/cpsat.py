@@ -1,4 +1,4 @@
-"""Linear models by CP-SAT: every variable is an integer, conditions are enforcement literals."""
+"""CP-SAT adapter for linear models: every variable is an integer, conditions are enforcement literals."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ def solve_cpsat(
 
 
 def _written(cp: Any, model: LinearModel) -> tuple[Any, list[Any]]:
-    """The model as CP-SAT's, and its variables."""
+    """The CP-SAT model and its variables."""
     sat = cp.CpModel()
     variables = [sat.new_int_var(low, high, "") for low, high in zip(model.lows, model.highs, strict=True)]
 
@@ -64,6 +64,8 @@ def _written(cp: Any, model: LinearModel) -> tuple[Any, list[Any]]:
 
 
 def _watcher(cp: Any, variables: list[Any], on_solution: Callable[[list[float]], None]) -> Any:
+    """A solution callback that passes each point on."""
+
     class Watcher(cp.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             on_solution([float(self.value(variable)) for variable in variables])
@@ -72,7 +74,7 @@ def _watcher(cp: Any, variables: list[Any], on_solution: Callable[[list[float]],
 
 
 def whole(bound: float) -> int:
-    """CP-SAT's bound on an integer objective, which comes as a double, exact below 2^53."""
+    """The integer bound from CP-SAT's floating-point one, which is exact below 2^53."""
     return math.ceil(bound - 0.5)
 
 
