@@ -2,7 +2,7 @@
 
 ::
 
-    bound        ─────────▲───────▲──▲────▲▲▲═══════════  optimum (or the gap that was asked for)
+    bound        ─────────▲───────▲──▲────▲▲▲═══════════  optimum (or the requested gap)
     incumbent    ▼──────────▼───────────▼────═══════════
 
 Open nodes lie on a heap, each with a lower bound on every solution below it. The node of the least bound is advanced

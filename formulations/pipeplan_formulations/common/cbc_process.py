@@ -105,7 +105,7 @@ def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, 
     point = None
     if solved and values:  # a variable without rows keeps its least value
         point = [float(values.get(v.name, v.lowBound) or 0.0) for v in variables]
-    told = _LOWER.search(log)
+    match = _LOWER.search(log)
     infeasible = status == module.LpStatusInfeasible
     interrupted = interrupted or received()
     late = late or "time" in log.partition("Result - ")[2].partition("\n")[0]
@@ -114,7 +114,7 @@ def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, 
         optimal=sol_status == module.LpSolutionOptimal and not late,
         infeasible=infeasible and not late,
         point=point,
-        bound=float(told[1]) if told else 0.0,
+        bound=float(match[1]) if match else 0.0,
         late=late,
         interrupted=interrupted,
     )

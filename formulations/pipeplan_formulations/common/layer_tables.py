@@ -111,7 +111,7 @@ class LayerTables:
     def fill(self, sizes: Mapping[str, int]) -> None:
         """Put zeros where a table was left out, given the length of each axis of `SHAPES`."""
         if self.recomputable is not LEFT_OUT and self.output is LEFT_OUT:
-            raise ValueError("layers may be recomputed, so output must say what they hold then")
+            raise ValueError("layers may be recomputed, so output (bytes held by a recomputed layer) is required")
         for name, shapes in self.SHAPES.items():
             if getattr(self, name) is LEFT_OUT:
                 dtype = np.bool_ if name == "recomputable" else np.int64

@@ -94,7 +94,7 @@ class SpanRecomputation:
         for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])).tolist():
             span = s, edges[s : s + 1], edges[s + 1 : s + 2]
             longer[s] = (
-                self._lower_bound(*span) if optimistic else self._options(s).least_each(*self._questions(*span))[1]
+                self._lower_bound(*span) if optimistic else self._options(s).least_each(*self._query(*span))[1]
             )[0]
         return longer
 
@@ -147,13 +147,13 @@ class SpanRecomputation:
 
     def _lower_bound(self, s: int, a: Array, b: Array) -> Array:
         """Least recomputed forward time of spans that need some; a quick lower bound for crowded spans."""
-        options, asked = self._options(s), self._questions(s, a, b)
+        options, query = self._options(s), self._query(s, a, b)
         crowded = options.crowded(a, b)
-        bound = options.quick_lower_bound(*asked)
-        bound[~crowded] = options.least_each(*(each[~crowded] for each in asked))[0]
+        bound = options.quick_lower_bound(*query)
+        bound[~crowded] = options.least_each(*(each[~crowded] for each in query))[0]
         return bound
 
-    def _questions(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
+    def _query(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
         """Starts, ends, in-flight counts and spare bytes."""
         return a, b, np.broadcast_to(self._problem.in_flight[s], a.shape), self._room.spare(np.array(s), a, b)
 

@@ -187,8 +187,8 @@ def _backward_pass(
         grown = table.advance + most_growth[s + 1][table.ends]
         most_growth[s, table.starts] = np.where(alive, grown, -NEVER).max(axis=1, initial=-NEVER)
         if stages.slack is not None and heads is not None:
-            asked = np.maximum(table.ending, useful_slack[s + 1][table.ends] - table.behind)
-            useful_slack[s, table.starts] = np.where(alive, asked, 0).max(axis=1, initial=0)
+            required = np.maximum(table.ending, useful_slack[s + 1][table.ends] - table.behind)
+            useful_slack[s, table.starts] = np.where(alive, required, 0).max(axis=1, initial=0)
         every.append(caps)
     return _SuffixView(cap, least_growth, most_growth, least_delay, useful_slack, every[::-1])
 

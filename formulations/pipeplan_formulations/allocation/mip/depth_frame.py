@@ -87,14 +87,14 @@ class Frame:
         problem, n = self.problem, self.problem.layers
         self.on: list[dict[ModeKey, list[Expression]]] = []
         self.again: list[dict[ModeKey, dict[int, Expression]]] = []
-        wishes = dict(enumerate(problem.first))
-        wishes |= {self.depth - len(problem.last) + j: mode for j, mode in enumerate(problem.last)}
+        forced = dict(enumerate(problem.first))
+        forced |= {self.depth - len(problem.last) + j: mode for j, mode in enumerate(problem.last)}
         for s in range(self.depth):
             self.modes.append({mode: self.rows.boolean() for mode in self.every_mode})
             chosen = {mode: Expression({v: 1}) for mode, v in self.modes[s].items()}
             self._one_of(chosen.values())
-            if s in wishes:
-                self.at_least(chosen[wishes[s]], 1)
+            if s in forced:
+                self.at_least(chosen[forced[s]], 1)
             self.on.append({mode: [self.switch() for _ in range(n)] for mode in self.every_mode})
             self.again.append({mode: {} for mode in self.every_mode})
             for i in range(n):

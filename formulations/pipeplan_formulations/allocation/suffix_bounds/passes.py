@@ -131,9 +131,9 @@ class Pass:
         least, most = max(1, mode.flying(level - mode.flow)), max(1, mode.most_flying(level - mode.flow))
         if self.excess is None:
             return InFlightRange(least, least, most)
-        asked = -(-(level + self.excess.start) // width)
+        required = -(-(level + self.excess.start) // width)
         top = max(least, min((level + self.excess.stop - 1) // width, most))
-        return InFlightRange(max(least, min(asked, problem.share(width))), top, most)
+        return InFlightRange(max(least, min(required, problem.share(width))), top, most)
 
     def blocks(self, c: int, w: int, rows: Rows, forced: bool) -> Iterator[Block]:
         """Blocks of the stages of width w on kind c that begin in the states ``rows``.
