@@ -152,7 +152,7 @@ def test_boxes_of_one_e_are_cut_along_the_largest_backward() -> None:
         backward=np.array([[4, 3]]),
         update=np.array([[[1, 2]]]),
         latency=np.full((1, 1, 2), 2),
-        flight="full",
+        in_flight_rule="full",
         alternating=False,
         phases=True,
     )
@@ -193,7 +193,7 @@ def test_thinned_recomputation_still_brackets_the_optimum(problem: ChainAllocati
         ({"widths": (2, 1)}, "widths"),
         ({"widths": (1, 2), "update": np.zeros((1, 1, 8), int)}, "shape"),
         ({"overlap": "some"}, "overlap"),
-        ({"flight": "many"}, "flight"),
+        ({"in_flight_rule": "many"}, "in_flight_rule"),
         ({"objective": "beauty"}, "objective"),
         ({"first": ((3, 1),)}, "forced"),
         ({"node": np.array([0])}, "node"),

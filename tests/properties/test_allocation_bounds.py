@@ -106,7 +106,7 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
 @settings(max_examples=300, deadline=None)
 def test_gpipe_does_not_end_before_the_value_of_sno(problem: ChainAllocation, seed: int, shared: bool) -> None:
     """On stages of any widths GPipe takes at least the value of SNO, with no more recomputation."""
-    problem = played(replace(problem, flight="sno", alternating=True, phases=False))
+    problem = played(replace(problem, in_flight_rule="sno", alternating=True, phases=False))
     stages = drawn(problem, seed)
     pipeline = laid_out(problem, stages, shared)
     schedule = FAMILIES["gpipe"].write(pipeline.replicas, problem.micro_batches)
@@ -162,13 +162,13 @@ def two_layers() -> ChainAllocation:
 
 def played(problem: ChainAllocation) -> ChainAllocation:
     """The problem in a form that some family can run."""
-    two_lanes = problem.flight == "fbp"
+    two_lanes = problem.in_flight_rule == "fbp"
     assume(not (two_lanes and problem.overlap == "none"))
     return replace(
         with_real_links(problem),
         objective="step",
         alternating=problem.alternating and not two_lanes,
-        phases=problem.phases and problem.flight == "full",
+        phases=problem.phases and problem.in_flight_rule == "full",
         first=(),
         last=(),
     )
@@ -186,12 +186,12 @@ def drawn(problem: ChainAllocation, seed: int) -> Allocation:
 def makespan(problem: ChainAllocation, stages: Allocation, shared: bool) -> int:
     """Makespan of the family with the problem's in-flight counts."""
     pipeline = laid_out(problem, stages, shared)
-    held = tuple(problem.flights(stages))
-    if problem.flight == "non_increasing":
+    held = tuple(problem.in_flight_counts(stages))
+    if problem.in_flight_rule == "non_increasing":
         assert first_deadlock(pipeline.replicas, held) is None
         schedule = one_forward_one_backward(pipeline.replicas, problem.micro_batches, held)
     else:
-        family = FAMILIES[FLIGHTS[problem.flight]]
+        family = FAMILIES[FLIGHTS[problem.in_flight_rule]]
         schedule = family.write(pipeline.replicas, problem.micro_batches)
         assert held == family.in_flight(pipeline.replicas, problem.micro_batches)
     return simulate(schedule, pipeline).makespan
@@ -202,7 +202,9 @@ def makespan(problem: ChainAllocation, stages: Allocation, shared: bool) -> int:
 def test_a_bottleneck_is_reached_by_no_long_step(problem: ChainAllocation, seed: int) -> None:
     """A step of very many micro-batches takes at least the bottleneck for each of them."""
     roomy = np.full_like(problem.limit, 2**40)
-    problem = replace(with_real_links(problem), objective="bottleneck", flight="full", first=(), last=(), limit=roomy)
+    problem = replace(
+        with_real_links(problem), objective="bottleneck", in_flight_rule="full", first=(), last=(), limit=roomy
+    )
     every = list(islice(every_allocation(problem), 500))
     assume(every)
     stages = every[seed % len(every)]

@@ -95,7 +95,7 @@ def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
     """The problem with counts that are a choice, and enough micro-batches for it to matter."""
     return replace(
         problem,
-        flight="non_increasing",
+        in_flight_rule="non_increasing",
         objective="step",
         alternating=True,
         phases=False,

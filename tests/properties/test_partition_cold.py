@@ -49,7 +49,7 @@ def check_all(problem) -> None:
 
 
 def cbc_gap(problem, best) -> float:
-    """Gap of CBC's proof; it is larger for the bottleneck, whose rows have large coefficients of T."""
+    """Gap of CBC's proof; above 0 only if N T is large, because the rows of the bottleneck contain N T."""
     large = best and best * (problem.samples or problem.micro_batches) > 10**6
     return max(CBC_GAP, 1.5 / best) if large else 0
 

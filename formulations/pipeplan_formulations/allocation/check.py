@@ -16,7 +16,7 @@ def check(problem: AllocationTables) -> None:
     for name, choices in {
         "overlap": ("none", "copy", "stream"),
         "objective": ("step", "bottleneck"),
-        "flight": ("sno", "so", "fbp", "full", "non_increasing"),
+        "in_flight_rule": ("sno", "so", "fbp", "full", "non_increasing"),
     }.items():
         if getattr(problem, name) not in choices:
             raise ValueError(f"{name} is {getattr(problem, name)!r}; choose from {', '.join(choices)}")

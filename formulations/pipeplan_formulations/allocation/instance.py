@@ -110,7 +110,7 @@ class ChainAllocation(AllocationTables):
             self.options[p.kind].choose(
                 p.start, p.end, k, int(self.spare(p.start, p.end, p.kind, p.width, np.array(k)))
             )
-            for p, k in zip(stages, self.flights(stages), strict=True)
+            for p, k in zip(stages, self.in_flight_counts(stages), strict=True)
         ]
 
     def feasible(self, stages: Allocation) -> bool:
@@ -127,10 +127,10 @@ class ChainAllocation(AllocationTables):
             and tuple(modes[len(modes) - len(self.last) :]) == self.last
             and all(used <= units for used, units in zip(self.usages(stages)[0], self.units, strict=True))
         )
-        return well_formed and self._flights_allowed(stages) and None not in self.recompute(stages)
+        return well_formed and self._counts_allowed(stages) and None not in self.recompute(stages)
 
-    def _flights_allowed(self, stages: Allocation) -> bool:
-        widths, held = [place.width for place in stages], self.flights(stages)
+    def _counts_allowed(self, stages: Allocation) -> bool:
+        widths, held = [place.width for place in stages], self.in_flight_counts(stages)
         modes = [(self.mode(place), sum(usage)) for place, usage in zip(stages, self.usages(stages), strict=True)]
         least = [mode.flying(total - mode.flow) for mode, total in modes]
         most = [mode.most_flying(total - mode.flow) for mode, total in modes]
@@ -140,7 +140,7 @@ class ChainAllocation(AllocationTables):
     def evaluate(self, stages: Allocation) -> int:
         """The objective: the least T that satisfies (3) to (6), or the bottleneck. The stages must be feasible."""
         hops = [*self.hops(stages), (0, 0, 0)]
-        usages, flights = self.usages(stages), self.flights(stages)
+        usages, counts = self.usages(stages), self.in_flight_counts(stages)
         head = least = delay = ahead = 0
         backwards: dict[int, int] = {}  # the largest backward of each width so far
         for s, (place, extra) in enumerate(zip(stages, self.recompute(stages), strict=True)):
@@ -168,15 +168,15 @@ class ChainAllocation(AllocationTables):
             wait = (many - 1) * into if self.overlap == "none" else 0
             least = max(least, head + own(self.overlap, many, forward, backward, send) + wait)
             # (4), then (5) or (6): the largest delay e so far.
-            held = flights[s] if self.alternating else many
+            held = counts[s] if self.alternating else many
             delay = max(delay, *delays(self.overlap, many, held, self.wire_shares[place.width], *times))
             if self.drains:
                 backwards[place.width] = max(backwards.get(place.width, 0), backward)
                 ahead = max(ahead, forward)
-                for width, peak in backwards.items():
+                for width, largest in backwards.items():
                     left = micro_batches_behind(self.last_batch, many, held, place.width) // width
-                    drain = drain_delay(many, held, forward + backward, left, peak)
-                    delay = max(delay, two_phase_delay(many, ahead, peak) if self.phases else drain)
+                    drain = drain_delay(many, held, forward + backward, left, largest)
+                    delay = max(delay, two_phase_delay(many, ahead, largest) if self.phases else drain)
             head += head_step(self.overlap, forward + backward, send, back, latency)
         if self.objective == "bottleneck":
             return least

@@ -47,7 +47,7 @@ class AllocationTables(LayerTables):
         N; by default M.
     overlap : 'none', 'copy' or 'stream'
     objective : 'step' or 'bottleneck'
-    flight : 'sno', 'so', 'fbp', 'full' or 'non_increasing'
+    in_flight_rule : 'sno', 'so', 'fbp', 'full' or 'non_increasing'
     alternating : bool
         True if no stage runs more than k forwards before its first backward; then the third e of (4) holds.
     phases : bool
@@ -80,7 +80,7 @@ class AllocationTables(LayerTables):
     unit: int = 1
     overlap: Overlap = "copy"
     objective: Literal["step", "bottleneck"] = "step"
-    flight: InFlightRule = "sno"
+    in_flight_rule: InFlightRule = "sno"
     alternating: bool = True
     phases: bool = False
     first: tuple[ModeKey, ...] = ()
@@ -115,7 +115,7 @@ class AllocationTables(LayerTables):
     @property
     def chooses(self) -> bool:
         """True if k is a choice."""
-        return self.flight == "non_increasing"
+        return self.in_flight_rule == "non_increasing"
 
     def share(self, width: int) -> int:
         """M_w: the most micro-batches that a replica of a stage of this width takes."""
@@ -130,7 +130,7 @@ class AllocationTables(LayerTables):
     def modes(self) -> tuple[tuple[Mode, ...], ...]:
         """A mode of each width, for each kind. Pools and flow are in units, in-flight counts are those of (1)."""
         behind = np.arange(int(self.units.sum()) + 1)
-        least, most = ("sno", "so") if self.chooses else (self.flight, self.flight)
+        least, most = ("sno", "so") if self.chooses else (self.in_flight_rule, self.in_flight_rule)
         counts = [[self._counts(rule, behind, width) for rule in (least, most)] for width in self.widths]
         return tuple(
             tuple(
@@ -151,11 +151,11 @@ class AllocationTables(LayerTables):
         """The mode of a stage."""
         return self.modes[place.kind][self.widths.index(place.width)]
 
-    def _counts(self, flight: str, behind: Array, width: int) -> Array:
+    def _counts(self, rule: str, behind: Array, width: int) -> Array:
         """k of (1) for a stage of this width, by the units behind it."""
-        if flight == "full":
+        if rule == "full":
             return np.full_like(behind, self.share(width))
-        held = {"sno": behind + width, "so": 2 * behind + width, "fbp": 2 * (behind + width)}[flight]
+        held = {"sno": behind + width, "so": 2 * behind + width, "fbp": 2 * (behind + width)}[rule]
         counts: Array = np.minimum(-(-held // width), self.share(width))
         return counts
 
@@ -202,7 +202,7 @@ class AllocationTables(LayerTables):
             found.append(tuple(usage))
         return found[::-1]
 
-    def flights(self, stages: Allocation) -> list[int]:
+    def in_flight_counts(self, stages: Allocation) -> list[int]:
         """k of each stage."""
         behind = [sum(usage) - place.width for usage, place in zip(self.usages(stages), stages, strict=True)]
         return [place.held or self.mode(place).flying(b) for place, b in zip(stages, behind, strict=True)]

@@ -66,7 +66,7 @@ class Mode:
             object.__setattr__(self, "most_in_flight", self.in_flight)
         for counts in (self.in_flight, self.most_in_flight):
             if not len(counts) or (np.diff(counts) < 0).any():
-                raise ValueError(f"mode {self.name!r}: what is in flight never falls as more flows behind")
+                raise ValueError(f"mode {self.name!r}: in-flight counts must not decrease as the flow behind increases")
         if min(self.takes, default=0) < 0 or not any(self.takes):
             raise ValueError(f"mode {self.name!r} takes {self.takes}; a stage takes at least one device")
 

@@ -39,9 +39,9 @@ class Memory:
         """Left side of (1) with the recomputation that needs the least memory."""
         if not self._options:
             return self.plain(s, a, b)
-        flight = self._problem.in_flight[s]
+        in_flight = self._problem.in_flight[s]
         return self._stays(s, a, b) + self._by_sort(
-            lambda sort: self._options[sort].fewest_bytes(a, b, flight), s, a, b
+            lambda sort: self._options[sort].fewest_bytes(a, b, in_flight), s, a, b
         )
 
     def _largest(self, tables: dict[int, SpanLargest], s: Array, a: Array, b: Array) -> Array:
@@ -124,10 +124,10 @@ class SpanRecomputation:
         spare = int(self._room.spare(*span))
         if spare >= int(self._problem.bytes.workspace[s, a:b].max()):
             return ()
-        flight = int(self._problem.in_flight[s])
-        if not self._any or flight == 0:
+        in_flight = int(self._problem.in_flight[s])
+        if not self._any or in_flight == 0:
             return None
-        return self._options(s).choose(a, b, flight, spare)
+        return self._options(s).choose(a, b, in_flight, spare)
 
     def _table(self, s: int, width: int) -> Array:
         """The cache of stage s, at least ``width`` wide: rows are starts, columns lengths less one."""

@@ -93,13 +93,13 @@ def _memory_row(
 ) -> None:
     """Add (1), P_s + k_s (A_s − savings + r_s) + the largest workspace ≤ L_s, in units that keep sums small."""
     # Bytes that stay, and bytes held per micro-batch in flight.
-    flight = int(problem.in_flight[s])
+    in_flight = int(problem.in_flight[s])
     savings = problem.bytes.savings[s].tolist()
     held = model.over_stage(s, problem.prefix["saved"][s])
     held -= Expression({again.number: savings[again.layers[0]] for again in recomputed})
     if s > 0:
         held += model.chosen(s - 1, problem.bytes.received[s, 1:])
-    stays = model.over_stage(s, problem.prefix["resident"][s]) + flight * held
+    stays = model.over_stage(s, problem.prefix["resident"][s]) + in_flight * held
     for tie in problem.ties:
         if tie.resident[s]:
             stays += tie.resident[s] * tie_flags.has_copy(tie, s)

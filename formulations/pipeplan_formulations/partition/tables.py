@@ -133,8 +133,8 @@ class PartitionTables(LayerTables):
         single = [count == self.micro_batches for count in most]
         wires = [min(most[s], most[s + 1]) if single[s] or single[s + 1] else 1 for s in range(self.stages - 1)]
         wires = [1, *(wires if self.link_counts is None else self.link_counts.tolist()), 1]
-        flight = np.maximum(self.in_flight if self.warm_up is None else self.warm_up, 1).tolist()
-        late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, flight, strict=True)]
+        in_flight = np.maximum(self.in_flight if self.warm_up is None else self.warm_up, 1).tolist()
+        late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, in_flight, strict=True)]
         return tuple(Counts(most[s], late[s], wires[s + 1], wires[s]) for s in range(self.stages))
 
     def options(self, s: int) -> SpanOptions:

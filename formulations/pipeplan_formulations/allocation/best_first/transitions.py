@@ -78,9 +78,9 @@ class Transitions:
             many = -(-problem.micro_batches // (self.width * problem.unit))
             found = np.maximum(found, drain_delay(many, self.in_flight, self.work, self.in_flight - 1, self.backward))
             rest = micro_batches_behind(problem.last_batch, many, self.in_flight, self.width)
-            for width, peak in zip(problem.widths, backwards, strict=True):
-                if peak:
-                    found = np.maximum(found, drain_delay(many, self.in_flight, self.work, rest // width, peak))
+            for width, largest in zip(problem.widths, backwards, strict=True):
+                if largest:
+                    found = np.maximum(found, drain_delay(many, self.in_flight, self.work, rest // width, largest))
         return found
 
     def backwards(self, problem: ChainAllocation, before: LargestBackwards, j: int) -> LargestBackwards:
@@ -119,8 +119,8 @@ def transitions(
         ends = ends[np.append(problem.cuts, True)[ends - 1]]
         # Extra forward time by in-flight count (rows) and end (columns).
         least, most = int(grid.least_in_flight[w][usage]), int(grid.most_in_flight[w][usage])
-        flights = np.arange(least, min(most, max(least, (int(grid.total[usage]) + allowed) // width)) + 1)
-        extra = spans.extra(kind, w, np.full_like(ends, start), ends, flights[:, None])
+        in_flight = np.arange(least, min(most, max(least, (int(grid.total[usage]) + allowed) // width)) + 1)
+        extra = spans.extra(kind, w, np.full_like(ends, start), ends, in_flight[:, None])
         useful = extra < IMPOSSIBLE
         if not problem.drains:
             # Keep the largest k of those with equal cost: it has the smallest delay and allows the most excess behind.
@@ -129,7 +129,7 @@ def transitions(
         row, column = np.nonzero(useful)
         if len(row):
             kinds = [LAST] if behind == 0 else range(problem.kinds)
-            span = _Span(start, kind, usage, w, flights[row], ends[column], extra[row, column], allowed)
+            span = _Span(start, kind, usage, w, in_flight[row], ends[column], extra[row, column], allowed)
             found += [_before_kind(problem, grid, span, other, behind) for other in kinds]
     return Transitions(
         *(
@@ -159,7 +159,7 @@ class _Span:
     kind: int
     usage: int
     w: int
-    flights: Array
+    in_flight: Array
     ends: Array
     extra: Array
     allowed: int
@@ -187,7 +187,7 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
     # Excess that the stage permits behind it, unless it holds all its micro-batches.
     chosen, allowed = nothing, nothing + span.allowed
     if problem.chooses:
-        chosen, excess = span.flights, span.flights * width - int(grid.total[usage])
+        chosen, excess = span.in_flight, span.in_flight * width - int(grid.total[usage])
         allowed = np.where(chosen >= many, allowed, np.minimum(allowed, excess))
     places = nothing + width, ends, nothing + other, nothing + behind, chosen, allowed
     if problem.objective == "bottleneck":
@@ -196,7 +196,7 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         if problem.overlap != "none":
             load = np.maximum(load, problem.wire_shares[width] * np.maximum(send, back) // problem.divisor)
         return Transitions(*places, load, *[nothing] * 6)
-    held = span.flights if problem.alternating else many
+    held = span.in_flight if problem.alternating else many
     each = delays(problem.overlap, many, held, problem.wire_shares[width], forward, backward, send, back, into)
     return Transitions(
         *places,
@@ -204,5 +204,5 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         head_step(problem.overlap, forward + backward, send, back, latency),
         np.maximum.reduce(np.broadcast_arrays(nothing, *each)),
         update + reduce + np.where(reduce > 0, problem.reduce_base[kind, w], 0),
-        *((forward + backward, backward, span.flights) if problem.drains else [nothing] * 3),
+        *((forward + backward, backward, span.in_flight) if problem.drains else [nothing] * 3),
     )

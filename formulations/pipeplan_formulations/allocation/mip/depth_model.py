@@ -110,10 +110,10 @@ class _Objective(Frame):
                 parts = forward, backward, self.send[s], self.back[s], self.into[s]
                 for delay in delays(overlap, many, held, problem.wire_shares[width], *parts):
                     self._bound(head + delay, (switch,))
-                for t, (_, peak) in enumerate(times[: s + 1] if problem.drains and problem.alternating else []):
+                for t, (_, largest) in enumerate(times[: s + 1] if problem.drains and problem.alternating else []):
                     for (_, before), mode in self.modes[t].items():
                         left = micro_batches_behind(problem.last_batch, many, held, width) // before
-                        drain = drain_delay(many, held, forward + backward, left, peak)
+                        drain = drain_delay(many, held, forward + backward, left, largest)
                         self._bound(head + drain, (switch, mode))
                 for _, other in times if problem.drains and problem.phases else []:
                     self._bound(head + two_phase_delay(many, forward, other), (switch,))

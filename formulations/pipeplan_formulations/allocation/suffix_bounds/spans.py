@@ -48,18 +48,18 @@ class Spans:
         self._received = np.append(np.insert(problem.received, 0, 0), 0)
         self._known: dict[tuple[int, int], _KnownCosts] = {}
 
-    def extra(self, kind: int, w: int, starts: Array, ends: Array, flights: Array | int) -> Array:
-        """Recomputed forward time per micro-batch, with ``flights`` micro-batches in flight; shapes broadcast.
+    def extra(self, kind: int, w: int, starts: Array, ends: Array, in_flight: Array | int) -> Array:
+        """Recomputed forward time per micro-batch, with ``in_flight`` micro-batches in flight; shapes broadcast.
 
         `IMPOSSIBLE` where a span does not fit with any recomputation.
         """
         problem, options = self._problem, self._problem.options[kind]
         top = options.workspace
-        starts, ends, flights = np.broadcast_arrays(starts, ends, flights)
+        starts, ends, in_flight = np.broadcast_arrays(starts, ends, in_flight)
         # Bytes left for workspace with nothing recomputed; done if they suffice for every span.
         resident, saved = problem.prefix["resident"][kind, w], problem.prefix["saved"]
         spare = problem.limit[kind] - (resident[ends] - resident[starts])
-        spare = spare - flights * (saved[ends] - saved[starts] + self._received[starts])
+        spare = spare - in_flight * (saved[ends] - saved[starts] + self._received[starts])
         found = np.zeros(spare.shape, np.int64)
         if spare.min(initial=IMPOSSIBLE) >= top.of_all:
             return found
@@ -69,15 +69,15 @@ class Spans:
         if not short.any():
             return found
         found[short] = IMPOSSIBLE
-        tight = short & (spare + flights * (self._savings[ends] - self._savings[starts]) >= workspace)
+        tight = short & (spare + in_flight * (self._savings[ends] - self._savings[starts]) >= workspace)
         # Tight spans with too many options get a lower bound, the others the cached least time.
         crowded = tight & options.crowded(starts, ends)
         if crowded.any():
-            some = starts[crowded], ends[crowded], flights[crowded], spare[crowded]
+            some = starts[crowded], ends[crowded], in_flight[crowded], spare[crowded]
             found[crowded] = options.quick_lower_bound(*some)
             tight &= ~crowded
         if tight.any():
-            found[tight] = self._lookup(kind, w, starts[tight], ends[tight], flights[tight])
+            found[tight] = self._lookup(kind, w, starts[tight], ends[tight], in_flight[tight])
         return found
 
     def narrowed(self, target: int) -> "Spans":
@@ -100,7 +100,7 @@ class Spans:
         fitting = last_that_may_fit(problem, kind, problem.widths.index(width), 1)
         return np.maximum(np.minimum(np.where(room < 0, 0, ends), fitting), starts)
 
-    def _lookup(self, kind: int, w: int, starts: Array, ends: Array, flights: Array) -> Array:
+    def _lookup(self, kind: int, w: int, starts: Array, ends: Array, in_flight: Array) -> Array:
         """`extra` of spans that may have to recompute, from the cache, which is filled where it lacks a span."""
         many = int(self._grid.most_in_flight[w].max())
         known = self._known.get((kind, w))
@@ -113,20 +113,20 @@ class Spans:
             keys_, rows_ = np.concatenate([known.keys, new]), np.concatenate([known.rows, rows])
             order = np.argsort(keys_)
             known.keys, known.rows = keys_[order], rows_[order]
-        found: Array = known.rows[np.searchsorted(known.keys, keys), flights - 1]
+        found: Array = known.rows[np.searchsorted(known.keys, keys), in_flight - 1]
         return found
 
     def _row(self, kind: int, w: int, start: int, end: int) -> Array:
         """Least recomputed forward time of one span for every k; spans of equal content share it."""
         problem, known = self._problem, self._known[kind, w]
-        flights = np.arange(1, known.rows.shape[1] + 1)
-        spare = problem.spare(start, end, kind, problem.widths[w], flights)
+        in_flight = np.arange(1, known.rows.shape[1] + 1)
+        spare = problem.spare(start, end, kind, problem.widths[w], in_flight)
         options = problem.options[kind]
         self._clock.check()
         content = *options.content(start, end), int(spare[0]), int(spare[-1])
         row = known.by_content.get(content)
         if row is None:
-            row = known.by_content[content] = options.least(start, end, flights, spare)[0]
+            row = known.by_content[content] = options.least(start, end, in_flight, spare)[0]
         return row
 
 

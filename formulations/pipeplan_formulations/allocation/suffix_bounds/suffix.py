@@ -154,19 +154,23 @@ def run(
     below = [Table(nothing, nothing)] * (len(forced) + 1)
     # Distinguish the position of the stage with the largest backward for (5); with one width it gains almost nothing.
     placed = largest is not None and not forced and not problem.phases and len(problem.widths) > 1
-    held = Table(nothing, nothing)
+    containing = Table(nothing, nothing)
     levels: list[list[Table]] = []
     starts, with_largest = [], []
     for excess in pass_.ranges(coarse):
         pass_.excess, pass_.refused = excess, False
         # Without forced stages boundary 0 holds whole allocations; each forced stage takes one more pass.
+        # Stages that are not forced. If positions are distinguished, these lie behind the largest backward's stage.
         first = range(1 if forced or placed else 0, problem.layers)
         free, behind = suffixes.fill(
             len(forced), below[-1], pass_.modes, [(None, "before" if placed else "anywhere")], first
         )
-        if placed:
-            held, _ = suffixes.fill(0, held, pass_.modes, [(None, "behind"), (behind, "here")], range(problem.layers))
-            with_largest.append(held)
+        if placed:  # suffixes that contain that stage: it begins them ("here"), or lies behind their first stage
+            containing, _ = suffixes.fill(
+                0, containing, pass_.modes, [(None, "behind"), (behind, "here")], range(problem.layers)
+            )
+            with_largest.append(containing)
+        # Forced first stages, from the last of them to the first stage of all.
         tables = [free]
         for position in reversed(range(len(forced))):
             first = range(1, problem.layers) if position else range(1)

@@ -86,8 +86,8 @@ def added(
     refused = False
     if settings.ceiling is not None and problem.chooses and problem.alternating and not settings.by_kind:
 
-        def again(some: NDArray[np.bool_], flights: Array) -> Array:
-            return spans.extra(c, w, starts[some], ends[some], flights)
+        def again(some: NDArray[np.bool_], in_flight: Array) -> Array:
+            return spans.extra(c, w, starts[some], ends[some], in_flight)
 
         held = _least_held(
             many, width, settings.ceiling, settings.largest, side, forward, backward, counts, extra, again

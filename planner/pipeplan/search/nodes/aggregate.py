@@ -164,7 +164,7 @@ class AggregateNode(Node):
         candidates = [] if groups is None else self._alike(self.space.candidates(groups, self.size))
         wanted = any(self.space.unasked(candidate, boundaries) is None for candidate in candidates)
         if wanted and promising:
-            chosen = _held(candidates, problem.flights(report.solution))
+            chosen = _held(candidates, problem.in_flight_counts(report.solution))
             search.submit_all([*candidates, *chosen], boundaries)
         if self.small:
             return Step.split(list(self._below()))
