@@ -164,7 +164,7 @@ def test_unknown_backend_names_the_known():
         ({"link_counts": np.array([4, 0])}, "link_counts holds .*1 to 4"),
         ({"resident": np.ones((2, 8), int)}, r"resident has shape \(2, 8\), expected \(3, 8\)"),
         ({"reduce": np.full((3, 8), -2)}, "reduce holds a negative number: -2"),
-        ({"recomputable": np.ones(8, bool)}, "output must say"),
+        ({"recomputable": np.ones(8, bool)}, "output .* is required"),
         ({"cuts": np.ones(7, int)}, "cuts holds int64, expected bool"),
         ({"where": np.ones((8, 3), bool)}, "where has shape"),
         ({"ties": (Tie((3, 8), *[(0,) * 3] * 4),)}, r"layers \(3, 8\); there are 8"),
