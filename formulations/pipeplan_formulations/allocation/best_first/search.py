@@ -119,6 +119,7 @@ def _child(
     delay: Array,
     place: Place,
 ) -> _Prefix:
+    """The prefix extended by transition j, with its label from the arrays of all transitions."""
     return _Prefix(
         int(choice.end[j]),
         int(choice.kind[j]),

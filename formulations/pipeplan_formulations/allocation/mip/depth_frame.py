@@ -205,10 +205,12 @@ class Frame:
                 for behind in range(problem.kinds)
                 for leaves in ([0, 1] if c == behind else [1])
             }
+            # f, g and l: one switch per hop, and per hop and cut.
             chosen, at = self._product(hops, self.ends[s])
             self.send.append(sum_of(int(problem.send[h][c]) * switch for (h, c), switch in at.items()))
             self.back.append(sum_of(int(problem.send_back[h][c]) * switch for (h, c), switch in at.items()))
             self.latency.append(sum_of(int(problem.latency[h]) * switch for h, switch in chosen.items()))
+            # ĝ: by the kind behind, and the node crossing of a hop from the same kind.
             before = {
                 (c, leaves): [self._kind(s + 1, c), *self._leaves(s + 1, c, c, leaves)]
                 for c in range(problem.kinds)

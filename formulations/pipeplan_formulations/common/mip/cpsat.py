@@ -23,6 +23,7 @@ def solve_cpsat(
     The hint has to name every variable, the objective included: CP-SAT drops an incomplete one.
     """
     cp = cp_model()
+    # Model and hint.
     sat, variables = _written(cp, model)
     if hint is not None:
         for variable, value in zip(variables, hint, strict=True):
@@ -30,6 +31,7 @@ def solve_cpsat(
     solver, clock = cpsat_solver(limits), Clock(limits)
     if on_bound is not None:
         solver.best_bound_callback = lambda bound: on_bound(whole(bound))
+    # Solve, and translate status, bound and point.
     status = solver.solve(sat, None if on_solution is None else _watcher(cp, variables, on_solution))
     if status == cp.INFEASIBLE:
         return Answer(Status.INFEASIBLE, Stop.OPTIMALITY, model.lows[model.objective], None)
